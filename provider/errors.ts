@@ -1,0 +1,68 @@
+/** Every code that a user can meet. The text after it names things and numbers, and ends with what to do. */
+export type Code =
+  | "SUBNET_FORMAT"
+  | "SUBNET_BITS"
+  | "SUBNET_RANGE"
+  | "SUBNET_NOT_ALIGNED"
+  | "INPUT_INVALID"
+  | "SETTING_INVALID"
+  | "POOL_NOT_FOUND"
+  | "POOL_EXHAUSTED"
+  | "POOL_OVERLAP"
+  | "POOL_IN_USE"
+  | "POOL_QUOTA"
+  | "IP_IN_USE"
+  | "IP_RESERVED"
+  | "IP_OUTSIDE_POOL"
+  | "IP_NOT_REQUESTED"
+  | "LEASE_EXPIRED"
+  | "LEASE_FENCED"
+  | "RESERVATION_EXISTS"
+  | "PLAN_STALE"
+  | "TOKEN_FORMAT"
+  | "TOKEN_SIGNATURE"
+  | "TOKEN_EXPIRED"
+  | "TOKEN_RUNNER"
+  | "TOKEN_USED"
+  | "PORT_CONFLICT"
+  | "SHARING_CONFLICT"
+  | "RUNNER_IDS_EXHAUSTED"
+  | "RUNNER_ID_TAKEN"
+  | "RUNNER_NAME_TAKEN"
+  | "NETWORK_EXISTS"
+  | "DEVICE_FOREIGN"
+  | "ROUTE_OVERLAP"
+  | "SSH_UNREACHABLE"
+  | "SSH_AUTH"
+  | "SSH_HOST_KEY"
+  | "SSH_SUDO"
+  | "HOST_TIMEOUT"
+  | "HOST_LOCKED"
+  | "HOST_TOOL_MISSING"
+  | "HOST_COMMAND_FAILED"
+  | "FIREWALL_BLOCKED"
+  | "MTU_TOO_SMALL"
+  | "VERIFY_FAILED"
+  | "STORE_UNAVAILABLE"
+  | "STORE_READ_ONLY"
+  | "STORE_LOST"
+  | "STORE_CONFLICT"
+  | "STORE_CORRUPT"
+  | "STORE_VERSION";
+
+/** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
+export class OverlayError extends Error {
+  override readonly name = "OverlayError";
+
+  constructor(
+    readonly code: Code,
+    readonly what: string,
+    readonly fix: string,
+    cause?: unknown,
+  ) {
+    super(`${code}: ${what} ${fix}`, cause === undefined ? {} : { cause });
+  }
+}
+
+export const isOverlayError = (error: unknown, ...codes: Code[]): error is OverlayError =>
+  error instanceof OverlayError && (codes.length === 0 || codes.includes(error.code));

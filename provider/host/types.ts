@@ -1,0 +1,56 @@
+/** How to reach a machine: the shape of `@pulumi/command`'s `remote.ConnectionArgs`, plus `privateKeyPath` and `sudo`. */
+export interface Connection {
+  host: string;
+  port?: number;
+  user?: string;
+  password?: string;
+  privateKey?: string;
+  privateKeyPassword?: string;
+  privateKeyPath?: string;
+  agentSocketPath?: string;
+  /** Expected public key of the server, `ssh-ed25519 AAAA…`; absent: known_hosts decides. */
+  hostKey?: string;
+  /** How many failed dials in a row before giving up; 0: no limit but the operation timeout. */
+  dialErrorLimit?: number;
+  /** Seconds for one dial. */
+  perDialTimeout?: number;
+  proxy?: Omit<Connection, "proxy" | "sudo">;
+  /** Run as root through `sudo -n`; default true for a user other than root. */
+  sudo?: boolean;
+}
+
+export interface HostSettings {
+  connectTimeout: number;
+  operationTimeout: number;
+  parallelHosts: number;
+  /** Files in known_hosts form, first match wins; default `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. */
+  knownHosts?: string[];
+  /** `accept`: an unknown host key is accepted and remembered for this process only; default `refuse`. */
+  unknownHostKey?: "refuse" | "accept";
+}
+
+export interface Result {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** A root shell on the host, under the host's lock: lines in, results out. */
+export interface Shell {
+  run(script: string): Promise<Result>;
+}
+
+export interface Host {
+  /** For messages: `10.254.0.11`, with the port when it is not 22. */
+  readonly name: string;
+  /** One root command without the lock; for reading. */
+  exec(script: string): Promise<Result>;
+  /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */
+  locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
+}
+
+export interface Hosts {
+  /** One SSH connection per host and process, shared; waits for a host that is still booting. */
+  connect(connection: Connection): Promise<Host>;
+  end(): Promise<void>;
+}

@@ -1,0 +1,122 @@
+/**
+ * The vocabulary of the pool. Everything given out is an integer: a runner id, a port, an address. Addresses of both
+ * families lie on one 128-bit line, IPv4 a.b.c.d at ::ffff:a.b.c.d, so that one allocator, one key format and one
+ * overlap check serve both. A lease holds one or more extents of its pool, and may open a pool of its own: a network's
+ * lease on the address space opens the pool of its runner ids, a runner's lease opens the pool of its addresses.
+ */
+
+/** Inclusive at both ends. */
+export interface Extent {
+  first: bigint;
+  last: bigint;
+}
+
+export type Json = string | number | boolean | null | Json[] | { [key: string]: Json };
+
+export interface Tenant {
+  org: string;
+  project: string;
+}
+
+export interface PoolSpec {
+  /** `space/default` (built in), `network/NAME`, `runner/NETWORK/RUNNER`, `pool/NAME`. */
+  name: string;
+  /** How its integers are written, and in which words its errors speak. */
+  kind: "space" | "address" | "id" | "port";
+  extents: Extent[];
+  /** Inside the extents, never given out. */
+  reserved?: Extent[];
+  /** Given only when asked for by value. */
+  staticOnly?: Extent[];
+  allocation: "lowest" | "hashed" | "random" | "external";
+  /** false: only what is asked for by value (`vip` pools). */
+  autoAssign?: boolean;
+  avoidBoundaryIps?: boolean;
+  quota?: { maxIps?: number; maxReservations?: number };
+  tenant?: Tenant;
+  /** On exhaustion take the least recently seen lease, if it was not seen for this many seconds. */
+  reclaimAfter?: number;
+  /** What the opener wants to find again, e.g. a network's settings. No secrets. */
+  data?: Json;
+}
+
+export interface Port {
+  protocol: "tcp" | "udp" | "sctp";
+  port: number;
+}
+
+/** What describes a lease without deciding its value; all of it may be amended later. */
+export interface Details {
+  /** Keys that must be nobody else's in the whole store, e.g. `runner/training/node1`. Freed with the lease. */
+  names?: string[];
+  opens?: PoolSpec;
+  tenant?: Tenant;
+  labels?: Record<string, string>;
+  usedBy?: string;
+  /** Seconds; absent: held until released. */
+  ttl?: number;
+  data?: Json;
+  /** Who made it: user, commit. */
+  by?: string;
+}
+
+export interface Request extends Details {
+  pool: string;
+  /** scope + the resource's URN. */
+  owner: string;
+  /** The resource type, e.g. `RunnerSubnet`. */
+  type: string;
+  /** Exactly these; absent: the pool picks. */
+  want?: Extent[];
+  /** How many integers in a row when the pool picks; a power of two, aligned. Default 1. */
+  size?: bigint;
+  /** Pick only inside this. */
+  within?: Extent;
+  sharingKey?: string;
+  ports?: Port[];
+}
+
+export interface Lease extends Omit<Details, "ttl" | "opens"> {
+  pool: string;
+  owner: string;
+  type: string;
+  extents: Extent[];
+  state: "offered" | "reserved" | "used" | "resting";
+  /** Renewed by every claim; a release by an older one does nothing. */
+  leaseId: string;
+  /** Made at the first claim; survives renewal and rename. Marks what is ours on hosts. */
+  uid: string;
+  /** Name of the pool that this lease opens. */
+  opens?: string;
+  sharingKey?: string;
+  ports?: Port[];
+  /** Milliseconds since 1970 by the store's clock. */
+  createdAt: number;
+  updatedAt: number;
+  lastSeen: number;
+  expiresAt?: number;
+}
+
+export type Finding = { pool: string; problem: string; repairable: boolean };
+
+/** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
+export interface Pool {
+  /** Preview's promise: finds the owner's lease, else writes an offer. `IP_IN_USE`, `POOL_EXHAUSTED`, … */
+  offer(request: Request): Promise<Lease>;
+  /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
+  claim(request: Request): Promise<Lease>;
+  /** undefined when there is none, or it has expired. */
+  find(pool: string, by: { leaseId: string } | { owner: string } | { value: bigint }): Promise<Lease | undefined>;
+  spec(pool: string): Promise<PoolSpec | undefined>;
+  /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
+  amend(pool: string, leaseId: string, changes: Details & { owner?: string; state?: "reserved" | "used" }): Promise<Lease>;
+  /** Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. */
+  close(pool: string, leaseId: string): Promise<void>;
+  /** false: not the current lease, nothing done. */
+  release(pool: string, leaseId: string): Promise<boolean>;
+  touch(pool: string, leaseId: string): Promise<void>;
+  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
+  pools(prefix?: string): Promise<PoolSpec[]>;
+  fsck(options?: { repair?: boolean }): Promise<Finding[]>;
+  end(): Promise<void>;
+}
