@@ -53,6 +53,8 @@ export type Code =
 /** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
 export class OverlayError extends Error {
   override readonly name = "OverlayError";
+  /** The input that it is about, where one is to blame. */
+  property?: string;
 
   constructor(
     readonly code: Code,
@@ -61,6 +63,11 @@ export class OverlayError extends Error {
     cause?: unknown,
   ) {
     super(`${code}: ${what} ${fix}`, cause === undefined ? {} : { cause });
+  }
+
+  about(property: string): this {
+    this.property = property;
+    return this;
   }
 }
 

@@ -1,22 +1,22 @@
 /** How to reach a machine: the shape of `@pulumi/command`'s `remote.ConnectionArgs`, plus `privateKeyPath` and `sudo`. */
 export interface Connection {
   host: string;
-  port?: number;
-  user?: string;
-  password?: string;
-  privateKey?: string;
-  privateKeyPassword?: string;
-  privateKeyPath?: string;
-  agentSocketPath?: string;
+  port?: number | undefined;
+  user?: string | undefined;
+  password?: string | undefined;
+  privateKey?: string | undefined;
+  privateKeyPassword?: string | undefined;
+  privateKeyPath?: string | undefined;
+  agentSocketPath?: string | undefined;
   /** Expected public key of the server, `ssh-ed25519 AAAA…`; absent: known_hosts decides. */
-  hostKey?: string;
+  hostKey?: string | undefined;
   /** How many failed dials in a row before giving up; 0: no limit but the operation timeout. */
-  dialErrorLimit?: number;
+  dialErrorLimit?: number | undefined;
   /** Seconds for one dial. */
-  perDialTimeout?: number;
-  proxy?: Omit<Connection, "proxy" | "sudo">;
+  perDialTimeout?: number | undefined;
+  proxy?: Omit<Connection, "proxy" | "sudo"> | undefined;
   /** Run as root through `sudo -n`; default true for a user other than root. */
-  sudo?: boolean;
+  sudo?: boolean | undefined;
 }
 
 export interface HostSettings {
@@ -50,7 +50,7 @@ export interface Host {
 }
 
 export interface Hosts {
-  /** One SSH connection per host and process, shared; waits for a host that is still booting. */
-  connect(connection: Connection): Promise<Host>;
+  /** One SSH connection per host and process, shared; waits for a host that is still booting. Fallbacks: on SSH_AUTH. */
+  connect(connection: Connection, fallbacks?: Connection[]): Promise<Host>;
   end(): Promise<void>;
 }

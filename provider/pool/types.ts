@@ -72,6 +72,8 @@ export interface Request extends Details {
   size?: bigint;
   /** Pick only inside this. */
   within?: Extent;
+  /** One more pick inside each of these, in the same lease: dual stack takes an address of each family. */
+  also?: Extent[];
   sharingKey?: string;
   ports?: Port[];
 }
@@ -95,6 +97,45 @@ export interface Lease extends Omit<Details, "ttl" | "opens"> {
   updatedAt: number;
   lastSeen: number;
   expiresAt?: number;
+  /** What the user should hear about this answer; not kept. */
+  warnings?: string[];
+}
+
+/** What of a lease may be changed in place. What is left out stays as it is. */
+export interface Changes extends Omit<Details, "ttl"> {
+  owner?: string;
+  state?: "reserved" | "used";
+  /** null: held until released. */
+  ttl?: number | null;
+  /** A pool grows or shrinks: its block in the address space does so with it. */
+  extents?: Extent[];
+  /** null: exclusive from now on. Only the sole user of a value can change its key. */
+  sharingKey?: string | null;
+  ports?: Port[];
+}
+
+/** One line of a pool's history. Offers leave none. */
+export interface Event {
+  at: number;
+  what: "claimed" | "renewed" | "used" | "amended" | "renamed" | "released" | "expired" | "reclaimed" | "handed over";
+  pool: string;
+  owner: string;
+  uid: string;
+  leaseId: string;
+  extents: Extent[];
+  by?: string;
+}
+
+export interface Usage {
+  /** How many values the pool can give out. */
+  capacity: bigint;
+  /** How many of them are held, offers included. */
+  held: bigint;
+  /** Leases by state. */
+  offered: number;
+  reserved: number;
+  used: number;
+  resting: number;
 }
 
 export type Finding = { pool: string; problem: string; repairable: boolean };
@@ -109,14 +150,18 @@ export interface Pool {
   find(pool: string, by: { leaseId: string } | { owner: string } | { value: bigint }): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
-  amend(pool: string, leaseId: string, changes: Details & { owner?: string; state?: "reserved" | "used" }): Promise<Lease>;
+  amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
   /** Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. */
   close(pool: string, leaseId: string): Promise<void>;
   /** false: not the current lease, nothing done. */
   release(pool: string, leaseId: string): Promise<boolean>;
+  /** A sign of life: `lastSeen` is now. */
   touch(pool: string, leaseId: string): Promise<void>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
+  usage(pool: string): Promise<Usage | undefined>;
+  /** Oldest first; also of pools that are gone. */
+  history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
   end(): Promise<void>;
 }

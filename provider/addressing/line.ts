@@ -1,0 +1,50 @@
+import { Address4, Address6 } from "ip-address";
+import { OverlayError } from "../errors";
+
+/**
+ * Both address families on one 128-bit line: IPv4 a.b.c.d lies at ::ffff:a.b.c.d, the place that IPv6 itself keeps for
+ * it. Ranges, pools and overlap checks then need to know nothing about families.
+ */
+export const V4_START = 0xffff_0000_0000n;
+const V4_END = 0xffff_ffff_ffffn;
+export const LINE_END = (1n << 128n) - 1n;
+
+export type Family = 4 | 6;
+
+export interface Block {
+  first: bigint;
+  last: bigint;
+}
+
+export const familyOf = (value: bigint): Family => (value >= V4_START && value <= V4_END ? 4 : 6);
+
+export const widthOf = (family: Family): 32 | 128 => (family === 4 ? 32 : 128);
+
+/** The point of an address, or undefined when the text is not exactly one address. */
+export function pointOf(text: string): bigint | undefined {
+  if (!/^[0-9a-fA-F.:]+$/.test(text)) return undefined;
+  try {
+    return text.includes(":") ? new Address6(text).bigInt() : V4_START + new Address4(text).bigInt();
+  } catch {
+    return undefined;
+  }
+}
+
+export function toLine(text: string): bigint {
+  const point = pointOf(text);
+  if (point === undefined) {
+    throw new OverlayError("SUBNET_FORMAT", `'${text}' is not an IP address.`, "Write it like 10.128.0.1 or fd00::1.");
+  }
+  return point;
+}
+
+export function fromLine(value: bigint): string {
+  return familyOf(value) === 4
+    ? Address4.fromBigInt(value - V4_START).correctForm()
+    : Address6.fromBigInt(value).correctForm();
+}
+
+/** `10.128.64.0/18` for a block that starts at `first` and is `prefix` bits long in its own family. */
+export const cidrText = (first: bigint, prefix: number): string => `${fromLine(first)}/${prefix}`;
+
+export const overlaps = (a: Block, b: Block): boolean => a.first <= b.last && b.first <= a.last;

@@ -1,0 +1,74 @@
+import { Command, InvalidArgumentError } from "commander";
+import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
+import { deviceName } from "../addressing/names";
+import { isOverlayError, type OverlayError } from "../errors";
+
+/** `overlayctl layout CONFIG… [--runner N] [--json]`: what a layout gives out, without asking anybody. */
+export const layoutCommand = (): Command =>
+  new Command("layout")
+    .description("Show the networks, addresses and device names that a layout gives.")
+    .argument("<config...>", "BASE/PREFIX/NODE_BITS/SUBNET_BITS, e.g. 10.128.0.0/12/6/14")
+    .option("--runner <id>", "also show this runner's subnet", wholeNumber)
+    .option("--vni-base <n>", "VNI of runner i is this + i", wholeNumber, 100)
+    .option("--device-prefix <text>", "start of the names of tunnel devices", "vxkr")
+    .option("--json", "print one JSON object for each CONFIG, a line each")
+    .action((configs: string[], options: Options) => {
+      for (const config of configs) show(config, options);
+    });
+
+interface Options {
+  runner?: number;
+  vniBase: number;
+  devicePrefix: string;
+  json?: boolean;
+}
+
+function wholeNumber(text: string): number {
+  if (!/^-?\d+$/.test(text)) throw new InvalidArgumentError("It must be a whole number.");
+  return Number(text);
+}
+
+/** Every CONFIG is answered; a bad one with its error, and the exit code tells. */
+function show(config: string, options: Options): void {
+  try {
+    const view = layoutView(layoutOf(config), options);
+    console.log(options.json ? JSON.stringify(view) : table(view));
+  } catch (error) {
+    if (!isOverlayError(error)) throw error;
+    process.exitCode = 1;
+    if (options.json) console.log(JSON.stringify(errorView(config, error)));
+    console.error(error.message);
+  }
+}
+
+const errorView = (config: string, { code, message }: OverlayError) => ({ config, error: code, message });
+
+/** A number, or its digits where a number would lose some. */
+const exact = (value: bigint): number | string => (value > BigInt(Number.MAX_SAFE_INTEGER) ? String(value) : Number(value));
+
+function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) {
+  const { text, cidr, hubIp, maxRunners, ipsPerRunner, runnerPrefix } = layout;
+  return {
+    config: text,
+    cidr,
+    hubIp,
+    maxRunners,
+    ipsPerRunner: exact(ipsPerRunner),
+    runnerPrefix,
+    ...(runner !== undefined && { runner: runnerView(layout, runner, vniBase, devicePrefix) }),
+  };
+}
+
+function runnerView(layout: Layout, id: number, vniBase: number, devicePrefix: string) {
+  const { runnerId, subnet, gateway, hubIp, firstIp, lastIp } = runnerLayout(layout, id);
+  const usableIps = exact(layout.ipsPerRunner);
+  return { runnerId, subnet, gateway, hubIp, firstIp, lastIp, usableIps, vni: vniBase + id, hubDevice: deviceName(devicePrefix, id) };
+}
+
+function table(view: object, indent = ""): string {
+  return Object.entries(view)
+    .map(([key, value]) =>
+      typeof value === "object" ? `${indent}${key}\n${table(value, `${indent}  `)}` : `${indent}${key.padEnd(16 - indent.length)}${value}`,
+    )
+    .join("\n");
+}

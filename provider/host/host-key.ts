@@ -1,0 +1,134 @@
+import { readFile } from "node:fs/promises";
+import { homedir } from "node:os";
+import type { ServerHostKeyAlgorithm } from "ssh2";
+import { OverlayError } from "../errors";
+import { nameOf, portOf } from "./address";
+import {
+  entriesFor,
+  fingerprint,
+  judgeKey,
+  type KnownHost,
+  keyType,
+  knownHostName,
+  parseKnownHosts,
+} from "./known-hosts";
+import type { Connection, HostSettings } from "./types";
+
+/** What is known of a server's key before it is dialled. */
+export interface ExpectedKey {
+  /** Types on record first, so that a server with several keys shows the one that we can compare. */
+  algorithms: ServerHostKeyAlgorithm[];
+  /** Why this key is refused; undefined: it is the right one. */
+  refuse(key: Buffer): OverlayError | undefined;
+}
+
+const ALGORITHMS: ServerHostKeyAlgorithm[] = [
+  "ssh-ed25519",
+  "ecdsa-sha2-nistp256",
+  "ecdsa-sha2-nistp384",
+  "ecdsa-sha2-nistp521",
+  "rsa-sha2-512",
+  "rsa-sha2-256",
+  "ssh-rsa",
+];
+
+export const expandHome = (path: string): string => path.replace(/^~(?=\/|$)/, homedir());
+
+/** Decides on host keys: the connection's own `hostKey`, else the known_hosts files, else the user's policy. */
+export class HostKeys {
+  readonly #files: string[];
+  readonly #acceptUnknown: boolean;
+  readonly #accepted: KnownHost[] = [];
+
+  constructor(settings: HostSettings) {
+    this.#files = (settings.knownHosts ?? ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]).map(expandHome);
+    this.#acceptUnknown = settings.unknownHostKey === "accept";
+  }
+
+  async expect(connection: Connection): Promise<ExpectedKey> {
+    const given = connection.hostKey === undefined ? undefined : givenKeys(connection);
+    const known = given ?? [...this.#accepted, ...(await readAll(this.#files))];
+    return {
+      algorithms: preferred(entriesFor(known, knownHostName(connection.host, portOf(connection)))),
+      refuse: (key) => this.#refuse(connection, known, key),
+    };
+  }
+
+  #refuse(connection: Connection, known: KnownHost[], key: Buffer): OverlayError | undefined {
+    const verdict = judgeKey(known, connection.host, portOf(connection), key);
+    if (verdict === "match") return undefined;
+    if (verdict === "changed") return changed(connection, known, key);
+    if (verdict === "revoked") return revoked(connection, key);
+    if (!this.#acceptUnknown) return unknown(connection, this.#files, key);
+    const entry = { hosts: knownHostName(connection.host, portOf(connection)), type: keyType(key), revoked: false };
+    this.#accepted.push({ ...entry, key: key.toString("base64") });
+    known.push(this.#accepted.at(-1)!);
+    return undefined;
+  }
+}
+
+/** `ssh-ed25519 AAAA…`, alone or in a line of known_hosts or authorized_keys; several lines: any of them will do. */
+function givenKeys(connection: Connection): KnownHost[] {
+  const hosts = knownHostName(connection.host, portOf(connection));
+  const pairs = [...(connection.hostKey ?? "").matchAll(/((?:ssh|ecdsa)-[\w@.-]+)\s+(AAAA[\w+/]+=*)/g)];
+  if (pairs.length > 0) return pairs.map(([, type, key]) => ({ hosts, type: type!, key: key!, revoked: false }));
+  throw new OverlayError(
+    "SSH_HOST_KEY",
+    `The hostKey given for ${nameOf(connection)} is not a public key.`,
+    `Give it as \`ssh-ed25519 AAAA…\`: ${keyscan(connection)} prints it.`,
+  );
+}
+
+const readAll = async (files: string[]): Promise<KnownHost[]> =>
+  (await Promise.all(files.map(readKnownHosts))).flatMap(parseKnownHosts);
+
+async function readKnownHosts(path: string): Promise<string> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return "";
+    throw new OverlayError("SSH_HOST_KEY", `The known_hosts file ${path} cannot be read.`, "Make it readable.", error);
+  }
+}
+
+function preferred(known: KnownHost[]): ServerHostKeyAlgorithm[] {
+  const types = new Set(known.filter((entry) => !entry.revoked).map((entry) => entry.type));
+  const onRecord = (algorithm: string) => types.has(algorithm.startsWith("rsa-") ? "ssh-rsa" : algorithm);
+  return [...ALGORITHMS.filter(onRecord), ...ALGORITHMS.filter((algorithm) => !onRecord(algorithm))];
+}
+
+const keyscan = (connection: Connection): string => `\`ssh-keyscan -p ${portOf(connection)} ${connection.host}\``;
+
+const shown = (key: Buffer): string => `an ${keyType(key)} key ${fingerprint(key)}`;
+
+function unknown(connection: Connection, files: string[], key: Buffer): OverlayError {
+  const line = `${knownHostName(connection.host, portOf(connection))} ${keyType(key)} ${key.toString("base64")}`;
+  return new OverlayError(
+    "SSH_HOST_KEY",
+    `${nameOf(connection)} shows ${shown(key)}, and no line of ${files.join(", ") || "any known_hosts file"} speaks of it.`,
+    `If that fingerprint is right, add this line to ${files[0] ?? "a known_hosts file"} (${keyscan(connection)} prints it ` +
+      `too), or give the key as hostKey: ${line}`,
+  );
+}
+
+function changed(connection: Connection, known: KnownHost[], key: Buffer): OverlayError {
+  const name = knownHostName(connection.host, portOf(connection));
+  const before = entriesFor(known, name).filter((entry) => !entry.revoked);
+  const list = before.map(({ type, key }) => `${type} ${fingerprint(Buffer.from(key, "base64"))}`).join(", ");
+  const source = connection.hostKey === undefined ? "known_hosts" : "hostKey";
+  return new OverlayError(
+    "SSH_HOST_KEY",
+    `The key of ${nameOf(connection)} has changed: it shows ${shown(key)}, but ${source} has ${list}.`,
+    connection.hostKey === undefined
+      ? `Someone may be listening in. If the machine was made anew, drop the old key with \`ssh-keygen -R '${name}'\` and add the new one.`
+      : "Someone may be listening in. If the machine was made anew, give its new key as hostKey.",
+  );
+}
+
+function revoked(connection: Connection, key: Buffer): OverlayError {
+  return new OverlayError(
+    "SSH_HOST_KEY",
+    `${nameOf(connection)} shows ${shown(key)}, which known_hosts marks as @revoked.`,
+    "Give the machine a new host key; nobody should trust this one.",
+  );
+}

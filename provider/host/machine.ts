@@ -1,0 +1,43 @@
+import { OverlayError } from "../errors";
+import type { Machine } from "../network/hub";
+import type { Host } from "./types";
+
+/** What to ask a machine: the underlay address that the user gave, or the one that it uses towards a peer. */
+export interface MachineQuestion {
+  underlayIp?: string | undefined;
+  toward?: string | undefined;
+}
+
+interface RawLink {
+  ifname: string;
+  mtu: number;
+  addr_info?: { local: string }[];
+}
+
+/** Without a peer, the address at which SSH reached it is its underlay address. */
+export async function askMachine(host: Host, question: MachineQuestion): Promise<Machine> {
+  const route = question.toward ? `ip -j route get ${question.toward}` : "echo '[]'";
+  const { code, stdout, stderr } = await host.exec(`echo "\${SSH_CONNECTION:-}"\n${route} && echo && ip -j addr show`);
+  if (code !== 0) {
+    throw new OverlayError(
+      "HOST_COMMAND_FAILED",
+      `${host.name} could not say which address it uses${question.toward ? ` towards ${question.toward}` : ""}: exit code ${code}, ${stderr.trim() || "no message"}.`,
+      "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
+    );
+  }
+  const [ssh = "", routes = "[]", ...links] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
+  const [found] = JSON.parse(routes) as { prefsrc?: string }[];
+  const underlayIp = question.underlayIp ?? found?.prefsrc ?? ssh.split(" ")[2] ?? "";
+  return { underlayIp, underlayMtu: mtuOf(host, underlayIp, JSON.parse(links.join("\n")) as RawLink[]) };
+}
+
+function mtuOf(host: Host, address: string, links: RawLink[]): number {
+  const link = links.find(({ addr_info }) => addr_info?.some(({ local }) => local === address));
+  if (link) return link.mtu;
+  const has = links.flatMap(({ addr_info }) => addr_info?.map(({ local }) => local) ?? []);
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `${host.name} has no address ${address || "that could be its underlay address"}; it has ${has.join(", ")}.`,
+    "Name one of these as its underlay address (underlayIp, hubUnderlayIp).",
+  );
+}

@@ -1,0 +1,90 @@
+import { OverlayError } from "../errors";
+import { PACKAGES } from "./root-command";
+
+/** Where a conversation takes place. */
+export interface Place {
+  name: string;
+  user: string;
+  sudo: boolean;
+  /** Seconds for all scripts of one conversation together. */
+  operationTimeout: number;
+  /** Why the connection is gone, if it is. */
+  lost(): string | undefined;
+}
+
+/** timeout's own exit code, and that of a shell which it had to kill. */
+const TIMED_OUT = [124, 137, 143];
+
+export function timedOut({ name }: Place, doing: string, seconds: number): OverlayError {
+  return new OverlayError(
+    "HOST_TIMEOUT",
+    `${name} was not done after ${seconds} s with ${doing}.`,
+    "Look for what hangs on that host, or raise operationTimeout.",
+  );
+}
+
+export function connectionLost({ name }: Place, doing: string, reason: string): OverlayError {
+  return new OverlayError(
+    "SSH_UNREACHABLE",
+    `The connection to ${name} was lost while ${doing}: ${reason}.`,
+    "Run it again when the host can be reached: what was done stays, and what is missing is found and done.",
+  );
+}
+
+/** The connection stands, but the host opens no channel on it. */
+export function sessionRefused(name: string, cause: Error): OverlayError {
+  return new OverlayError(
+    "SSH_UNREACHABLE",
+    `${name} opens no session on a connection that stands: ${cause.message}.`,
+    "Look at MaxSessions in its sshd_config (10 are usual) and at its log.",
+    cause,
+  );
+}
+
+/** The shell was never there: sudo, or the login shell, would not have it. */
+export function shellRefused(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
+  const lost = place.lost();
+  if (lost) return connectionLost(place, doing, lost);
+  const { name, user, sudo } = place;
+  const said = `(exit code ${exit}: ${oneLine(stderr)})`;
+  if (!sudo) {
+    const fix = `Give ${user} a login shell that runs commands, without a forced command.`;
+    return new OverlayError("HOST_COMMAND_FAILED", `${name} starts no shell for ${user} ${said}.`, fix);
+  }
+  return new OverlayError(
+    "SSH_SUDO",
+    `${name} lets ${user} not become root by \`sudo -n\` ${said}.`,
+    `Put \`${user} ALL=(root) NOPASSWD: ALL\` into /etc/sudoers.d/overlay there, or connect as root; if ${user} needs no ` +
+      "sudo, set sudo: false.",
+  );
+}
+
+/** The shell was there, and ended before it had answered. */
+export function shellEnded(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
+  const lost = place.lost();
+  if (lost) return connectionLost(place, doing, lost);
+  if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(place, doing, place.operationTimeout);
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `The shell on ${place.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
+    "Look on that host for what ended it.",
+  );
+}
+
+export function toolMissing({ name }: Place, tool: string): OverlayError {
+  const fix = `Install it there: apt-get install ${PACKAGES[tool] ?? tool}.`;
+  return new OverlayError("HOST_TOOL_MISSING", `${name} has no \`${tool}\`.`, fix);
+}
+
+/** `record` is what the holder wrote: its name and the time, a line each. */
+export function hostLocked({ name, operationTimeout }: Place, record: string, waited: number): OverlayError {
+  const [holder, since] = record.trim().split("\n");
+  const who = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
+  return new OverlayError(
+    "HOST_LOCKED",
+    `${name} is locked ${who}; waited ${waited} s.`,
+    `Run it again when that one is done. A run that died loses its lock by itself, at the latest after its operationTimeout (here ${operationTimeout} s).`,
+  );
+}
+
+const oneLine = (text: string): string => text.trim().split("\n").slice(-3).join(" / ").slice(0, 300) || "no message";

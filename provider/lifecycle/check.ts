@@ -1,0 +1,137 @@
+import type { z } from "zod";
+import { isOverlayError, OverlayError } from "../errors";
+import type { Extent, Pool } from "../pool/types";
+import type { Definition, Impossible } from "../resource";
+import { equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt, without, withUnknown } from "./values";
+import type { World } from "./world";
+
+export interface Caller {
+  /** scope + the resource's URN. */
+  owner: string;
+  dryRun: boolean;
+}
+
+export interface Checked {
+  inputs: Values;
+  failures: Impossible[];
+}
+
+/**
+ * Validates, and adds the values that the lease decides: this is what preview shows and dependents see. A resource that
+ * stays keeps what it holds without a look at the pool; only a new or replaced one gets an offer. Otherwise renames
+ * would move addresses, and an unmerged preview would renumber what is live.
+ */
+export async function check(
+  def: Definition,
+  world: World,
+  caller: Caller,
+  olds: Values | undefined,
+  news: Values,
+): Promise<Checked> {
+  const unknown = unknownPaths(news);
+  try {
+    const named = await resolveNames(def, world, without(news, unknown));
+    const { inputs, failures } = parse(def, named, unknown);
+    if (failures.length > 0) return { inputs: news, failures };
+    const undecided = unknown.some((path) => !isWithin(path, def.late));
+    const computed = undecided ? unknownValues(def) : await decide(def, world, caller, olds, inputs);
+    return { inputs: { ...withUnknown(inputs, unknown), ...computed, owner: caller.owner }, failures: [] };
+  } catch (error) {
+    if (!isOverlayError(error)) throw error;
+    if (error.code === "STORE_UNAVAILABLE" && caller.dryRun) {
+      world.warn(`${error.message} The values that the pool gives out are not shown in this preview.`);
+      return { inputs: { ...news, ...unknownValues(def), owner: caller.owner }, failures: [] };
+    }
+    return { inputs: news, failures: [{ property: error.property ?? "", reason: error.message }] };
+  }
+}
+
+/** A reference by name takes its values from the pool that the named resource opened. */
+async function resolveNames(def: Definition, world: World, news: Values): Promise<Values> {
+  const resolved = { ...news };
+  for (const [property, reference] of Object.entries(def.references ?? {})) {
+    const name = news[property];
+    if (typeof name !== "string") continue;
+    const spec = await (await world.pool()).spec(reference.pool(name));
+    if (!spec) {
+      throw new OverlayError(
+        "POOL_NOT_FOUND",
+        `There is no ${reference.to} named '${name}' in the store.`,
+        "Check the name and the store (overlay:store); the stack that makes it must be up first.",
+      ).about(property);
+    }
+    resolved[property] = (spec.data as { settings: Values }).settings;
+  }
+  return resolved;
+}
+
+/** All failures at once, but none about what is not known yet. */
+function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values; failures: Impossible[] } {
+  const whole = def.inputs.safeParse(news);
+  const blamed = (issue: z.core.$ZodIssue): boolean =>
+    !unknown.some((path) => issue.path.every((key, i) => String(key) === path[i]));
+  if (!whole.success) {
+    const failures = whole.error.issues.filter(blamed).map(failureOf);
+    if (failures.length > 0) return { inputs: {}, failures };
+    const pending = new Set(whole.error.issues.map(({ path }) => String(path[0])));
+    const known = Object.fromEntries(Object.entries(news).filter(([key]) => !pending.has(key)));
+    const mask = Object.fromEntries([...pending].map((key) => [key, true as const]));
+    return { inputs: def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known), failures: [] };
+  }
+  const inputs = whole.data as Values;
+  return { inputs, failures: unknown.length > 0 ? [] : [...(def.impossible?.(inputs) ?? [])].map(coded) };
+}
+
+const failureOf = (issue: z.core.$ZodIssue): Impossible => coded({ property: issue.path.join("."), reason: issue.message });
+
+const coded = ({ property, reason }: Impossible): Impossible => ({
+  property,
+  reason: /^[A-Z_]+: /.test(reason) ? reason : `INPUT_INVALID: ${property} ${reason}.`,
+});
+
+async function decide(
+  def: Definition,
+  world: World,
+  caller: Caller,
+  olds: Values | undefined,
+  inputs: Values,
+): Promise<Values> {
+  const kept = olds && keptExtents(def, olds, inputs);
+  if (kept) return def.values(inputs, kept);
+  const pool = await world.pool();
+  if (olds) await refuseLost(def, pool, olds);
+  const lease = await pool.offer({ ...def.request(inputs), owner: caller.owner, type: def.type });
+  const computed = def.values(inputs, lease.extents);
+  def.refuse?.({ ...inputs, ...computed }, await pool.pools("network/"));
+  return computed;
+}
+
+/** What it holds already, if that is still what it asks for. */
+export function keptExtents(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
+  if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
+  const held = def.held(olds);
+  const { want } = def.request(inputs);
+  if (want && !sameExtents(want, held)) return undefined;
+  const candidate = { ...inputs, ...def.values(inputs, held) };
+  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
+}
+
+const sameExtents = (a: Extent[], b: Extent[]): boolean =>
+  a.length === b.length && a.every(({ first, last }, i) => first === b[i]!.first && last === b[i]!.last);
+
+/** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
+export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
+  const { opens, pool: from } = def.request(olds);
+  const name = opens?.name ?? from;
+  if (await pool.spec(name)) return;
+  throw new OverlayError(
+    "STORE_LOST",
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store knows no pool ${name}. Nothing is given out.`,
+    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
+  );
+}
+
+const unknownValues = (def: Definition): Values =>
+  Object.fromEntries(
+    Object.entries(def.computed.shape).flatMap(([key, schema]) => (schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]])),
+  );

@@ -1,0 +1,62 @@
+/** Property values as Pulumi hands them over: JSON, with a marker for what is not known yet. */
+export type Values = Record<string, unknown>;
+
+/** How Pulumi writes a value that will be known only during `up`. */
+export const UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+
+export type Path = string[];
+
+const isContainer = (value: unknown): value is Values => typeof value === "object" && value !== null;
+
+/** Where the unknown values stand. */
+export function unknownPaths(value: unknown, at: Path = []): Path[] {
+  if (value === UNKNOWN) return [at];
+  return isContainer(value) ? Object.entries(value).flatMap(([key, v]) => unknownPaths(v, [...at, key])) : [];
+}
+
+/** The same values without those at `paths`. */
+export function without<T>(value: T, paths: Path[]): T {
+  if (!isContainer(value) || paths.length === 0) return value;
+  const kept = Object.entries(value).flatMap(([key, v]) => {
+    const below = paths.filter(([first]) => first === key).map(([, ...rest]) => rest);
+    return below.some((path) => path.length === 0) ? [] : [[key, without(v, below)]];
+  });
+  return (Array.isArray(value) ? kept.map(([, v]) => v) : Object.fromEntries(kept)) as T;
+}
+
+/** Puts the unknown marker back where it stood. */
+export function withUnknown(value: Values, paths: Path[]): Values {
+  const result = structuredClone(value);
+  for (const path of paths) {
+    let target = result;
+    for (const key of path.slice(0, -1)) {
+      target[key] ??= {};
+      target = target[key] as Values;
+    }
+    target[path.at(-1)!] = UNKNOWN;
+  }
+  return result;
+}
+
+export const valueAt = (values: unknown, path: string): unknown =>
+  path.split(".").reduce<unknown>((value, key) => (isContainer(value) ? value[key] : undefined), values);
+
+export const isWithin = (path: Path, parents: string[]): boolean => {
+  const text = path.join(".");
+  return parents.some((parent) => text === parent || text.startsWith(`${parent}.`));
+};
+
+/** Absent and undefined are the same, as they are in JSON. */
+export function equal(a: unknown, b: unknown): boolean {
+  if (!isContainer(a) || !isContainer(b)) return a === b;
+  const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
+  return Array.isArray(a) === Array.isArray(b) && [...keys].every((key) => equal(a[key], b[key]));
+}
+
+/** Paths of everything that differs, at the depth where it differs. */
+export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
+  if (equal(a, b)) return [];
+  const deeper = isContainer(a) && isContainer(b) && !Array.isArray(a) && !Array.isArray(b);
+  if (!deeper) return [at];
+  return [...new Set([...Object.keys(a), ...Object.keys(b)])].flatMap((key) => changedPaths(a[key], b[key], [...at, key]));
+}

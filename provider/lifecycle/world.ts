@@ -1,0 +1,25 @@
+import type { Work } from "../host/reconcile";
+import type { Connection } from "../host/types";
+import type { MachineQuestion } from "../host/machine";
+import type { Difference } from "../network/compare";
+import type { Machine } from "../network/hub";
+import type { Want } from "../network/steps";
+import type { Pool } from "../pool/types";
+
+/** All that the lifecycle needs of the outside; only the composition roots build the real ones. */
+export interface World {
+  /** Rejects with STORE_UNAVAILABLE, remembered for the run, when the store is out of reach. */
+  pool(): Promise<Pool>;
+  fleet: Fleet;
+  /** `forget`: a dead host does not block a delete; its values stay withheld. */
+  unreachableOnDelete: "fail" | "forget";
+  warn(text: string): void;
+}
+
+/** The hosts, as the lifecycle sees them. */
+export interface Fleet {
+  ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
+  apply(connection: Connection, work: Work): Promise<void>;
+  inspect(connection: Connection, want: Want): Promise<Difference[]>;
+  run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
+}

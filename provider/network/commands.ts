@@ -1,0 +1,133 @@
+import type { Family } from "../addressing/line";
+import { RECORDS, sysctlPath } from "./facts";
+import { type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import type { Step } from "./steps";
+
+/** The three tools that a host's changes go through, each called once with all its lines. */
+interface Lines {
+  shell: string[];
+  ip: string[];
+  /** By family and table, in iptables-restore's form. */
+  firewall: Map<string, string[]>;
+}
+
+export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
+export function renderScript(steps: Step[], before: HostRecord[], after: HostRecord[], gone: HostRecord[]): string {
+  const lines: Lines = { shell: [], ip: [], firewall: new Map() };
+  for (const step of steps) render(step, lines);
+  return [
+    "rc=0",
+    ...before.map(writeRecord),
+    ...lines.shell.map((line) => `${line} || rc=1`),
+    ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    "[ $rc = 0 ] || exit $rc",
+    ...after.map(writeRecord),
+    ...gone.map(({ network, uid }) => `rm -f ${recordPath(network, uid)}`),
+    ...(gone.length > 0
+      ? [`rmdir ${RECORDS}/former ${gone.map((r) => `${RECORDS}/${r.network}`).join(" ")} ${RECORDS} 2>/dev/null; :`]
+      : []),
+  ].join("\n");
+}
+
+const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/${network}/${uid}.json`);
+
+function writeRecord(record: HostRecord): string {
+  const path = recordPath(record.network, record.uid);
+  return `mkdir -p ${quote(`${RECORDS}/${record.network}`)} && printf '%s\\n' ${quote(JSON.stringify(record))} >${path}.tmp && mv ${path}.tmp ${path} || exit 1`;
+}
+
+const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
+
+function restore(family: Family, firewall: Lines["firewall"]): string[] {
+  const tables = (["filter", "nat"] as const).flatMap((table) => {
+    const lines = firewall.get(`${family} ${table}`);
+    return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
+  });
+  const tool = family === 4 ? "iptables-restore" : "ip6tables-restore";
+  return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
+}
+
+function render({ verb, item }: Step, lines: Lines): void {
+  switch (item.kind) {
+    case "sysctl":
+      lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
+      break;
+    case "link":
+      renderLink(verb, item, lines);
+      break;
+    case "address":
+      lines.ip.push(`address ${verb === "remove" ? "del" : "replace"} ${item.address} dev ${item.dev}`);
+      break;
+    case "route":
+      lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    default:
+      firewallLines(item, lines.firewall).push(...renderFirewall(verb, item));
+  }
+}
+
+/** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
+const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
+
+const setSysctl = (key: string, value: string): string =>
+  `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+
+const restoreSysctl = (key: string): string =>
+  `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
+
+function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
+  const { name, vxlan } = item;
+  const early = item.type === "anchor" ? lines.shell : lines.ip; // only a shell can try dummy, then bridge
+  const remove = item.type === "anchor" ? `ip link del dev ${name}` : `link del dev ${name}`;
+  if (verb === "remove" || verb === "recreate") early.push(remove);
+  if (verb === "remove") return;
+  const create = verb !== "change";
+  if (create && item.type === "anchor") {
+    lines.shell.push(`{ ip link add ${name} type dummy 2>/dev/null || ip link add ${name} type bridge; }`);
+  }
+  if (create && item.type === "bridge") lines.ip.push(`link add ${name} type bridge`);
+  if (vxlan) {
+    const ends = `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
+    lines.ip.push(
+      create
+        ? `link add ${name} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
+        : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
+    );
+  }
+  const attributes = [
+    item.mac && `address ${item.mac}`,
+    item.mtu && `mtu ${item.mtu}`,
+    item.master && `master ${item.master}`,
+    "up",
+  ];
+  lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
+}
+
+const routeText = ({ dst, via, dev, metric }: Route): string =>
+  [
+    ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
+    "proto",
+    ROUTE_PROTOCOL,
+    ...(metric === undefined ? [] : ["metric", metric]),
+  ].join(" ");
+
+type FirewallItem = Extract<Item, { table: string }>;
+
+function firewallLines({ family, table }: FirewallItem, firewall: Lines["firewall"]): string[] {
+  const key = `${family} ${table}`;
+  if (!firewall.has(key)) firewall.set(key, []);
+  return firewall.get(key)!;
+}
+
+function renderFirewall(verb: Step["verb"], item: FirewallItem): string[] {
+  if (item.kind === "chain") {
+    return verb === "remove" ? [`-F ${item.chain}`, `-X ${item.chain}`] : [`:${item.chain} - [0:0]`];
+  }
+  if (item.kind === "rule") return [`${verb === "remove" ? "-D" : "-A"} ${item.chain} ${item.rule}`];
+  const jump = `${item.from} -j ${item.chain}`;
+  const remove = verb === "add" ? [] : [`-D ${jump}`];
+  return verb === "remove" ? remove : [...remove, `-I ${item.from} 1 -j ${item.chain}`];
+}

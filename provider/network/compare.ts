@@ -1,0 +1,81 @@
+import type { Facts } from "./facts";
+import { type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+
+/** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
+export interface Difference {
+  item: Item;
+  missing: boolean;
+  wrong: string[];
+}
+
+export const differenceText = ({ item, missing, wrong }: Difference): string =>
+  `${keyOf(item)}: ${missing ? "missing" : wrong.join(", ")}`;
+
+export const differences = (want: Item[], facts: Facts): Difference[] =>
+  want.flatMap((item): Difference[] => {
+    const wrong = wrongWith(item, facts);
+    if (wrong === undefined) return [{ item, missing: true, wrong: [] }];
+    return wrong.length > 0 ? [{ item, missing: false, wrong }] : [];
+  });
+
+export const isPresent = (item: Item, facts: Facts): boolean => wrongWith(item, facts) !== undefined;
+
+/** undefined: the object is not there at all. */
+function wrongWith(item: Item, facts: Facts): string[] | undefined {
+  switch (item.kind) {
+    case "sysctl": {
+      const have = facts.sysctls.get(item.key);
+      return have === undefined ? undefined : mismatch("value", have, item.value);
+    }
+    case "link":
+      return wrongLink(item, facts);
+    case "address":
+      return facts.addresses.has(`${item.address} ${item.dev}`) ? [] : undefined;
+    case "route":
+      return wrongRoute(item, facts);
+    case "chain":
+      return facts.chains.has(`${item.family} ${item.table} ${item.chain}`) ? [] : undefined;
+    case "jump": {
+      const at = facts.chains.get(`${item.family} ${item.table} ${item.from}`)?.indexOf(`-j ${item.chain}`) ?? -1;
+      return at < 0 ? undefined : mismatch("place", at + 1, 1);
+    }
+    case "rule":
+      return facts.chains.get(`${item.family} ${item.table} ${item.chain}`)?.includes(item.rule) ? [] : undefined;
+  }
+}
+
+function mismatch(what: string, have: unknown, want: unknown): string[] {
+  return want === undefined || have === want ? [] : [`${what} is ${have ?? "none"}, should be ${want}`];
+}
+
+/** An anchor is a dummy, or a bridge where the kernel has no dummy. */
+export const isOfType = (type: Link["type"], have: string): boolean =>
+  type === "anchor" ? have === "dummy" || have === "bridge" : have === type;
+
+function wrongLink(item: Link, facts: Facts): string[] | undefined {
+  const have = facts.links.get(item.name);
+  if (!have) return undefined;
+  if (!isOfType(item.type, have.type)) return [`type is ${have.type || "physical"}, should be ${item.type}`];
+  return [
+    ...mismatch("VNI", have.vxlan?.vni, item.vxlan?.vni),
+    ...mismatch("port", have.vxlan?.port, item.vxlan?.port),
+    ...mismatch("remote", have.vxlan?.remote, item.vxlan?.remote),
+    ...mismatch("local", have.vxlan?.local, item.vxlan?.local),
+    ...mismatch("learning", have.vxlan?.learning ?? false, false),
+    ...mismatch("MTU", have.mtu, item.mtu),
+    ...mismatch("MAC", have.mac, item.mac),
+    ...mismatch("master", have.master, item.master),
+    ...mismatch("state", have.up ? "up" : "down", "up"),
+  ];
+}
+
+export const isOurs = (route: { protocol: string }): boolean => route.protocol === String(ROUTE_PROTOCOL);
+
+/** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
+function wrongRoute(item: Route, facts: Facts): string[] | undefined {
+  const have = facts.routes.find(
+    (r) => isOurs(r) && r.family === item.family && r.dst === item.dst && r.unreachable === !item.via,
+  );
+  if (!have) return undefined;
+  return [...mismatch("via", have.via, item.via), ...(item.via ? mismatch("dev", have.dev, item.dev) : [])];
+}

@@ -1,0 +1,147 @@
+import type { Family } from "../addressing/line";
+import type { HostRecord, Vxlan } from "./items";
+
+/** What a host looks like now, as far as it concerns us. */
+export interface Facts {
+  links: Map<string, LinkFact>;
+  /** `10.128.64.1/18 kohaku-overlay` */
+  addresses: Set<string>;
+  routes: RouteFact[];
+  /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
+  chains: Map<string, string[]>;
+  sysctls: Map<string, string>;
+  records: HostRecord[];
+}
+
+export interface LinkFact {
+  type: string;
+  mac: string;
+  mtu: number;
+  up: boolean;
+  master?: string;
+  vxlan?: Vxlan & { learning: boolean };
+}
+
+export interface RouteFact {
+  family: Family;
+  dst: string;
+  via?: string;
+  dev?: string;
+  metric?: number;
+  protocol: string;
+  unreachable: boolean;
+}
+
+export const RECORDS = "/var/lib/overlay";
+export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
+export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
+
+/** Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. */
+export const FACTS_SCRIPT = [
+  "for tool in ip iptables-save iptables-restore; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  "echo '@@ link'; ip -j -d link show",
+  "echo; echo '@@ addr'; ip -j addr show",
+  "echo; echo '@@ route4'; ip -j -4 route show",
+  "echo; echo '@@ route6'; ip -j -6 route show 2>/dev/null",
+  "echo; echo '@@ rules4'; iptables-save",
+  "echo '@@ rules6'; ip6tables-save 2>/dev/null",
+  ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  `for f in ${RECORDS}/*/*.json; do [ -f "$f" ] && { echo '@@ record'; cat "$f"; echo; }; done; :`,
+].join("\n");
+
+export function parseFacts(text: string): Facts {
+  const facts: Facts = {
+    links: new Map(),
+    addresses: new Set(),
+    routes: [],
+    chains: new Map(),
+    sysctls: new Map(),
+    records: [],
+  };
+  for (const part of text.split(/^@@ /m).slice(1)) {
+    const end = part.indexOf("\n");
+    readPart(facts, part.slice(0, end).split(" "), part.slice(end + 1).trim());
+  }
+  return facts;
+}
+
+function readPart(facts: Facts, [name, argument]: string[], body: string): void {
+  if (name === "link") for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
+  else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
+  else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
+  else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
+  else if (name === "rules4") readRules(facts, 4, body);
+  else if (name === "rules6") readRules(facts, 6, body);
+  else if (name === "sysctl") facts.sysctls.set(argument!, body);
+  else if (name === "record") facts.records.push(JSON.parse(body) as HostRecord);
+}
+
+const json = <T>(body: string): T[] => (body === "" ? [] : (JSON.parse(body) as T[]));
+
+interface RawLink {
+  ifname: string;
+  address?: string;
+  mtu: number;
+  flags: string[];
+  master?: string;
+  linkinfo?: { info_kind?: string; info_data?: Record<string, unknown> };
+}
+
+function linkFact(raw: RawLink): LinkFact {
+  const data = raw.linkinfo?.info_data ?? {};
+  const type = raw.linkinfo?.info_kind ?? "";
+  return {
+    type,
+    mac: raw.address ?? "",
+    mtu: raw.mtu,
+    up: raw.flags.includes("UP"),
+    ...(raw.master && { master: raw.master }),
+    ...(type === "vxlan" && {
+      vxlan: {
+        vni: Number(data.id),
+        port: Number(data.port),
+        remote: String(data.remote ?? data.remote6 ?? ""),
+        local: String(data.local ?? data.local6 ?? ""),
+        learning: data.learning === true,
+      },
+    }),
+  };
+}
+
+interface RawAddresses {
+  ifname: string;
+  addr_info?: { local: string; prefixlen: number }[];
+}
+
+function readAddresses(facts: Facts, link: RawAddresses): void {
+  for (const { local, prefixlen } of link.addr_info ?? []) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
+}
+
+interface RawRoute {
+  type?: string;
+  dst: string;
+  gateway?: string;
+  dev?: string;
+  metric?: number;
+  protocol: string;
+}
+
+const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
+  family,
+  dst: raw.dst,
+  ...(raw.gateway && { via: raw.gateway }),
+  ...(raw.dev && { dev: raw.dev }),
+  ...(raw.metric !== undefined && { metric: raw.metric }),
+  protocol: raw.protocol,
+  unreachable: raw.type === "unreachable",
+});
+
+function readRules(facts: Facts, family: Family, body: string): void {
+  let table = "";
+  for (const line of body.split("\n")) {
+    const [, chain, rule] = /^-A (\S+) (.*)$/.exec(line) ?? [];
+    if (line.startsWith("*")) table = line.slice(1).trim();
+    else if (line.startsWith(":")) facts.chains.set(`${family} ${table} ${line.slice(1).split(" ")[0]}`, []);
+    else if (chain) facts.chains.get(`${family} ${table} ${chain}`)?.push(rule!);
+  }
+}

@@ -1,0 +1,101 @@
+import type { Family } from "../addressing/line";
+
+/** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
+export type Item = Sysctl | Link | Address | Route | Chain | Jump | Rule;
+
+export interface Sysctl {
+  kind: "sysctl";
+  key: string;
+  value: string;
+}
+
+export interface Link {
+  kind: "link";
+  name: string;
+  /** `anchor`: a device that only carries addresses: dummy, or a bridge without ports where the kernel has no dummy. */
+  type: "vxlan" | "bridge" | "anchor";
+  mac?: string;
+  mtu?: number;
+  master?: string;
+  vxlan?: Vxlan;
+}
+
+export interface Vxlan {
+  vni: number;
+  port: number;
+  remote: string;
+  local: string;
+}
+
+export interface Address {
+  kind: "address";
+  dev: string;
+  /** With its prefix: `10.128.64.1/18`. */
+  address: string;
+}
+
+export interface Route {
+  kind: "route";
+  family: Family;
+  dst: string;
+  /** Absent: the range is unreachable, so that subnets that nobody has fail at once. */
+  via?: string;
+  dev?: string;
+  metric?: number;
+}
+
+interface InFirewall {
+  family: Family;
+  table: "filter" | "nat";
+}
+
+export interface Chain extends InFirewall {
+  kind: "chain";
+  chain: string;
+}
+
+export interface Jump extends InFirewall {
+  kind: "jump";
+  from: string;
+  chain: string;
+}
+
+export interface Rule extends InFirewall {
+  kind: "rule";
+  chain: string;
+  /** In iptables-save's own form, or every refresh would show a change. */
+  rule: string;
+}
+
+/** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
+export interface HostRecord {
+  uid: string;
+  owner: string;
+  network: string;
+  items: Item[];
+}
+
+/** Marks our routes; nothing else uses this number. */
+export const ROUTE_PROTOCOL = 183;
+
+/** What makes two items the same object; everything else about an item can differ and be changed. */
+export function keyOf(item: Item): string {
+  switch (item.kind) {
+    case "sysctl":
+      return `sysctl ${item.key}`;
+    case "link":
+      return `link ${item.name}`;
+    case "address":
+      return `address ${item.address} on ${item.dev}`;
+    case "route":
+      return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "chain":
+      return `chain ${item.chain} (${firewallName(item)})`;
+    case "jump":
+      return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "rule":
+      return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
+  }
+}
+
+const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;

@@ -1,0 +1,167 @@
+import type { Draft } from "./draft";
+import { givesWay, lapse, sweep, vacate } from "./endings";
+import { common, covers, isBoundary, meetsAny, sizeOf, zonesOf } from "./extents";
+import { pick } from "./free";
+import { byTime, type Class, countsKey } from "./keys";
+import { leasesIn, log, sitting } from "./ledger";
+import { holdersIn } from "./pools";
+import { isFirm, isOver, noCounts, sharedAs } from "./rows";
+import type { Rule } from "./rule";
+import { placeOfKey, takePorts } from "./sharing";
+import type { Extent, Lease, PoolSpec, Request } from "./types";
+import {
+  exhausted,
+  notRequested,
+  outside,
+  overQuota,
+  planStale,
+  restingGiven,
+  sharingConflict,
+  taken,
+  withheld,
+} from "./wording";
+
+/** Which values a request gets, and who has to go for it. */
+export interface Asking {
+  request: Request;
+  /** false: an offer, which may move nothing firm. */
+  firm: boolean;
+  /** What it wants was free in a preview, and its user expects exactly that. */
+  planned: boolean;
+  /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
+  leaves(holder: Lease): boolean;
+}
+
+export interface Choice {
+  extents: Extent[];
+  warnings: string[];
+}
+
+export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
+  const { want } = asking.request;
+  const choice = want ? yield* requested(tx, spec, asking, want, own) : yield* automatic(tx, spec, asking);
+  yield* takePorts(tx, spec, choice.extents, asking.request.ports ?? [], own?.uid);
+  return choice;
+}
+
+function* requested(tx: Draft, spec: PoolSpec, asking: Asking, want: Extent[], own?: Lease): Rule<Choice> {
+  const warnings: string[] = [];
+  for (const extent of want) {
+    mustBeGivable(spec, extent);
+    for (const lease of yield* sitting(tx, spec.name, extent)) {
+      if (lease.uid !== own?.uid) yield* stepAside(tx, spec, asking, extent, lease, warnings);
+    }
+  }
+  return { extents: want, warnings };
+}
+
+function mustBeGivable(spec: PoolSpec, extent: Extent): void {
+  if (!covers(spec.extents, [extent])) throw outside(spec, extent);
+  const avoided = spec.avoidBoundaryIps && (sizeOf(extent) > 1n || isBoundary(extent.first));
+  if (avoided || meetsAny(spec.reserved ?? [], extent)) throw withheld(spec, extent);
+}
+
+/** Clears a requested extent of one holder, or refuses. */
+function* stepAside(
+  tx: Draft,
+  spec: PoolSpec,
+  asking: Asking,
+  extent: Extent,
+  holder: Lease,
+  warnings: string[],
+): Rule<void> {
+  const { request, firm } = asking;
+  const own = holder.owner === request.owner;
+  if (isOver(holder, tx.now)) return yield* lapse(tx, holder);
+  if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));
+  if (givesWay(tx, holder) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
+  const key = sharedAs(request);
+  if (key !== undefined && key === sharedAs(holder) && covers(holder.extents, [extent])) return;
+  if (own ? !firm : asking.leaves(holder)) return yield* oust(tx, asking, holder, "handed over");
+  if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, request.owner, 1n))) {
+    return yield* oust(tx, asking, holder, "reclaimed");
+  }
+  if (holder.sharingKey !== undefined && key !== undefined)
+    throw sharingConflict(spec, extent, request.sharingKey, holder);
+  throw asking.planned ? planStale(spec, extent, holder) : taken(spec, extent, holder);
+}
+
+/** Takes a lease away from its holder. An offer can only imagine that. */
+function* oust(tx: Draft, { firm }: Asking, holder: Lease, how: "handed over" | "reclaimed"): Rule<void> {
+  if (isFirm(holder) && !firm) tx.onlyImagined = true;
+  log(tx, how, holder);
+  yield* vacate(tx, holder);
+}
+
+const isInactive = ({ now }: Draft, { reclaimAfter }: PoolSpec, lease: Lease): boolean =>
+  reclaimAfter !== undefined &&
+  isFirm(lease) &&
+  lease.expiresAt === undefined &&
+  now - lease.lastSeen >= reclaimAfter * 1000;
+
+function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
+  const { request } = asking;
+  const shared = yield* placeOfKey(tx, spec, request);
+  if (shared) return { extents: shared, warnings: [] };
+  if (spec.allocation === "external" || spec.autoAssign === false) throw notRequested(spec);
+  const choice: Choice = { extents: [], warnings: [] };
+  for (const within of [request.within, ...(request.also ?? [])]) {
+    choice.extents.push(yield* roomFor(tx, spec, asking, choice.warnings, within));
+  }
+  return choice;
+}
+
+/** Free values first; then those resting longest, then the oldest offers, then whoever was not seen for too long. */
+function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[], within?: Extent): Rule<Extent> {
+  const { owner, size = 1n } = asking.request;
+  const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+  for (;;) {
+    const found = yield* pick(tx, spec, owner, size, within);
+    if (found) return found;
+    if (yield* sweep(tx, spec.name)) continue;
+    const [type, holder] = yield* whoGoes(tx, spec, zone);
+    if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5));
+    if (type === "r" && holder.owner !== owner) warnings.push(restingGiven(spec, holder));
+    if (type === "h") yield* oust(tx, asking, holder, "reclaimed");
+    else yield* vacate(tx, holder);
+  }
+}
+
+function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[]): Rule<[Class, Lease | undefined]> {
+  for (const type of ["r", "o", "h"] as const) {
+    if (type === "h" && spec.reclaimAfter === undefined) break;
+    const holder = yield* oldest(tx, spec, type, zone);
+    if (holder) return [type, holder];
+  }
+  return ["h", undefined];
+}
+
+/** The first of its class, by time, that can go and whose going helps. */
+function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[]): Rule<Lease | undefined> {
+  const goes = type === "h" ? isInactive.bind(undefined, tx, spec) : givesWay.bind(undefined, tx);
+  for (let span = byTime(spec.name, type); ; ) {
+    const rows = yield* tx.rows(span, 20);
+    for (const lease of yield* leasesIn(tx, spec.name, rows)) {
+      // Ordered by time: after the first that must stay, all must.
+      if (!goes(lease)) return undefined;
+      const used = lease.opens ? (yield* holdersIn(tx, lease.opens, 1)).length > 0 : false;
+      if (!used && common(zone, lease.extents).length > 0) return lease;
+    }
+    if (rows.length < 20) return undefined;
+    span = { ...span, from: `${rows.at(-1)![0]}\u0001` };
+  }
+}
+
+/** Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way. */
+export function* mustKeepQuota(tx: Draft, spec: PoolSpec): Rule<void> {
+  const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+  for (;;) {
+    const { offered, reserved, used, held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+    const leases = offered + reserved + used;
+    if (leases <= maxReservations && held <= maxIps) return;
+    if (yield* sweep(tx, spec.name)) continue;
+    const offer = yield* oldest(tx, spec, "o", spec.extents);
+    if (!offer) throw overQuota(spec, { leases, values: held });
+    yield* vacate(tx, offer);
+  }
+}

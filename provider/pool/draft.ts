@@ -1,0 +1,112 @@
+import type { Key, Span } from "./keys";
+import type { Rule } from "./rule";
+import { Sorted } from "./sorted";
+import type { Row, Tx, Write } from "./store";
+
+/** What all operations of a process go by. Seconds. */
+export interface Terms {
+  offerTtl: number;
+  quarantine: number;
+}
+
+/**
+ * One operation's view of the store: its own writes lie above what is stored and are seen by its own reads. Nothing is
+ * written before the operation has come to its end, so one that throws has done nothing, and its neighbours in the same
+ * transaction never notice.
+ */
+export class Draft {
+  /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
+  onlyImagined = false;
+
+  constructor(
+    readonly now: number,
+    readonly terms: Terms,
+    private readonly below: Tx,
+    readonly writes = new Sorted<string | null>(),
+  ) {}
+
+  *get<T>({ at, codec }: Key<T>): Rule<T | undefined> {
+    let text = this.writes.get(at);
+    if (text === undefined) text = (yield this.below.get(at)) as string | undefined;
+    return text === undefined || text === null ? undefined : codec.decode(text);
+  }
+
+  put<T>({ at, codec }: Key<T>, value: T): void {
+    this.writes.set(at, codec.encode(value));
+  }
+
+  delete({ at }: Key<unknown>): void {
+    this.writes.set(at, null);
+  }
+
+  *first<T>(span: Span<T>): Rule<T | undefined> {
+    return (yield* this.rows(span, 1))[0]?.[1];
+  }
+
+  /** All of a span, a page at a time. */
+  *all<T>(span: Span<T>): Rule<T[]> {
+    const found: T[] = [];
+    for (let from = span.from; ; ) {
+      const page = yield* this.rows({ ...span, from }, PAGE);
+      for (const [, value] of page) found.push(value);
+      if (page.length < PAGE) return found;
+      from = after(page);
+    }
+  }
+
+  *rows<T>({ from, to, codec }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
+    const found: [string, T][] = [];
+    for (let start = from; start < to; ) {
+      const stored = (yield this.below.range(start, to, limit - found.length)) as Row[];
+      // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
+      const horizon = stored.length < limit - found.length ? to : after(stored);
+      for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
+        if (text !== null) found.push([key, codec.decode(text)]);
+        if (found.length === limit) return found;
+      }
+      start = horizon;
+    }
+    return found;
+  }
+
+  discard(): void {
+    this.writes.clear();
+  }
+
+  *flush(): Rule<void> {
+    if (this.writes.size > 0) yield this.below.write([...this.writes.entries()]);
+  }
+}
+
+/** Runs one piece of work over a transaction; `writes` are seen by it, and added to. */
+export function* drafted<T>(
+  tx: Tx,
+  terms: Terms,
+  work: (draft: Draft) => Rule<T>,
+  writes?: Sorted<string | null>,
+): Rule<T> {
+  const now = (yield tx.now()) as number;
+  return yield* work(new Draft(now, terms, tx, writes));
+}
+
+const PAGE = 500;
+
+/** Just behind the last of these rows. Not with NUL, which ends a text in SQLite and cannot be in one in PostgreSQL. */
+const after = (rows: [string, unknown][]): string => `${rows.at(-1)![0]}\u0001`;
+
+/** Merges two ordered lists; where both have a key, the second one's value counts. */
+function* both(stored: Row[], own: Iterator<Write>): Generator<Write> {
+  let next = own.next();
+  for (const row of stored) {
+    while (!next.done && next.value[0] < row[0]) {
+      yield next.value;
+      next = own.next();
+    }
+    if (!next.done && next.value[0] === row[0]) continue;
+    yield row;
+  }
+  while (!next.done) {
+    yield next.value;
+    next = own.next();
+  }
+}

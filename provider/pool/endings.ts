@@ -1,0 +1,73 @@
+import type { Draft } from "./draft";
+import { byTime, type Class, countsKey, dueBy } from "./keys";
+import { hasFellows, leasesIn, log, record } from "./ledger";
+import { vanish } from "./pools";
+import { isFirm } from "./rows";
+import type { Rule } from "./rule";
+import type { Lease } from "./types";
+
+/** How leases end: given up, taken away, or simply over. */
+
+/** Ends a lease, and the pool that it opened. A firm one rests until `rest` if nobody else uses its values. */
+export function* vacate(tx: Draft, lease: Lease, rest = 0): Rule<void> {
+  if (lease.opens) yield* vanish(tx, lease.opens);
+  const rests = isFirm(lease) && rest > tx.now && !(yield* hasFellows(tx, lease));
+  yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : undefined);
+}
+
+/** What is left of a lease: who had which values, for its owner to come back to. */
+const atRest = ({ pool, owner, type, extents, leaseId, uid, createdAt, lastSeen }: Lease, now: number, rest: number) =>
+  ({
+    pool,
+    owner,
+    type,
+    extents,
+    leaseId,
+    uid,
+    createdAt,
+    lastSeen,
+    state: "resting",
+    updatedAt: now,
+    expiresAt: rest,
+  }) satisfies Lease;
+
+/** Ends a lease whose time is over. One that was reserved rests from then on, as if it had been released. */
+export function* lapse(tx: Draft, lease: Lease): Rule<void> {
+  if (isFirm(lease)) log(tx, "expired", lease);
+  yield* vacate(tx, lease, lease.expiresAt! + tx.terms.quarantine * 1000);
+}
+
+const ENDING: Class[] = ["o", "r", "t"];
+const BATCH = 200;
+
+/** Cleans up what is over, except what `owner` may come back to: some of it at each operation, so that none takes long. */
+export function* sweep(tx: Draft, pool: string, owner?: string): Rule<boolean> {
+  const counts = yield* tx.get(countsKey(pool));
+  if (counts?.soonest === undefined || tx.now <= counts.soonest) return false;
+  let found = false;
+  for (const type of ENDING) {
+    for (const lease of yield* leasesIn(tx, pool, yield* tx.rows(dueBy(pool, type, tx.now), BATCH))) {
+      if (lease.owner === owner) continue;
+      yield* lapse(tx, lease);
+      found = true;
+    }
+  }
+  yield* renewSoonest(tx, pool);
+  return found;
+}
+
+function* renewSoonest(tx: Draft, pool: string): Rule<void> {
+  const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool)))!;
+  const ends: number[] = [];
+  for (const type of ENDING) {
+    const [lease] = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, type), 1));
+    if (lease) ends.push(lease.expiresAt!);
+  }
+  tx.put(countsKey(pool), ends.length ? { ...counts, soonest: Math.min(...ends) } : counts);
+}
+
+/** An offer is safe for as long as it takes to get from preview to up; then it gives way to whoever has no other choice. */
+const SAFE_FOR = 10 * 60 * 1000;
+
+export const givesWay = ({ now }: Draft, { state, updatedAt }: Lease): boolean =>
+  state === "resting" || (state === "offered" && now - updatedAt >= SAFE_FOR);

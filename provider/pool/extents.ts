@@ -1,0 +1,117 @@
+import { V4_START } from "../addressing/line";
+import type { Extent, PoolSpec } from "./types";
+
+/** Arithmetic of extents. Lists that come out are sorted, disjoint and never touch each other. */
+
+export const single = (value: bigint): Extent => ({ first: value, last: value });
+export const sizeOf = ({ first, last }: Extent): bigint => last - first + 1n;
+export const total = (extents: Extent[]): bigint => extents.reduce((sum, extent) => sum + sizeOf(extent), 0n);
+export const meets = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;
+export const meetsAny = (extents: Extent[], other: Extent): boolean => extents.some((extent) => meets(extent, other));
+export const larger = (a: bigint, b: bigint): bigint => (a > b ? a : b);
+export const smaller = (a: bigint, b: bigint): bigint => (a < b ? a : b);
+
+export const sameExtents = (a: Extent[], b: Extent[]): boolean =>
+  a.length === b.length && a.every((extent, i) => extent.first === b[i]!.first && extent.last === b[i]!.last);
+
+export function merged(extents: Extent[]): Extent[] {
+  const result: Extent[] = [];
+  for (const { first, last } of [...extents].sort((a, b) => (a.first < b.first ? -1 : 1))) {
+    const before = result.at(-1);
+    if (before && first <= before.last + 1n) before.last = larger(before.last, last);
+    else result.push({ first, last });
+  }
+  return result;
+}
+
+export function common(some: Extent[], others: Extent[]): Extent[] {
+  const [a, b] = [merged(some), merged(others)];
+  const result: Extent[] = [];
+  for (let i = 0, j = 0; i < a.length && j < b.length; ) {
+    const [x, y] = [a[i]!, b[j]!];
+    if (meets(x, y)) result.push({ first: larger(x.first, y.first), last: smaller(x.last, y.last) });
+    if (x.last < y.last) i++;
+    else j++;
+  }
+  return result;
+}
+
+export function without(extents: Extent[], holes: Extent[]): Extent[] {
+  const gaps = merged(holes);
+  const result: Extent[] = [];
+  let next = 0;
+  for (const { first, last } of merged(extents)) {
+    while (next < gaps.length && gaps[next]!.last < first) next++;
+    let from = first;
+    for (let i = next; i < gaps.length && gaps[i]!.first <= last; i++) {
+      if (gaps[i]!.first > from) result.push({ first: from, last: gaps[i]!.first - 1n });
+      from = gaps[i]!.last + 1n;
+    }
+    if (from <= last) result.push({ first: from, last });
+  }
+  return result;
+}
+
+export const covers = (extents: Extent[], parts: Extent[]): boolean => without(parts, extents).length === 0;
+
+/** The value at `index` when all values of the extents are counted through from 0. */
+export function valueAt(extents: Extent[], index: bigint): bigint {
+  let rest = index;
+  for (const extent of extents) {
+    if (rest < sizeOf(extent)) return extent.first + rest;
+    rest -= sizeOf(extent);
+  }
+  throw new RangeError(`index ${index} is past the end of the extents`);
+}
+
+const V4: Extent = { first: V4_START, last: V4_START + 0xffff_ffffn };
+
+/** .0 and .255, which some old clients refuse; an IPv4 matter. */
+export const isBoundary = (value: bigint): boolean =>
+  ((value + 1n) & 0xfen) === 0n && value >= V4.first && value <= V4.last;
+
+/** How many of them lie in the extents. In each 256 there are two, so counting is arithmetic. */
+function boundaries(extents: Extent[]): bigint {
+  const below = (value: bigint): bigint => ((value + 255n) >> 8n) + (value >> 8n);
+  return common(extents, [V4]).reduce((sum, { first, last }) => sum + below(last + 1n) - below(first), 0n);
+}
+
+/** What a pool can give out: `automatic` to anyone, `onRequest` only by value. */
+export interface Zones {
+  automatic: Extent[];
+  onRequest: Extent[];
+}
+
+export function zonesOf(spec: PoolSpec): Zones {
+  const usable = without(spec.extents, spec.reserved ?? []);
+  const onRequest = spec.staticOnly?.length ? common(usable, spec.staticOnly) : [];
+  return { automatic: onRequest.length ? without(usable, onRequest) : usable, onRequest };
+}
+
+export function capacityOf(spec: PoolSpec): bigint {
+  const usable = without(spec.extents, spec.reserved ?? []);
+  return total(usable) - (spec.avoidBoundaryIps ? boundaries(usable) : 0n);
+}
+
+/**
+ * A free extent as it is written down. Where .0 and .255 are avoided they are cut from both ends, so that every free
+ * extent holds something to give and a full pool is seen to be full in one look. Between the ends they may stay.
+ */
+export function trimmed(spec: PoolSpec, { first, last }: Extent): Extent | undefined {
+  let [from, to] = [first, last];
+  while (spec.avoidBoundaryIps && from <= to && isBoundary(from)) from++;
+  while (spec.avoidBoundaryIps && from <= to && isBoundary(to)) to--;
+  return from <= to ? { first: from, last: to } : undefined;
+}
+
+/** The opposite of `trimmed`: with the avoided values beside it, which nobody can hold. */
+export function widened(spec: PoolSpec, { first, last }: Extent, zone: Extent[]): Extent {
+  const avoided = (value: bigint) => isBoundary(value) && meetsAny(zone, single(value));
+  let [from, to] = [first, last];
+  while (spec.avoidBoundaryIps && avoided(from - 1n)) from--;
+  while (spec.avoidBoundaryIps && avoided(to + 1n)) to++;
+  return { first: from, last: to };
+}
+
+export const freeIn = (spec: PoolSpec, zone: Extent[], taken: Extent[]): Extent[] =>
+  without(zone, taken).flatMap((extent) => trimmed(spec, extent) ?? []);

@@ -1,0 +1,100 @@
+import { createHash, randomBytes } from "node:crypto";
+import { OverlayError } from "../errors";
+import type { Draft } from "./draft";
+import { common, isBoundary, larger, smaller, total, trimmed, valueAt, widened, without, zonesOf } from "./extents";
+import { freeFrom, freeKey, type Tree } from "./keys";
+import type { Rule } from "./rule";
+import type { Extent, PoolSpec } from "./types";
+
+/** Free space: two trees of extents keyed by their end, so that every question is one seek, full or empty. */
+export const trees = (spec: PoolSpec): [Tree, Extent[]][] => {
+  const { automatic, onRequest } = zonesOf(spec);
+  return [
+    ["f", automatic],
+    ["g", onRequest],
+  ];
+};
+
+/** Takes values that are known to be free. */
+export function* take(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<void> {
+  for (const [tree, zone] of trees(spec)) {
+    for (const piece of common(extents, zone)) yield* cut(tx, spec, tree, piece);
+  }
+}
+
+function* cut(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> {
+  const free = yield* tx.first(freeFrom(tree, spec.name, piece.last));
+  if (!free || free.first > piece.first) {
+    throw new OverlayError(
+      "STORE_CORRUPT",
+      `Pool ${spec.name} has no record of its free space around ${piece.first}.`,
+      "Run `overlayctl store check --repair`.",
+    );
+  }
+  tx.delete(freeKey(tree, spec.name, free.last));
+  for (const rest of without([free], [piece])) putFree(tx, spec, tree, rest);
+}
+
+/** Gives values back, and joins them with their free neighbours. */
+export function* give(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<void> {
+  for (const [tree, zone] of trees(spec)) {
+    for (const piece of common(extents, zone)) yield* join(tx, spec, tree, widened(spec, piece, zone));
+  }
+}
+
+function* join(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> {
+  const { name } = spec;
+  const before = piece.first > 0n ? yield* tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
+  const next = yield* tx.first(freeFrom(tree, name, piece.last + 1n));
+  const behind = next?.first === piece.last + 1n ? next : undefined;
+  if (before) tx.delete(freeKey(tree, name, before.last));
+  if (behind) tx.delete(freeKey(tree, name, behind.last));
+  putFree(tx, spec, tree, { first: before?.first ?? piece.first, last: behind?.last ?? piece.last });
+}
+
+function putFree(tx: Draft, spec: PoolSpec, tree: Tree, extent: Extent): void {
+  const kept = trimmed(spec, extent);
+  if (kept) tx.put(freeKey(tree, spec.name, kept.last), kept);
+}
+
+/** Where the pool would let `owner` sit if it had the choice; undefined when nothing is free. */
+export function* pick(
+  tx: Draft,
+  spec: PoolSpec,
+  owner: string,
+  size: bigint,
+  within?: Extent,
+): Rule<Extent | undefined> {
+  const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
+  if (zone.length === 0) return undefined;
+  const bounds = { first: zone[0]!.first, last: zone.at(-1)!.last };
+  const start = startIn(zone, spec.allocation, owner);
+  return (
+    (yield* lowest(tx, spec, { ...bounds, first: start }, size)) ??
+    (start > bounds.first ? yield* lowest(tx, spec, bounds, size) : undefined)
+  );
+}
+
+/** Hashed picks give an owner the same value again wherever it is still free, and two previews rarely the same one. */
+function startIn(zone: Extent[], allocation: PoolSpec["allocation"], owner: string): bigint {
+  if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
+  const bytes = allocation === "hashed" ? createHash("sha256").update(owner).digest() : randomBytes(32);
+  return valueAt(zone, BigInt(`0x${bytes.toString("hex")}`) % total(zone));
+}
+
+/** One seek for single values; only aligned blocks in a fragmented pool may need several. */
+function* lowest(tx: Draft, spec: PoolSpec, { first, last }: Extent, size: bigint): Rule<Extent | undefined> {
+  for (let at = first; ; ) {
+    const free = yield* tx.first(freeFrom("f", spec.name, at));
+    if (!free || free.first > last) return undefined;
+    const start = aligned(spec, larger(free.first, at), size);
+    if (start + size - 1n <= smaller(free.last, last)) return { first: start, last: start + size - 1n };
+    at = free.last + 1n;
+  }
+}
+
+function aligned(spec: PoolSpec, value: bigint, size: bigint): bigint {
+  let start = ((value + size - 1n) / size) * size;
+  while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) start++;
+  return start;
+}

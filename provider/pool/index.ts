@@ -1,0 +1,43 @@
+import { OverlayError } from "../errors";
+import { LivePool, type Settings } from "./pool";
+import type { Store } from "./store";
+import { memoryStore } from "./stores/memory";
+import { sqliteStore } from "./stores/sqlite";
+import type { Pool } from "./types";
+import { ensureVersion } from "./version";
+
+export type { Settings } from "./pool";
+export type * from "./types";
+
+export interface OpenSettings extends Settings {
+  /** For tests: the time, for stores that have none of their own. */
+  clock?: () => number;
+}
+
+type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
+
+/** One line for each kind of store; `rest` is what stands behind the scheme. */
+const STORES: Record<string, Opener> = {
+  sqlite: (rest, { clock }) => {
+    const [path = "", query] = rest.split("?");
+    return sqliteStore(path, { readOnly: query === "mode=ro", ...(clock && { clock }) });
+  },
+  memory: async (_rest, { clock }) => memoryStore(clock),
+};
+
+/** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
+export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
+  const [, scheme = "", rest = ""] = /^([a-z]+):(.*)$/.exec(url) ?? [];
+  const open = STORES[scheme];
+  if (!open || (scheme === "sqlite" && rest === "")) {
+    const known = Object.keys(STORES).map((name) => `${name}:`);
+    throw new OverlayError(
+      "SETTING_INVALID",
+      `The store '${scheme}:' is not one of ${known.join(", ")}.`,
+      "Write it like sqlite:/var/lib/overlay/pool.db.",
+    );
+  }
+  const store = await open(rest, settings);
+  await ensureVersion(store);
+  return new LivePool(store, settings);
+}

@@ -1,0 +1,112 @@
+import {
+  type Codec,
+  type Counts,
+  countsCodec,
+  eventCodec,
+  extentCodec,
+  leaseCodec,
+  type Place,
+  type PoolRecord,
+  placeCodec,
+  poolCodec,
+  type Seat,
+  seatCodec,
+  textCodec,
+} from "./records";
+import type { Event, Extent, Lease, Port } from "./types";
+
+/**
+ * Where everything lies. The truth is `p/` and `l/`; the rest is derived from them (`rows.ts`), and `fsck` can rebuild it.
+ *
+ *   p/POOL                        a pool              l/POOL/UID              a lease
+ *   a/POOL/END                    who sits there      f|g/POOL/END            free: for anyone | only by value
+ *   o/POOL/OWNER/UID              an owner's leases   x/POOL/CLASS/TIME/UID   leases by time, see `classOf`
+ *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
+ *   u/NAME                        names in use        c/POOL                  counts
+ *   h/POOL/TIME-RANDOM            history             v                       version of this layout
+ *
+ * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
+ * is free, and what the next free one is. No key is ever taken apart again: what a reader needs stands in the value.
+ */
+export interface Key<T> {
+  at: string;
+  codec: Codec<T>;
+}
+
+/** Keys with from ≤ key < to. */
+export interface Span<T> {
+  from: string;
+  to: string;
+  codec: Codec<T>;
+}
+
+/** One part of a key: without slashes, so that no pool's keys lie among another's. */
+const part = (text: string): string => text.replaceAll("%", "%25").replaceAll("/", "%2F");
+const digits = (value: bigint): string => value.toString(16).padStart(32, "0");
+const moment = (time: number): string => time.toString(16).padStart(12, "0");
+
+const key = <T>(codec: Codec<T>, ...parts: string[]): Key<T> => ({ at: parts.join("/"), codec });
+/** `0` is the character after `/`. */
+const under = <T>(codec: Codec<T>, ...parts: string[]): Span<T> => {
+  const prefix = parts.join("/");
+  return { from: `${prefix}/`, to: `${prefix}0`, codec };
+};
+const from = <T>(span: Span<T>, text: string): Span<T> => ({ ...span, from: span.from + text });
+
+export type Tree = "f" | "g";
+
+/** Leases by time: offered, resting and with a ttl by when they end, the others (`h`eld) by when they were last seen. */
+export type Class = "o" | "r" | "t" | "h";
+
+export const version: Key<string> = key(textCodec, "v");
+export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
+export const poolsFrom = (prefix: string): Span<PoolRecord> => ({
+  from: `p/${part(prefix)}`,
+  to: `p/${part(prefix)}\u{10ffff}`,
+  codec: poolCodec,
+});
+
+export const leaseKey = (pool: string, uid: string): Key<Lease> => key(leaseCodec, "l", part(pool), uid);
+export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", part(pool));
+
+export const seatKey = (pool: string, last: bigint): Key<Seat> => key(seatCodec, "a", part(pool), digits(last));
+export const seatsFrom = (pool: string, value: bigint): Span<Seat> =>
+  from(under(seatCodec, "a", part(pool)), digits(value));
+
+export const freeKey = (tree: Tree, pool: string, last: bigint): Key<Extent> =>
+  key(extentCodec, tree, part(pool), digits(last));
+export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> =>
+  from(under(extentCodec, tree, part(pool)), digits(value));
+
+export const ownerKey = (pool: string, owner: string, uid: string): Key<string> =>
+  key(textCodec, "o", part(pool), part(owner), uid);
+export const ownedBy = (pool: string, owner: string): Span<string> => under(textCodec, "o", part(pool), part(owner));
+
+export const timeKey = (pool: string, type: Class, time: number, uid: string): Key<string> =>
+  key(textCodec, "x", part(pool), type, moment(time), uid);
+export const byTime = (pool: string, type: Class): Span<string> => under(textCodec, "x", part(pool), type);
+/** Those whose time is over: a lease still stands at its very last millisecond. */
+export const dueBy = (pool: string, type: Class, now: number): Span<string> => ({
+  ...byTime(pool, type),
+  to: `${byTime(pool, type).from}${moment(now)}`,
+});
+
+export const sharerKey = (pool: string, sharedAs: string, last: bigint, uid: string): Key<string> =>
+  key(textCodec, "s", part(pool), part(sharedAs), digits(last), uid);
+export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<string> =>
+  under(textCodec, "s", part(pool), part(sharedAs), ...(last === undefined ? [] : [digits(last)]));
+export const portKey = (pool: string, last: bigint, { protocol, port }: Port): Key<string> =>
+  key(textCodec, "q", part(pool), digits(last), protocol, String(port));
+
+export const nameKey = (name: string): Key<Place> => key(placeCodec, "u", part(name));
+export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
+
+export const eventKey = (pool: string, time: number, random: string): Key<Event> =>
+  key(eventCodec, "h", part(pool), `${moment(time)}-${random}`);
+export const eventsFrom = (pool: string, time: number): Span<Event> =>
+  from(under(eventCodec, "h", part(pool)), moment(time));
+
+/** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
+export const derivedOf = (pool: string): Span<string>[] =>
+  ["a", "f", "g", "o", "x", "s", "q"].map((letter) => under(textCodec, letter, part(pool)));
+export const names: Span<string> = under(textCodec, "u");

@@ -1,0 +1,91 @@
+import { randomBytes } from "node:crypto";
+import { OverlayError } from "../errors";
+import type { Draft } from "./draft";
+import { total, without } from "./extents";
+import { give, take } from "./free";
+import { countsKey, eventKey, leaseKey, ownedBy, poolKey, seatKey, seatsFrom, sharersOf } from "./keys";
+import type { Seat } from "./records";
+import { counted, noCounts, rowsOf, sharedAs } from "./rows";
+import type { Rule } from "./rule";
+import type { Event, Extent, Lease, PoolSpec } from "./types";
+
+/** Leases in and out of the store, each with all its rows, its free space and its counts. */
+
+/** For those who already hold something in it. */
+export function* specOf(tx: Draft, name: string): Rule<PoolSpec> {
+  const pool = yield* tx.get(poolKey(name));
+  if (pool) return pool.spec;
+  throw new OverlayError("STORE_CORRUPT", `Pool ${name} is gone, but has leases.`, "Run `overlayctl store check`.");
+}
+
+/** Puts `after` in the place of `before`; either may be missing. */
+export function* record(tx: Draft, before: Lease | undefined, after: Lease | undefined): Rule<void> {
+  const { pool } = (after ?? before)!;
+  const spec = yield* specOf(tx, pool);
+  // Values that others share with it stay taken when it leaves, and are taken already when it comes.
+  const left = before && (yield* hasFellows(tx, before));
+  const joined = after && (yield* hasFellows(tx, after));
+  const lost = before && !left ? before.extents : [];
+  const gained = after && !joined ? after.extents : [];
+  yield* give(tx, spec, without(lost, gained));
+  yield* take(tx, spec, without(gained, lost));
+  replaceRows(tx, before, after, left ?? false);
+  let counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
+  if (before) counts = counted(counts, before, -1, total(lost));
+  if (after) counts = counted(counts, after, 1, total(gained));
+  tx.put(countsKey(pool), counts);
+}
+
+function replaceRows(tx: Draft, before: Lease | undefined, after: Lease | undefined, seatsStay: boolean): void {
+  const [old, next] = [before ? rowsOf(before) : new Map(), after ? rowsOf(after) : new Map<string, string>()];
+  const seats = new Set(seatsStay ? before!.extents.map(({ last }) => seatKey(before!.pool, last).at) : []);
+  for (const key of old.keys()) if (!next.has(key) && !seats.has(key)) tx.writes.set(key, null);
+  for (const [key, text] of next) if (old.get(key) !== text) tx.writes.set(key, text);
+}
+
+/** Whether somebody else shares its values. */
+export function* hasFellows(tx: Draft, lease: Lease): Rule<boolean> {
+  const key = sharedAs(lease);
+  if (key === undefined) return false;
+  const sharers = yield* tx.rows(sharersOf(lease.pool, key, lease.extents[0]!.last), 2);
+  return sharers.some(([, uid]) => uid !== lease.uid);
+}
+
+/** The leases that index rows point to. */
+export function* leasesIn(tx: Draft, pool: string, rows: [string, string][]): Rule<Lease[]> {
+  const leases: Lease[] = [];
+  for (const [, uid] of rows) {
+    const lease = yield* tx.get(leaseKey(pool, uid));
+    if (lease) leases.push(lease);
+  }
+  return leases;
+}
+
+export function* leasesOfOwner(tx: Draft, pool: string, owner: string): Rule<Lease[]> {
+  return yield* leasesIn(tx, pool, yield* tx.rows(ownedBy(pool, owner), 100));
+}
+
+/** Everybody who sits on some part of an extent, expired or not. */
+export function* sitting(tx: Draft, pool: string, { first, last }: Extent): Rule<Lease[]> {
+  const leases: Lease[] = [];
+  for (let at = first; at <= last; ) {
+    const seat = yield* tx.first(seatsFrom(pool, at));
+    if (!seat || seat.extent.first > last) break;
+    for (const lease of yield* sitters(tx, pool, seat)) {
+      if (!leases.some(({ uid }) => uid === lease.uid)) leases.push(lease);
+    }
+    at = seat.extent.last + 1n;
+  }
+  return leases;
+}
+
+function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Seat): Rule<Lease[]> {
+  const rows: [string, string][] =
+    uid === undefined ? yield* tx.rows(sharersOf(pool, sharedAs!, extent.last), 10_000) : [["", uid]];
+  return yield* leasesIn(tx, pool, rows);
+}
+
+export function log(tx: Draft, what: Event["what"], { pool, owner, uid, leaseId, extents, by }: Lease): void {
+  const event: Event = { at: tx.now, what, pool, owner, uid, leaseId, extents, ...(by !== undefined && { by }) };
+  tx.put(eventKey(pool, tx.now, randomBytes(6).toString("hex")), event);
+}

@@ -1,0 +1,32 @@
+import type { Draft } from "./draft";
+import { givesWay, lapse, vacate } from "./endings";
+import { leaseKey, nameKey } from "./keys";
+import { record } from "./ledger";
+import { isFirm, isOver } from "./rows";
+import type { Rule } from "./rule";
+import type { Lease } from "./types";
+import { nameTaken } from "./wording";
+
+/**
+ * Makes the names of a lease free for it, and says which of them it will hold. An offer leaves a name with its owner's
+ * firm lease, since nothing firm may move in a preview; a claim takes it over from there.
+ */
+export function* takeNames(tx: Draft, lease: Lease): Rule<string[]> {
+  const taken: string[] = [];
+  for (const name of lease.names ?? []) {
+    const place = yield* tx.get(nameKey(name));
+    const holder = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
+    if (!holder || holder.uid === lease.uid || (yield* passesOn(tx, holder, lease, name))) taken.push(name);
+  }
+  return taken;
+}
+
+function* passesOn(tx: Draft, holder: Lease, to: Lease, name: string): Rule<boolean> {
+  if (isOver(holder, tx.now)) yield* lapse(tx, holder);
+  else if (holder.owner === to.owner) {
+    if (isFirm(holder) && !isFirm(to)) return false;
+    yield* record(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
+  } else if (givesWay(tx, holder)) yield* vacate(tx, holder);
+  else throw nameTaken(name, holder);
+  return true;
+}

@@ -1,0 +1,172 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { isOverlayError } from "../errors";
+import type { Asking } from "./choice";
+import { type Draft, drafted, type Terms } from "./draft";
+import { meetsAny } from "./extents";
+import { fsck } from "./fsck";
+import { amend, claim, close, offer, release, touch } from "./operations";
+import { Queue } from "./queue";
+import type { Rule } from "./rule";
+import { Sorted } from "./sorted";
+import type { Store } from "./store";
+import type { Changes, Extent, Lease, Pool, Request } from "./types";
+import * as views from "./views";
+
+export interface Settings extends Terms {
+  /** How long a claim waits for a neighbour in its stack to leave the value that it wants. Seconds; default 5. */
+  swapPatience?: number;
+}
+
+/** Previews that write nothing still keep their promises for as long as the process lives. */
+const IMAGINED_TTL = 24 * 3600;
+
+/** The pool over any store: rules, group commit, and what only this process knows. */
+export class LivePool implements Pool {
+  readonly #queue: Queue;
+  /** What owners have asked for in this process. Never stored: a preview that is not merged must not move anything. */
+  readonly #intents = new Map<string, Extent[]>();
+  /** Offers that may not be written, as rows over the store: each sees those before it. */
+  #imagined = new Sorted<string | null>();
+  #imagining: Promise<unknown> = Promise.resolve();
+
+  constructor(
+    private readonly store: Store,
+    private readonly settings: Settings,
+  ) {
+    this.#queue = new Queue(store, settings);
+  }
+
+  async offer(request: Request): Promise<Lease> {
+    const asking = this.#ask(request, {
+      firm: false,
+      planned: false,
+      leaves: (holder) => this.#mayLeave(request, holder),
+    });
+    if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(asking);
+    const lease = await this.#queue.add(request.pool, function* (tx) {
+      const lease = yield* offer(tx, asking);
+      if (!tx.onlyImagined) return lease;
+      tx.discard();
+      return undefined;
+    });
+    return lease ?? this.#imagine(asking);
+  }
+
+  async claim(request: Request): Promise<Lease> {
+    const deadline = Date.now() + (this.settings.swapPatience ?? 5) * 1000;
+    for (;;) {
+      let metNeighbour = false;
+      const leaves = (holder: Lease) => {
+        metNeighbour ||= sameStack(holder.owner, request.owner);
+        return this.#isLeaving(request, holder);
+      };
+      try {
+        const asking = this.#ask(request, { firm: true, planned: true, leaves });
+        return await this.#queue.add(request.pool, (tx) => claim(tx, asking));
+      } catch (error) {
+        // The neighbour may be about to ask for another value, or to release this one.
+        if (!metNeighbour || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
+      }
+      await sleep(100);
+    }
+  }
+
+  async find(pool: string, by: Parameters<Pool["find"]>[1]): Promise<Lease | undefined> {
+    return this.#look((tx) => views.find(tx, pool, by));
+  }
+
+  async spec(pool: string) {
+    return this.#look((tx) => views.spec(tx, pool));
+  }
+
+  async usage(pool: string) {
+    return this.#look((tx) => views.usage(tx, pool));
+  }
+
+  async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
+    return this.#read((tx) => views.leases(tx, pool, options));
+  }
+
+  async pools(prefix = "") {
+    return this.#read((tx) => views.pools(tx, prefix));
+  }
+
+  async history(pool: string, options: { after?: number; limit?: number } = {}) {
+    return this.#read((tx) => views.history(tx, pool, options));
+  }
+
+  amend(pool: string, leaseId: string, changes: Changes): Promise<Lease> {
+    return this.#queue.add(pool, (tx) => amend(tx, pool, leaseId, changes));
+  }
+
+  close(pool: string, leaseId: string): Promise<void> {
+    return this.#queue.add(pool, (tx) => close(tx, pool, leaseId));
+  }
+
+  release(pool: string, leaseId: string): Promise<boolean> {
+    return this.#queue.add(pool, (tx) => release(tx, pool, leaseId));
+  }
+
+  touch(pool: string, leaseId: string): Promise<void> {
+    return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId));
+  }
+
+  fsck(options: { repair?: boolean } = {}) {
+    return fsck(this.store, this.settings, options.repair ?? false);
+  }
+
+  async end(): Promise<void> {
+    await this.#queue.idle();
+    await this.store.close();
+  }
+
+  #ask(request: Request, terms: Omit<Asking, "request">): Asking {
+    if (request.want) this.#intents.set(intentKey(request.pool, request.owner), request.want);
+    return { request, ...terms };
+  }
+
+  /** In check, a neighbour's value is not refused: its own turn may come later, and it may ask for another one. */
+  #mayLeave(request: Request, holder: Lease): boolean {
+    const asked = this.#intents.get(intentKey(holder.pool, holder.owner));
+    return sameStack(holder.owner, request.owner) && !asked?.some((extent) => meetsAny(holder.extents, extent));
+  }
+
+  #isLeaving(request: Request, holder: Lease): boolean {
+    return this.#intents.has(intentKey(holder.pool, holder.owner)) && this.#mayLeave(request, holder);
+  }
+
+  /** An offer that is remembered here instead of in the store. One at a time, so that each sees those before it. */
+  #imagine(asking: Asking): Promise<Lease> {
+    const terms = { ...this.settings, offerTtl: IMAGINED_TTL };
+    const lease = this.#imagining.then(async () => {
+      let writes = this.#imagined;
+      const lease = await this.store.read((tx) => {
+        writes = new Sorted(this.#imagined);
+        return drafted(tx, terms, (draft) => offer(draft, asking), writes);
+      });
+      this.#imagined = writes;
+      return lease;
+    });
+    this.#imagining = lease.catch(() => {});
+    return lease;
+  }
+
+  #read<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
+    return this.store.read((tx) => drafted(tx, this.settings, view));
+  }
+
+  /** What is stored counts; what is only imagined, where nothing is stored. */
+  async #look<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
+    const stored = await this.#read(view);
+    if (stored !== undefined || this.#imagined.size === 0) return stored;
+    return this.store.read((tx) => drafted(tx, this.settings, view, this.#imagined));
+  }
+}
+
+const intentKey = (pool: string, owner: string): string => JSON.stringify([pool, owner]);
+
+/** An owner is a scope and a URN, `urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type. */
+function sameStack(a: string, b: string): boolean {
+  const stack = (owner: string) => owner.split("::").slice(0, 2);
+  return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
+}

@@ -1,0 +1,92 @@
+import { LINE_END } from "../addressing/line";
+import type { Draft } from "./draft";
+import { freeIn } from "./extents";
+import { trees } from "./free";
+import { byTime, countsKey, freeFrom, freeKey, leasesOf, poolKey } from "./keys";
+import { leasesIn, specOf } from "./ledger";
+import { extentCodec, type PoolRecord } from "./records";
+import { isLive, noCounts, rowsOf } from "./rows";
+import type { Rule } from "./rule";
+import type { Lease, PoolSpec } from "./types";
+import { poolInUse, poolMissing } from "./wording";
+
+/** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
+
+const SPACE = "space/";
+const addressSpace = (name: string): PoolRecord => ({
+  spec: { name, kind: "space", extents: [{ first: 0n, last: LINE_END }], allocation: "external" },
+});
+
+/** undefined also when the offer that opened it is over. */
+export function* poolOf(tx: Draft, name: string): Rule<PoolRecord | undefined> {
+  const pool = yield* tx.get(poolKey(name));
+  if (!pool) return name.startsWith(SPACE) ? addressSpace(name) : undefined;
+  return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
+}
+
+/** A pool in which something may be asked for. */
+export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecord> {
+  const pool = yield* poolOf(tx, name);
+  if (!pool) throw poolMissing(name);
+  if (pool.closing) throw poolMissing(name, "is being deleted");
+  if (firm && pool.until !== undefined) throw poolMissing(name, "stands only in a preview so far");
+  if (!pool.opener && !(yield* tx.get(poolKey(name)))) establish(tx, pool);
+  return pool;
+}
+
+export function establish(tx: Draft, pool: PoolRecord): void {
+  tx.put(poolKey(pool.spec.name), pool);
+  tx.put(countsKey(pool.spec.name), noCounts());
+  for (const [key, text] of freeRows(pool.spec, [])) tx.writes.set(key, text);
+}
+
+/** The rows of free space that a pool with these leases must have. */
+export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
+  const taken = leases.flatMap(({ extents }) => extents);
+  const rows = trees(spec).flatMap(([tree, zone]) =>
+    freeIn(spec, zone, taken).map((free): [string, string] => [
+      freeKey(tree, spec.name, free.last).at,
+      extentCodec.encode(free),
+    ]),
+  );
+  return new Map(rows);
+}
+
+/** The firm leases in a pool, longest unseen first. */
+export function* holdersIn(tx: Draft, pool: string, limit: number): Rule<Lease[]> {
+  const held = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, "h"), limit));
+  const ending = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, "t"), limit));
+  return [...held, ...ending.filter((lease) => isLive(lease, tx.now))].slice(0, limit);
+}
+
+function* mustBeUnused(tx: Draft, name: string): Rule<void> {
+  const holders = yield* holdersIn(tx, name, 10);
+  if (holders.length) throw poolInUse(yield* specOf(tx, name), holders, "still has leases");
+}
+
+/** Nothing new in it from now on; what is only promised in it is dropped. */
+export function* shut(tx: Draft, name: string): Rule<void> {
+  const pool = yield* tx.get(poolKey(name));
+  if (!pool) return;
+  yield* vanish(tx, name);
+  establish(tx, { ...pool, closing: true });
+}
+
+/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays. */
+export function* vanish(tx: Draft, name: string): Rule<void> {
+  if (!(yield* tx.get(poolKey(name)))) return;
+  yield* mustBeUnused(tx, name);
+  for (const lease of yield* tx.all(leasesOf(name))) {
+    if (lease.opens) yield* vanish(tx, lease.opens);
+    for (const key of rowsOf(lease).keys()) tx.writes.set(key, null);
+  }
+  yield* dropFree(tx, name);
+  tx.delete(countsKey(name));
+  tx.delete(poolKey(name));
+}
+
+export function* dropFree(tx: Draft, name: string): Rule<void> {
+  for (const tree of ["f", "g"] as const) {
+    for (const free of yield* tx.all(freeFrom(tree, name, 0n))) tx.delete(freeKey(tree, name, free.last));
+  }
+}

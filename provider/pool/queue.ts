@@ -1,0 +1,97 @@
+import { isOverlayError } from "../errors";
+import { Draft, type Terms } from "./draft";
+import type { Rule } from "./rule";
+import { LostRace, type Store, type Tx } from "./store";
+
+type Work<T> = (tx: Draft) => Rule<T>;
+type Outcome = { value: unknown } | { error: unknown };
+
+interface Member {
+  work: Work<unknown>;
+  resolve(value: unknown): void;
+  reject(error: unknown): void;
+}
+
+/** So many operations share a transaction at most: the last of them should not wait too long for the first. */
+const GROUP = 64;
+
+/**
+ * Group commit: what waits for one pool at the same time is made in one transaction, with one write to disk. Between
+ * processes the store decides who comes first; within one, nobody competes with itself.
+ */
+export class Queue {
+  readonly #waiting = new Map<string, Member[]>();
+  readonly #running = new Set<Promise<void>>();
+
+  constructor(
+    private readonly store: Store,
+    private readonly terms: Terms,
+  ) {}
+
+  add<T>(pool: string, work: Work<T>): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const member = { work, resolve, reject } as Member;
+      const waiting = this.#waiting.get(pool);
+      if (waiting) waiting.push(member);
+      else {
+        this.#waiting.set(pool, [member]);
+        this.#start(pool);
+      }
+    });
+  }
+
+  async idle(): Promise<void> {
+    while (this.#running.size > 0) await Promise.all(this.#running);
+  }
+
+  #start(pool: string): void {
+    const run = this.#run(pool).finally(() => this.#running.delete(run));
+    this.#running.add(run);
+  }
+
+  async #run(pool: string): Promise<void> {
+    // Whoever calls in this same turn of the event loop comes along.
+    await Promise.resolve();
+    for (let group = this.#next(pool); group.length > 0; group = this.#next(pool)) {
+      const outcomes = await this.#commit(pool, group).catch((error: unknown): Outcome[] =>
+        group.map(() => ({ error })),
+      );
+      for (const [i, { resolve, reject }] of group.entries()) {
+        const outcome = outcomes[i]!;
+        if ("error" in outcome) reject(outcome.error);
+        else resolve(outcome.value);
+      }
+    }
+    this.#waiting.delete(pool);
+  }
+
+  #next(pool: string): Member[] {
+    return this.#waiting.get(pool)!.splice(0, GROUP);
+  }
+
+  #commit(pool: string, group: Member[]): Promise<Outcome[]> {
+    const { terms } = this;
+    return this.store.transact(pool, function* (tx: Tx) {
+      const outcomes: Outcome[] = [];
+      const now = (yield tx.now()) as number;
+      for (const { work } of group) outcomes.push(yield* attempt(new Draft(now, terms, tx), work));
+      return outcomes;
+    });
+  }
+}
+
+/** One member's error is its own; only the store's concern all, since then nobody knows what is written. */
+function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
+  let value: unknown;
+  try {
+    value = yield* work(draft);
+  } catch (error) {
+    if (isStoreFault(error)) throw error;
+    return { error };
+  }
+  yield* draft.flush();
+  return { value };
+}
+
+const isStoreFault = (error: unknown): boolean =>
+  error instanceof LostRace || isOverlayError(error, "STORE_UNAVAILABLE", "STORE_READ_ONLY", "STORE_CONFLICT");

@@ -1,0 +1,95 @@
+import type { Event, Extent, Lease, PoolSpec } from "./types";
+
+/** What lies under the keys, and how it is written: JSON, with extents as `FIRST-LAST` in hexadecimal. */
+export interface Codec<T> {
+  encode(value: T): string;
+  decode(text: string): T;
+}
+
+/** A pool as stored. */
+export interface PoolRecord {
+  spec: PoolSpec;
+  /** The lease that opened it; the address spaces have none. */
+  opener?: { pool: string; uid: string };
+  /** Opened by an offer: it does not exist any more from this time on. */
+  until?: number;
+  /** Being deleted: nothing new in it. */
+  closing?: boolean;
+}
+
+/** Who sits on an extent: one lease, or all that share it under a key. */
+export interface Seat {
+  extent: Extent;
+  uid?: string;
+  sharedAs?: string;
+}
+
+export interface Counts {
+  offered: number;
+  reserved: number;
+  used: number;
+  resting: number;
+  /** How many values the leases hold that do not rest; a shared one counts once. */
+  held: bigint;
+  /** Nothing in the pool expires before this time. */
+  soonest?: number;
+}
+
+export type Place = { pool: string; uid: string };
+
+const extentText = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
+
+function extentOf(text: string): Extent {
+  const dash = text.indexOf("-");
+  return { first: BigInt(`0x${text.slice(0, dash)}`), last: BigInt(`0x${text.slice(dash + 1)}`) };
+}
+
+/** JSON, with these fields changed on the way in and out. */
+const json = <T extends object>(pack: (value: T) => object, unpack: (raw: never) => object): Codec<T> => ({
+  encode: (value) => JSON.stringify({ ...value, ...pack(value) }),
+  decode: (text) => {
+    const raw = JSON.parse(text);
+    return { ...raw, ...unpack(raw as never) };
+  },
+});
+
+const packSpec = ({ extents, reserved, staticOnly, ...spec }: PoolSpec) => ({
+  ...spec,
+  extents: extents.map(extentText),
+  ...(reserved && { reserved: reserved.map(extentText) }),
+  ...(staticOnly && { staticOnly: staticOnly.map(extentText) }),
+});
+
+const unpackSpec = ({ extents, reserved, staticOnly, ...spec }: ReturnType<typeof packSpec>): PoolSpec => ({
+  ...spec,
+  extents: extents.map(extentOf),
+  ...(reserved && { reserved: reserved.map(extentOf) }),
+  ...(staticOnly && { staticOnly: staticOnly.map(extentOf) }),
+});
+
+/** Two specs are equal when they are written equally. */
+export const specText = (spec: PoolSpec): string => JSON.stringify(packSpec(spec));
+
+const extentList = <T extends { extents: Extent[] }>(): Codec<T> =>
+  json<T>(
+    ({ extents }) => ({ extents: extents.map(extentText) }),
+    ({ extents }: { extents: string[] }) => ({ extents: extents.map(extentOf) }),
+  );
+
+export const leaseCodec = extentList<Lease>();
+export const eventCodec = extentList<Event>();
+export const poolCodec = json<PoolRecord>(
+  ({ spec }) => ({ spec: packSpec(spec) }),
+  ({ spec }: { spec: ReturnType<typeof packSpec> }) => ({ spec: unpackSpec(spec) }),
+);
+export const seatCodec = json<Seat>(
+  ({ extent }) => ({ extent: extentText(extent) }),
+  ({ extent }: { extent: string }) => ({ extent: extentOf(extent) }),
+);
+export const countsCodec = json<Counts>(
+  ({ held }) => ({ held: String(held) }),
+  ({ held }: { held: string }) => ({ held: BigInt(held) }),
+);
+export const placeCodec: Codec<Place> = { encode: JSON.stringify, decode: JSON.parse };
+export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
+export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };

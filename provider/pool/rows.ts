@@ -1,0 +1,49 @@
+import { type Class, type Key, leaseKey, nameKey, ownerKey, portKey, seatKey, sharerKey, timeKey } from "./keys";
+import type { Counts } from "./records";
+import type { Lease, Tenant } from "./types";
+
+/** What a lease means in rows: the one place that says so. The ledger writes them, `fsck` compares with them. */
+
+export const isFirm = ({ state }: Lease): boolean => state === "reserved" || state === "used";
+/** A lease still stands at the very millisecond of its end. */
+export const isOver = ({ expiresAt }: { expiresAt?: number }, now: number): boolean =>
+  expiresAt !== undefined && now > expiresAt;
+/** Held in the eyes of any reader. */
+export const isLive = (lease: Lease, now: number): boolean => lease.state !== "resting" && !isOver(lease, now);
+
+/** A sharing key belongs to its tenant: the same word of another tenant is another key. */
+export const sharedAs = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
+  sharingKey === undefined ? undefined : `${tenant ? `${tenant.org}/${tenant.project}` : ""}/${sharingKey}`;
+
+function classOf({ state, expiresAt, lastSeen }: Lease): [Class, number] {
+  if (state === "offered") return ["o", expiresAt!];
+  if (state === "resting") return ["r", expiresAt!];
+  return expiresAt === undefined ? ["h", lastSeen] : ["t", expiresAt];
+}
+
+export function rowsOf(lease: Lease): Map<string, string> {
+  const { pool, uid } = lease;
+  const rows = new Map<string, string>();
+  const put = <T>({ at, codec }: Key<T>, value: T) => rows.set(at, codec.encode(value));
+  put(leaseKey(pool, uid), lease);
+  put(ownerKey(pool, lease.owner, uid), uid);
+  put(timeKey(pool, ...classOf(lease), uid), uid);
+  for (const name of lease.names ?? []) put(nameKey(name), { pool, uid });
+  const key = sharedAs(lease);
+  for (const extent of lease.extents) {
+    put(seatKey(pool, extent.last), key === undefined ? { extent, uid } : { extent, sharedAs: key });
+    if (key !== undefined) put(sharerKey(pool, key, extent.last, uid), uid);
+    for (const port of lease.ports ?? []) put(portKey(pool, extent.last, port), uid);
+  }
+  return rows;
+}
+
+export const noCounts = (): Counts => ({ offered: 0, reserved: 0, used: 0, resting: 0, held: 0n });
+
+/** Counts with a lease more or less. `values` is how many values are held by it alone. */
+export function counted(counts: Counts, lease: Lease, sign: 1 | -1, values: bigint): Counts {
+  const held = lease.state === "resting" ? counts.held : counts.held + BigInt(sign) * values;
+  const next: Counts = { ...counts, [lease.state]: counts[lease.state] + sign, held };
+  if (sign === 1 && lease.expiresAt !== undefined) next.soonest = Math.min(counts.soonest ?? Infinity, lease.expiresAt);
+  return next;
+}

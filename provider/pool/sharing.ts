@@ -1,0 +1,68 @@
+import type { Draft } from "./draft";
+import { givesWay, lapse, vacate } from "./endings";
+import { leaseKey, portKey, sharersOf } from "./keys";
+import { hasFellows, leasesIn } from "./ledger";
+import { isOver, sharedAs } from "./rows";
+import type { Rule } from "./rule";
+import type { Extent, Lease, PoolSpec, Port, Request } from "./types";
+import { portConflict, sharingConflict } from "./wording";
+
+/** One value for several leases: same key of the same tenant, and no (protocol, port) twice. */
+
+/** The extents that a request joins because its key is already there; undefined when it is the first with its key. */
+export function* placeOfKey(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[] | undefined> {
+  const key = sharedAs(request);
+  if (key === undefined) return undefined;
+  const sharers = yield* leasesIn(tx, spec.name, yield* tx.rows(sharersOf(spec.name, key), 10_000));
+  const places = new Map(sharers.filter((lease) => !isOver(lease, tx.now)).map((l) => [l.extents[0]!.last, l.extents]));
+  for (const extents of places.values()) {
+    if (!(yield* firstConflict(tx, spec, extents, request.ports ?? []))) return extents;
+  }
+  // The key may be on two values while its users move; only where no place fits does the conflict count.
+  const [extents] = places.values();
+  if (extents) yield* takePorts(tx, spec, extents, request.ports ?? []);
+  return extents;
+}
+
+interface Conflict {
+  extent: Extent;
+  port: Port;
+  holder: Lease;
+}
+
+function* firstConflict(
+  tx: Draft,
+  spec: PoolSpec,
+  extents: Extent[],
+  ports: Port[],
+  uid?: string,
+): Rule<Conflict | undefined> {
+  for (const extent of extents) {
+    for (const port of ports) {
+      const user = yield* tx.get(portKey(spec.name, extent.last, port));
+      const holder = user && user !== uid ? yield* tx.get(leaseKey(spec.name, user)) : undefined;
+      if (holder) return { extent, port, holder };
+    }
+  }
+  return undefined;
+}
+
+/** Makes sure that nobody but `uid` has these ports there. */
+export function* takePorts(tx: Draft, spec: PoolSpec, extents: Extent[], ports: Port[], uid?: string): Rule<void> {
+  for (;;) {
+    const conflict = yield* firstConflict(tx, spec, extents, ports, uid);
+    if (!conflict) return;
+    const { extent, port, holder } = conflict;
+    if (isOver(holder, tx.now)) yield* lapse(tx, holder);
+    else if (givesWay(tx, holder)) yield* vacate(tx, holder);
+    else throw portConflict(spec, extent, port, holder);
+  }
+}
+
+/** The sole user of a value may change its key in place; others must leave first. */
+export function* mayChangeKey(tx: Draft, spec: PoolSpec, lease: Lease, key: string | undefined): Rule<void> {
+  if (key === sharedAs(lease) || !(yield* hasFellows(tx, lease))) return;
+  const rows = yield* tx.rows(sharersOf(spec.name, sharedAs(lease)!, lease.extents[0]!.last), 2);
+  const [fellow] = (yield* leasesIn(tx, spec.name, rows)).filter(({ uid }) => uid !== lease.uid);
+  throw sharingConflict(spec, lease.extents[0]!, key, fellow!);
+}

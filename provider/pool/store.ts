@@ -1,0 +1,35 @@
+import type { Maybe, Rule } from "./rule";
+
+/**
+ * What an engine must be: ordered keys, and transactions that behave as if they ran one after another, whatever keys
+ * they touch. Everything else is built above it, once.
+ */
+export interface Store {
+  /** true: `transact` always fails, and previews choose without writing. */
+  readonly readOnly: boolean;
+  /**
+   * All of `work` or nothing. It may be run again after a lost race, so it must not act on anything but its `tx`.
+   * `pool` says which transactions meet each other most: an engine may lock by it, but must not rely on it, since names
+   * and opened pools cross pools.
+   */
+  transact<T>(pool: string, work: (tx: Tx) => Rule<T>): Promise<T>;
+  /** One consistent look that waits for no writer. */
+  read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+export type Row = [key: string, value: string];
+/** null deletes. */
+export type Write = [key: string, value: string | null];
+
+export interface Tx {
+  /** The store's clock, which decides about expiry; milliseconds. */
+  now(): Maybe<number>;
+  get(key: string): Maybe<string | undefined>;
+  /** The first `limit` rows with `from` ≤ key < `to`, in order. */
+  range(from: string, to: string, limit: number): Maybe<Row[]>;
+  write(writes: Write[]): Maybe<void>;
+}
+
+/** What an engine throws inside a transaction that lost a race and has to be run again. */
+export class LostRace extends Error {}

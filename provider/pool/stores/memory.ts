@@ -1,0 +1,49 @@
+import { driven } from "../rule";
+import { Sorted } from "../sorted";
+import type { Row, Store, Tx, Write } from "../store";
+
+/** For tests and dry runs: everything in this process, and time as the caller likes it. */
+export function memoryStore(clock: () => number = Date.now): Store {
+  const rows = new Sorted<string>();
+
+  const apply = ([key, value]: Write): Write => {
+    const before = rows.get(key) ?? null;
+    if (value === null) rows.delete(key);
+    else rows.set(key, value);
+    return [key, before];
+  };
+
+  const txWith = (undo: Write[]): Tx => ({
+    now: clock,
+    get: (key) => rows.get(key),
+    range: (from, to, limit) => firstOf(rows.entries(from, to), limit),
+    write: (writes) => {
+      for (const write of writes) undo.push(apply(write));
+    },
+  });
+
+  return {
+    readOnly: false,
+    transact: async (_pool, work) => {
+      const undo: Write[] = [];
+      try {
+        return driven(work(txWith(undo)));
+      } catch (error) {
+        for (const write of undo.reverse()) apply(write);
+        throw error;
+      }
+    },
+    read: async (work) => driven(work(txWith([]))),
+    close: async () => {},
+  };
+}
+
+function firstOf(entries: Iterable<Row>, limit: number): Row[] {
+  const found: Row[] = [];
+  if (limit > 0) {
+    for (const row of entries) {
+      if (found.push(row) === limit) break;
+    }
+  }
+  return found;
+}

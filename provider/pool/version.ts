@@ -1,0 +1,32 @@
+import { OverlayError } from "../errors";
+import { version } from "./keys";
+import type { Rule } from "./rule";
+import type { Store, Tx } from "./store";
+
+/** Layout of the keys. A change of `keys.ts` or `records.ts` that old programs cannot read adds a migration and one to this. */
+export const VERSION = 1;
+
+/** From version i + 1 to i + 2, each in one transaction. */
+const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [];
+
+/** A store that is new gets our version, an older one is brought up to it, and a newer one is left alone. */
+export async function ensureVersion(store: Store): Promise<void> {
+  const found = await store.read(readVersion);
+  if (found === VERSION || (found === undefined && store.readOnly)) return;
+  if (found !== undefined && found > VERSION) {
+    const what = `The store has version ${found}; this program knows versions up to ${VERSION}.`;
+    throw new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
+  }
+  await store.transact("", migrate);
+}
+
+function* readVersion(tx: Tx): Rule<number | undefined> {
+  const text = (yield tx.get(version.at)) as string | undefined;
+  return text === undefined ? undefined : Number(text);
+}
+
+function* migrate(tx: Tx): Rule<void> {
+  const found = (yield* readVersion(tx)) ?? VERSION;
+  for (let from = found; from < VERSION; from++) yield* MIGRATIONS[from - 1]!(tx);
+  yield tx.write([[version.at, String(VERSION)]]);
+}

@@ -1,0 +1,136 @@
+import { cidrText, familyOf, fromLine, widthOf } from "../addressing/line";
+import { type Code, OverlayError } from "../errors";
+import { sizeOf } from "./extents";
+import type { Extent, Lease, PoolSpec, Port } from "./types";
+
+/** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
+
+const KINDS: Record<PoolSpec["kind"], { noun: string; taken: Code; exhausted: Code; outside: Code }> = {
+  address: { noun: "address", taken: "IP_IN_USE", exhausted: "POOL_EXHAUSTED", outside: "IP_OUTSIDE_POOL" },
+  space: { noun: "range", taken: "POOL_OVERLAP", exhausted: "POOL_EXHAUSTED", outside: "IP_OUTSIDE_POOL" },
+  id: { noun: "runner id", taken: "RUNNER_ID_TAKEN", exhausted: "RUNNER_IDS_EXHAUSTED", outside: "INPUT_INVALID" },
+  port: { noun: "port", taken: "PORT_CONFLICT", exhausted: "POOL_EXHAUSTED", outside: "INPUT_INVALID" },
+};
+
+/** By the first word of the name that is taken. */
+const NAMES: Record<string, Code> = {
+  runner: "RUNNER_NAME_TAKEN",
+  network: "NETWORK_EXISTS",
+  user: "RESERVATION_EXISTS",
+  host: "DEVICE_FOREIGN",
+  pool: "POOL_OVERLAP",
+};
+
+export function textOf(kind: PoolSpec["kind"], extent: Extent): string {
+  const { first, last } = extent;
+  if (kind === "id" || kind === "port") return first === last ? `${first}` : `${first}-${last}`;
+  if (first === last) return fromLine(first);
+  const bits = sizeOf(extent).toString(2).length - 1;
+  const isBlock = sizeOf(extent) === 1n << BigInt(bits) && first % sizeOf(extent) === 0n;
+  return isBlock ? cidrText(first, widthOf(familyOf(first)) - bits) : `${fromLine(first)}-${fromLine(last)}`;
+}
+
+export const listOf = (kind: PoolSpec["kind"], extents: Extent[]): string =>
+  extents.map((extent) => textOf(kind, extent)).join(", ");
+
+const named = (spec: PoolSpec, extents: Extent[]): string => `${KINDS[spec.kind].noun} ${listOf(spec.kind, extents)}`;
+
+const day = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z/, "Z");
+
+const holders = (spec: PoolSpec, leases: Lease[]): string =>
+  leases
+    .map((lease) => `${listOf(spec.kind, lease.extents)} ${lease.owner} (last seen ${day(lease.lastSeen)})`)
+    .join("; ");
+
+const upper = (text: string): string => text[0]!.toUpperCase() + text.slice(1);
+
+export function taken(spec: PoolSpec, want: Extent, holder: Lease): OverlayError {
+  const what =
+    spec.kind === "space"
+      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is held by ${holder.owner}${holder.opens ? ` for ${holder.opens}` : ""}.`
+      : `${upper(named(spec, [want]))} of ${spec.name} is ${holder.state} by ${holder.owner}.`;
+  return new OverlayError(KINDS[spec.kind].taken, what, "Ask for another one, or release that one first.");
+}
+
+export const planStale = (spec: PoolSpec, want: Extent, holder: Lease): OverlayError =>
+  new OverlayError(
+    "PLAN_STALE",
+    `${upper(named(spec, [want]))} of ${spec.name} is ${holder.state} by ${holder.owner} now.`,
+    "Run up again: it will plan with what is free now.",
+  );
+
+export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].outside,
+    `${upper(named(spec, [want]))} is not in ${spec.name} (${listOf(spec.kind, spec.extents)}).`,
+    "Ask for one inside it.",
+  );
+
+export const withheld = (spec: PoolSpec, want: Extent): OverlayError =>
+  new OverlayError(
+    "IP_RESERVED",
+    `${upper(named(spec, [want]))} of ${spec.name} is reserved and never given out.`,
+    "Ask for another one.",
+  );
+
+export const notRequested = (spec: PoolSpec): OverlayError =>
+  new OverlayError(
+    "IP_NOT_REQUESTED",
+    `Pool ${spec.name} gives only what is asked for by value.`,
+    `Say which ${KINDS[spec.kind].noun} you want.`,
+  );
+
+export const exhausted = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].exhausted,
+    `No ${KINDS[spec.kind].noun} is free in ${spec.name} (${listOf(spec.kind, spec.extents)}). The longest unseen holders: ${holders(spec, oldest) || "none"}.`,
+    "Release what is no longer needed, or make the pool larger.",
+  );
+
+export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
+  new OverlayError(
+    "POOL_QUOTA",
+    `Pool ${name} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
+    "Release some, or raise the pool's quota.",
+  );
+
+export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
+  new OverlayError("POOL_NOT_FOUND", `Pool ${pool} ${why}.`, "Create what opens it first, or correct the name.");
+
+export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
+  new OverlayError("POOL_IN_USE", `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`, "Release them first.");
+
+export const nameTaken = (name: string, holder: Lease): OverlayError =>
+  new OverlayError(
+    NAMES[name.split("/")[0]!] ?? "INPUT_INVALID",
+    `The name ${name} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
+    "Choose another name, or remove that one first.",
+  );
+
+export const fenced = (pool: string, leaseId: string): OverlayError =>
+  new OverlayError("LEASE_FENCED", `Lease ${leaseId} in ${pool} is no longer current.`, "Run up again, or refresh.");
+
+export const leaseOver = (lease: Lease): OverlayError =>
+  new OverlayError(
+    "LEASE_EXPIRED",
+    `Lease ${lease.leaseId} of ${lease.owner} in ${lease.pool} ended at ${day(lease.expiresAt!)}.`,
+    "Run up again: it asks for a new one.",
+  );
+
+export const portConflict = (spec: PoolSpec, extent: Extent, { protocol, port }: Port, holder: Lease): OverlayError =>
+  new OverlayError(
+    "PORT_CONFLICT",
+    `Port ${protocol}/${port} on ${textOf(spec.kind, extent)} of ${spec.name} belongs to ${holder.owner}.`,
+    "Choose another port, or another sharing key.",
+  );
+
+export const sharingConflict = (spec: PoolSpec, extent: Extent, key: string | undefined, holder: Lease): OverlayError =>
+  new OverlayError(
+    "SHARING_CONFLICT",
+    `${upper(named(spec, [extent]))} of ${spec.name} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
+    "Use the same sharing key and tenant, or another address.",
+  );
+
+/** For an answer that came about in an unusual way. */
+export const restingGiven = (spec: PoolSpec, lease: Lease): string =>
+  `${upper(named(spec, lease.extents))} of ${spec.name} was released by ${lease.owner} at ${day(lease.updatedAt)} and is still resting.`;

@@ -1,0 +1,90 @@
+import type { z } from "zod";
+import type { Connection } from "./host/types";
+import type { Item } from "./network/items";
+import type { Machine } from "./network/hub";
+import type { Extent, PoolSpec, Request } from "./pool/types";
+
+/**
+ * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
+ * exactly one lease, whose extents decide its values, and may have items on hosts.
+ */
+export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed extends z.ZodObject = z.ZodObject> {
+  type: string;
+  description: string;
+  /** What the user gives; descriptions are the reference documentation. */
+  inputs: Inputs;
+  /** What `check` adds from the lease: known in preview, and to dependents. */
+  computed: Computed;
+  /** What only hosts and the pool can tell, once it is made. */
+  outputs: z.ZodObject;
+  /** The input that defaults to the resource's name. */
+  nameInput: string;
+  /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
+  secrets: string[];
+  /** Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. */
+  references?: Record<string, Reference>;
+  /** Paths whose change needs another resource in its place. */
+  replaceOn: string[];
+  /** Paths that may be known only during up: they decide nothing that preview shows. */
+  late: string[];
+  /** Inputs whose change concerns no host. */
+  quiet: string[];
+
+  /** What zod cannot see: inputs that do not fit together. Called when all of them are known and well formed. */
+  impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
+  id(props: Props<Inputs, Computed>): string;
+  /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
+  request(inputs: z.output<Inputs>): Pick<Request, "pool" | "want" | "size" | "names" | "opens" | "labels">;
+  values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
+  /** The inverse of `values`: what these properties hold. */
+  held(props: Props<Inputs, Computed>): Extent[];
+  /** Throws when this cannot live beside what others have. */
+  refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
+
+  /** The machines that have a part in it, in the order in which they are asked about themselves. */
+  hosts(props: Props<Inputs, Computed>): Part[];
+  /** Pure: what each of them must look like. */
+  plan(props: Props<Inputs, Computed>, machines: Machines): Record<string, Item[]>;
+  report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
+  /** A script that proves, on one of the machines, that it works. */
+  probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;
+}
+
+export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
+
+export interface Impossible {
+  property: string;
+  reason: string;
+}
+
+export interface Reference {
+  to: string;
+  /** One object with these of its properties. */
+  passes: string[];
+  /** Other inputs that the referenced resource fills in unless they are given: input → its property. */
+  fills?: Record<string, string>;
+  /** Given by name: the pool whose data holds the same values under `settings`. */
+  pool(name: string): string;
+}
+
+/** One machine's part in a resource. */
+export interface Part {
+  role: string;
+  connection: Connection;
+  underlayIp?: string | undefined;
+  /** The role of the machine towards which its underlay address is wanted. */
+  toward?: string;
+}
+
+export type Machines = Record<string, Machine>;
+
+export interface Probe {
+  role: string;
+  script: string;
+  /** What the script shows, for the error when it fails. */
+  shows: string;
+}
+
+export const defineResource = <I extends z.ZodObject, C extends z.ZodObject>(
+  definition: Definition<I, C>,
+): Definition<I, C> => definition;

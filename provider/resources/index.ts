@@ -1,0 +1,12 @@
+import type { Definition } from "../resource";
+import { overlayNetwork } from "./overlay-network";
+import { runnerSubnet } from "./runner-subnet";
+
+/** All resources. A new one is its file, a line here, a test and an example. */
+export const resources: Definition[] = [overlayNetwork, runnerSubnet] as unknown as Definition[];
+
+export function resourceOf(type: string): Definition {
+  const found = resources.find((resource) => resource.type === type);
+  if (!found) throw new Error(`there is no resource type ${type}`);
+  return found;
+}

@@ -1,0 +1,59 @@
+import { z } from "zod";
+import { layoutOf } from "../addressing/layout";
+import { pointOf } from "../addressing/line";
+import { OverlayError } from "../errors";
+
+/** Inputs that several resources share. Everything that can reach a shell is confined by its type here. */
+
+/** Turns the errors of pure code into zod's, so that check reports all failures at once, each with its property. */
+export const checked = (check: (value: string) => unknown) =>
+  z.string().superRefine((value, context) => {
+    try {
+      check(value);
+    } catch (error) {
+      if (!(error instanceof OverlayError)) throw error;
+      context.addIssue({ code: "custom", message: error.message });
+    }
+  });
+
+export const layout = checked(layoutOf);
+
+export const address = z.string().refine((text) => pointOf(text) !== undefined, "must be an IP address");
+
+export const resourceName = z
+  .string()
+  .regex(/^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i, "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends");
+
+/** 15 bytes is the kernel's limit. */
+export const deviceName = z
+  .string()
+  .regex(/^[a-zA-Z][a-zA-Z0-9_-]{0,14}$/, "must be a letter followed by at most 14 letters, digits, '_' or '-'");
+
+export const labels = z
+  .record(z.string(), z.string())
+  .optional()
+  .describe("Free text for people and tools; kept with the lease.");
+
+const credentials = {
+  host: z
+    .string()
+    .regex(/^[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?$/, "must be a host name or an IP address")
+    .describe("Name or address at which SSH reaches the machine."),
+  port: z.number().int().min(1).max(65535).optional().describe("Port of its SSH server. Default 22."),
+  user: z.string().min(1).optional().describe("User to log in as. Default root."),
+  password: z.string().optional().describe("Password, where keys cannot be used."),
+  privateKey: z.string().optional().describe("Private key, as text."),
+  privateKeyPassword: z.string().optional().describe("Passphrase of the private key."),
+  privateKeyPath: z.string().optional().describe("File with the private key on the machine that runs Pulumi."),
+  agentSocketPath: z.string().optional().describe("Socket of an SSH agent. Default: SSH_AUTH_SOCK."),
+  hostKey: z.string().optional().describe("The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides."),
+  dialErrorLimit: z.number().int().min(0).optional().describe("Failed dials before giving up. Default 10; 0: no limit."),
+  perDialTimeout: z.number().int().min(0).optional().describe("Seconds for one dial. Default 15."),
+};
+
+/** The shape of `@pulumi/command`'s connection, plus `privateKeyPath` and `sudo`: one object serves both packages. */
+export const connection = z.strictObject({
+  ...credentials,
+  proxy: z.strictObject(credentials).meta({ id: "Proxy" }).optional().describe("Jump host through which the machine is reached."),
+  sudo: z.boolean().optional().describe("Become root with `sudo -n`. Default: true for a user other than root."),
+}).meta({ id: "Connection" });

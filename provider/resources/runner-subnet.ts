@@ -1,0 +1,151 @@
+import { z } from "zod";
+import { runnerLayout } from "../addressing/layout";
+import { deviceName as tunnelName } from "../addressing/names";
+import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
+import { defineResource, type Impossible, type Machines } from "../resource";
+import { address, connection, deviceName, labels, resourceName } from "./inputs";
+import { asNetwork, layoutsOf, maxRunnersOf, networkSettings } from "./overlay-network";
+
+const inputs = z.strictObject({
+  network: networkSettings.describe("The network that it joins: an OverlayNetwork, or the name of one in another stack."),
+  runnerName: resourceName.describe("Name of the runner, unique in the network. Default: the resource's name."),
+  connection: connection.describe("How SSH reaches the runner."),
+  hubConnection: connection.describe("How SSH reaches the hub. Default: the network's, where that is a resource."),
+  underlayIp: address
+    .optional()
+    .describe("The runner's address on the network below. Default: the one that it uses towards the hub."),
+  runnerId: z.number().int().min(1).optional().describe("A wish for this id. Default: the lowest free one."),
+  runnerDevice: deviceName.optional().describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
+  mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
+  masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
+  adopt: z.boolean().default(false).describe("Take over devices that already stand as wanted but are in nobody's record."),
+  labels,
+});
+
+const computed = z.object({
+  runnerId: z.number().describe("Its number in the network."),
+  subnet: z.string().describe("The range of its workloads."),
+  gateway: z.string().describe("Address of its bridge, the gateway of its workloads."),
+  hubIp: z.string().describe("The hub's address in this subnet."),
+  firstIp: z.string().describe("First address for workloads."),
+  lastIp: z.string().describe("Last address for workloads."),
+  usableIps: z.union([z.number(), z.string()]).describe("How many addresses workloads can have; a string past 2^53."),
+  vni: z.number().describe("Number of its tunnel."),
+  hubDevice: z.string().describe("Tunnel device on the hub."),
+  runnerDevice: z.string().describe("Tunnel device on the runner."),
+  bridge: z.string().describe("Bridge on the runner."),
+  subnet6: z.string().optional().describe("IPv6 range in a dual-stack network."),
+  gateway6: z.string().optional().describe("IPv6 gateway in a dual-stack network."),
+  firstIp6: z.string().optional().describe("First IPv6 address for workloads."),
+  lastIp6: z.string().optional().describe("Last IPv6 address for workloads."),
+});
+
+type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
+
+/** The network as this runner sees it. */
+const networkFor = ({ network, mtu, masquerade }: z.output<typeof inputs>) =>
+  asNetwork({ ...network, mtu: mtu ?? network.mtu, masquerade: masquerade ?? network.masquerade });
+
+const PING = (target: string, size: number): string =>
+  `for i in 1 2 3 4 5; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && exit 0; sleep 0.2; done; exit 1`;
+
+export const runnerSubnet = defineResource({
+  type: "RunnerSubnet",
+  description: "A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
+  inputs,
+  computed,
+  impossible,
+  outputs: z.object({
+    effectiveUnderlayIp: z.string().describe("Its address on the network below."),
+    effectiveMtu: z.number().describe("MTU for its workloads."),
+    lastSeen: z.string().describe("When it was last configured, RFC 3339."),
+  }),
+  nameInput: "runnerName",
+  secrets: ["connection", "hubConnection"],
+  references: {
+    network: {
+      to: "OverlayNetwork",
+      passes: Object.keys(networkSettings.shape),
+      fills: { hubConnection: "hubConnection" },
+      pool: (name) => `network/${name}`,
+    },
+  },
+  replaceOn: ["network.networkName", "network.subnets", "network.devicePrefix", "network.bridgeName", "runnerName", "runnerId", "runnerDevice"],
+  late: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
+  quiet: ["connection", "hubConnection", "labels", "adopt", "network.verify"],
+
+  id: ({ network, runnerName }) => `${network.networkName}/${runnerName}`,
+  request: ({ network, runnerName, runnerId, connection, labels }) => ({
+    pool: `network/${network.networkName}`,
+    ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
+    names: [
+      `runner/${network.networkName}/${runnerName}`,
+      ...(connection ? [`host/${connection.host}/link/${network.bridgeName}`] : []),
+    ],
+    ...(labels && { labels }),
+  }),
+  values: (inputs, extents) => {
+    const runnerId = Number(extents[0]!.first);
+    const [main, second] = layoutsOf(inputs.network.subnets).map((layout) => runnerLayout(layout, runnerId));
+    const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
+    const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
+    return {
+      runnerId,
+      subnet: main!.subnet,
+      gateway: main!.gateway,
+      hubIp: main!.hubIp,
+      firstIp: main!.firstIp,
+      lastIp: main!.lastIp,
+      usableIps: usable > BigInt(Number.MAX_SAFE_INTEGER) ? String(usable) : Number(usable),
+      vni: inputs.network.vniBase + runnerId,
+      hubDevice,
+      runnerDevice: inputs.runnerDevice ?? hubDevice,
+      bridge: inputs.network.bridgeName,
+      ...(second && {
+        subnet6: second.subnet,
+        gateway6: second.gateway,
+        firstIp6: second.firstIp,
+        lastIp6: second.lastIp,
+      }),
+    };
+  },
+  held: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
+
+  hosts: ({ network, connection, hubConnection, underlayIp }) => [
+    { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp },
+    { role: "runner", connection, underlayIp, toward: "hub" },
+  ],
+  plan: (props, { hub, runner }) => {
+    const network = networkFor(props);
+    return {
+      hub: planTunnel(network, props.runnerId, hub!, runner!),
+      runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
+    };
+  },
+  report: (props, { hub, runner }) => ({
+    effectiveUnderlayIp: runner!.underlayIp,
+    effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
+  }),
+  probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
+});
+
+function* impossible({ network, runnerId, connection, hubConnection }: z.output<typeof inputs>): Generator<Impossible> {
+  const last = maxRunnersOf(layoutsOf(network.subnets));
+  if (runnerId !== undefined && runnerId > last) {
+    yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
+  }
+  if (connection.host === hubConnection.host && connection.port === hubConnection.port) {
+    yield { property: "connection", reason: `${connection.host} is the network's hub; a runner must be another machine` };
+  }
+}
+
+/** The largest packet that must pass unbroken: MTU less the IP and ICMP headers. */
+function probe(props: RunnerProps, { hub, runner }: Machines) {
+  const [layout] = layoutsOf(props.network.subnets);
+  const mtu = effectiveMtu(networkFor(props), hub!, runner!);
+  return {
+    role: "runner",
+    script: PING(layout!.hubIp, mtu - (layout!.family === 4 ? 28 : 48)),
+    shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${layout!.hubIp}`,
+  };
+}

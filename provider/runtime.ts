@@ -1,0 +1,135 @@
+import { appendFileSync } from "node:fs";
+import { isOverlayError } from "./errors";
+import { fleetOf } from "./host/fleet";
+import { Reconciler } from "./host/reconcile";
+import { openHosts } from "./host/ssh";
+import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
+import type { Values } from "./lifecycle/values";
+import type { World } from "./lifecycle/world";
+import { openPool } from "./pool";
+import type { Pool } from "./pool/types";
+import { resourceOf } from "./resources";
+import { readSettings, type Settings } from "./settings";
+
+/**
+ * Composition root of the dynamic face. The provider text in Pulumi's state is a few constant lines that call this
+ * module, so that state holds no code, and today's code also deletes what an older version made. One process serves a
+ * whole run, so connections and the store are shared by all its resources.
+ */
+interface DynamicConfig {
+  get(key: string): string | undefined;
+}
+
+let settings: Settings | undefined;
+let world: Promise<World> | undefined;
+let config: DynamicConfig | undefined;
+
+/** Pulumi's host does not wait for it before other calls: those build the world from what it left here. */
+export function configure(request: { config: DynamicConfig }): void {
+  config = request.config;
+}
+
+const theSettings = (): Settings => (settings ??= readSettings((key) => config?.get(`overlay:${key}`)));
+
+const theWorld = (): Promise<World> => (world ??= Promise.resolve().then(() => buildWorld(theSettings())));
+
+/** The SDK puts the organization first; self-managed backends are all called `organization`, so a scope can stand there. */
+const scoped = (owner: string): string => {
+  const { scope } = theSettings();
+  return scope ? scope + owner.slice(owner.indexOf("/")) : owner;
+};
+
+function buildWorld(settings: Settings): World {
+  endWithParent();
+  let pool: Promise<Pool> | undefined;
+  const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
+  const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });
+  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(([, v]) => v !== undefined);
+  const reconciler = new Reconciler((conversation) => trace({ conversation }));
+  return {
+    // A failure is kept too: check is serial, and a thousand timeouts are hours.
+    pool: () => (pool ??= openPool(settings.store, settings)),
+    fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),
+    unreachableOnDelete: settings.unreachableOnDelete,
+    warn: warnOnce,
+  };
+}
+
+const warned = new Set<string>();
+function warnOnce(text: string): void {
+  if (warned.has(text)) return;
+  warned.add(text);
+  console.error(`warning: ${text}`);
+}
+
+/** OVERLAY_TRACE=FILE: one line of JSON for each call and conversation, for tests and measurements. */
+function trace(event: object): void {
+  const file = process.env.OVERLAY_TRACE;
+  if (file) appendFileSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...event })}\n`);
+}
+
+/** When the CLI is killed its provider lives on, and must not write to a host after the next up. */
+function endWithParent(): void {
+  const parent = process.ppid;
+  setInterval(() => process.ppid !== parent && process.exit(1), 200).unref();
+}
+
+/** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */
+export function provider(type: string) {
+  const lifecycle = theWorld().then((built) => lifecycleOf(type, built));
+  const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
+    timed(type, method, urn, async () => act(await lifecycle));
+  return {
+    check: (olds: Values, news: Values) =>
+      call("check", news.owner, async (l) => {
+        const { owner, dryRun, ...inputs } = withoutProvider(news);
+        return l.check({ owner: scoped(String(owner)), dryRun: dryRun === true }, isEmpty(olds) ? undefined : olds, inputs);
+      }),
+    diff: (_id: string, olds: Values, news: Values) => call("diff", olds.owner, (l) => l.diff(olds, news)),
+    create: (inputs: Values) =>
+      call("create", inputs.owner, async (l) => {
+        const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));
+        return { id, outs: props };
+      }),
+    read: (id: string, props: Values) => call("read", props.owner, (l) => l.read(id, withoutProvider(props))),
+    update: (id: string, olds: Values, news: Values) =>
+      call("update", news.owner, async (l) => {
+        const outs = await l.update(id, withoutProvider(olds), withoutProvider(news)).catch(keepProvider(news));
+        return { outs };
+      }),
+    delete: (_id: string, props: Values) => call("delete", props.owner, (l) => l.delete(withoutProvider(props))),
+  };
+}
+
+const lifecycles = new Map<string, Lifecycle>();
+function lifecycleOf(type: string, built: World): Lifecycle {
+  const lifecycle = lifecycles.get(type) ?? new Lifecycle(resourceOf(type), built);
+  lifecycles.set(type, lifecycle);
+  return lifecycle;
+}
+
+const PROVIDER = "__provider";
+
+const withoutProvider = ({ [PROVIDER]: _, ...values }: Values): Values => values;
+
+const isEmpty = (values: Values | undefined): boolean => values?.owner === undefined;
+
+/** Partial state without the provider's text could never be destroyed. */
+const keepProvider = (given: Values) => (error: unknown) => {
+  if (!(error instanceof Incomplete)) throw error;
+  const properties = { ...error.properties, [PROVIDER]: given[PROVIDER] };
+  throw Object.assign(new Error(error.message), { id: error.id, properties, reasons: [error.message] });
+};
+
+async function timed<T>(type: string, method: string, owner: unknown, act: () => Promise<T>): Promise<T> {
+  const started = performance.now();
+  try {
+    return await act();
+  } catch (error) {
+    // Pulumi prints the stack of whatever is thrown; ours says all in its message.
+    if (error instanceof Error && !process.env.OVERLAY_DEBUG && (isOverlayError(error) || "id" in error)) error.stack = "";
+    throw error;
+  } finally {
+    trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });
+  }
+}

@@ -1,0 +1,56 @@
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { z } from "zod";
+import { OverlayError } from "./errors";
+
+const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
+
+const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pulumi");
+
+/** Settings of the provider: stack config `overlay:KEY`, else environment `OVERLAY_KEY`, else the default. */
+export const settingsSchema = z.object({
+  store: z
+    .string()
+    .default(() => `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
+    .describe("Where the pool is kept: `sqlite:PATH`. Default: a file under Pulumi's home."),
+  scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
+  offerTtl: seconds(3600).describe("Seconds for which a preview's promise holds; 0: previews only read."),
+  quarantine: seconds(300).describe("Seconds for which a released value rests before another owner gets it."),
+  user: z.string().optional().describe("SSH user for connections that name none."),
+  privateKey: z.string().optional().describe("SSH private key for connections that have none."),
+  privateKeyPath: z.string().optional().describe("File with that key."),
+  agentSocketPath: z.string().optional().describe("Socket of an SSH agent."),
+  knownHosts: z.string().optional().describe("Files in known_hosts form, separated by ':'."),
+  unknownHostKey: z
+    .enum(["refuse", "accept"])
+    .default("refuse")
+    .describe("`accept`: take an unknown host key for the time of one run."),
+  connectTimeout: seconds(15).describe("Seconds for one SSH dial."),
+  operationTimeout: seconds(120).describe("Seconds for one conversation with a host."),
+  parallelHosts: z.coerce.number().int().min(1).default(16).describe("SSH dials at the same time."),
+  unreachableOnDelete: z
+    .enum(["fail", "forget"])
+    .default("fail")
+    .describe("`forget`: a dead host does not block destroy; its values stay withheld."),
+});
+
+export type Settings = z.output<typeof settingsSchema>;
+
+/** `OVERLAY_OFFER_TTL` for offerTtl. */
+export const environmentName = (key: string): string => `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
+
+export function readSettings(config: (key: string) => string | undefined): Settings {
+  const given = Object.keys(settingsSchema.shape).flatMap((key) => {
+    const value = config(key) ?? process.env[environmentName(key)];
+    return value === undefined ? [] : [[key, value]];
+  });
+  const parsed = settingsSchema.safeParse(Object.fromEntries(given));
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const key = String(issue!.path[0]);
+  throw new OverlayError(
+    "SETTING_INVALID",
+    `Setting ${key}: ${issue!.message}.`,
+    `Set overlay:${key} in the stack's config, or ${environmentName(key)} in the environment, to a valid value.`,
+  );
+}

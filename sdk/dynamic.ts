@@ -1,0 +1,62 @@
+import * as pulumi from "@pulumi/pulumi";
+
+/** What a resource class knows of its type; written by the generator. */
+export interface Shape {
+  type: string;
+  /** The input that defaults to the resource's name. */
+  nameInput: string;
+  secrets: string[];
+  references: Record<string, { passes: string[]; fills: Record<string, string> }>;
+  outputs: string[];
+}
+
+/** Part of every owner key, in this form in both faces. */
+const CORE_TYPE = "overlay:index:";
+const DYNAMIC_MODULE = "dynamic/overlay";
+const DYNAMIC_TYPE = `pulumi-nodejs:${DYNAMIC_MODULE}:`;
+
+/**
+ * The provider's text is stored in state with every resource. It is a few constant lines that load today's code, so
+ * that state holds neither code nor secrets, and an upgrade of the package changes no resource. Keep it as it is:
+ * a test compares it byte by byte.
+ */
+const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
+  configure: async (req) => require("pulumi-overlay/runtime").configure(req),
+  check: async (olds, news) => require("pulumi-overlay/runtime").provider(type).check(olds, news),
+  diff: async (id, olds, news) => require("pulumi-overlay/runtime").provider(type).diff(id, olds, news),
+  create: async (inputs) => require("pulumi-overlay/runtime").provider(type).create(inputs),
+  read: async (id, props) => require("pulumi-overlay/runtime").provider(type).read(id, props),
+  update: async (id, olds, news) => require("pulumi-overlay/runtime").provider(type).update(id, olds, news),
+  delete: async (id, props) => require("pulumi-overlay/runtime").provider(type).delete(id, props),
+});
+
+export abstract class OverlayResource extends pulumi.dynamic.Resource {
+  constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
+    const props = {
+      ...Object.fromEntries(shape.outputs.map((key) => [key, undefined])),
+      ...inputsOf(shape, name, args as Record<string, unknown>),
+      owner: ownerOf(shape.type, name, opts.parent),
+      dryRun: pulumi.runtime.isDryRun(),
+    };
+    const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
+    super(providerOf(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+  }
+}
+
+function inputsOf(shape: Shape, name: string, args: Record<string, unknown>): Record<string, unknown> {
+  const inputs: Record<string, unknown> = { [shape.nameInput]: name, ...args };
+  for (const [key, { passes, fills }] of Object.entries(shape.references)) {
+    const target = args[key] as Record<string, unknown> | undefined;
+    if (!(target instanceof OverlayResource)) continue;
+    inputs[key] = Object.fromEntries(passes.map((property) => [property, target[property]]));
+    for (const [input, property] of Object.entries(fills)) inputs[input] ??= target[property];
+  }
+  for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
+  return inputs;
+}
+
+/** The methods of a dynamic provider are not told the URN, so the class hands it over. */
+function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): pulumi.Output<string> {
+  const urn = pulumi.createUrn(name, `${DYNAMIC_TYPE}${type}`, parent);
+  return pulumi.interpolate`${pulumi.getOrganization()}/${urn.apply((text) => text.replaceAll(DYNAMIC_TYPE, CORE_TYPE))}`;
+}

@@ -1,0 +1,340 @@
+// Written by `npm run generate` from the zod schemas in provider/resources. Do not edit.
+import type * as pulumi from "@pulumi/pulumi";
+import { OverlayResource, type Shape } from "./dynamic";
+
+export interface ProxyArgs {
+  /** Name or address at which SSH reaches the machine. */
+  host: pulumi.Input<string>;
+  /** Port of its SSH server. Default 22. */
+  port?: pulumi.Input<number> | undefined;
+  /** User to log in as. Default root. */
+  user?: pulumi.Input<string> | undefined;
+  /** Password, where keys cannot be used. */
+  password?: pulumi.Input<string> | undefined;
+  /** Private key, as text. */
+  privateKey?: pulumi.Input<string> | undefined;
+  /** Passphrase of the private key. */
+  privateKeyPassword?: pulumi.Input<string> | undefined;
+  /** File with the private key on the machine that runs Pulumi. */
+  privateKeyPath?: pulumi.Input<string> | undefined;
+  /** Socket of an SSH agent. Default: SSH_AUTH_SOCK. */
+  agentSocketPath?: pulumi.Input<string> | undefined;
+  /** The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides. */
+  hostKey?: pulumi.Input<string> | undefined;
+  /** Failed dials before giving up. Default 10; 0: no limit. */
+  dialErrorLimit?: pulumi.Input<number> | undefined;
+  /** Seconds for one dial. Default 15. */
+  perDialTimeout?: pulumi.Input<number> | undefined;
+}
+
+export interface ConnectionArgs {
+  /** Name or address at which SSH reaches the machine. */
+  host: pulumi.Input<string>;
+  /** Port of its SSH server. Default 22. */
+  port?: pulumi.Input<number> | undefined;
+  /** User to log in as. Default root. */
+  user?: pulumi.Input<string> | undefined;
+  /** Password, where keys cannot be used. */
+  password?: pulumi.Input<string> | undefined;
+  /** Private key, as text. */
+  privateKey?: pulumi.Input<string> | undefined;
+  /** Passphrase of the private key. */
+  privateKeyPassword?: pulumi.Input<string> | undefined;
+  /** File with the private key on the machine that runs Pulumi. */
+  privateKeyPath?: pulumi.Input<string> | undefined;
+  /** Socket of an SSH agent. Default: SSH_AUTH_SOCK. */
+  agentSocketPath?: pulumi.Input<string> | undefined;
+  /** The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides. */
+  hostKey?: pulumi.Input<string> | undefined;
+  /** Failed dials before giving up. Default 10; 0: no limit. */
+  dialErrorLimit?: pulumi.Input<number> | undefined;
+  /** Seconds for one dial. Default 15. */
+  perDialTimeout?: pulumi.Input<number> | undefined;
+  /** Jump host through which the machine is reached. */
+  proxy?: pulumi.Input<ProxyArgs> | undefined;
+  /** Become root with `sudo -n`. Default: true for a user other than root. */
+  sudo?: pulumi.Input<boolean> | undefined;
+}
+
+export interface NetworkSettingsArgs {
+  /** Name of the network, unique in the store. Default: the resource's name. */
+  networkName: pulumi.Input<string>;
+  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. Default `10.128.0.0/12/6/14`. */
+  subnets?: pulumi.Input<string | string[]> | undefined;
+  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  hubUnderlayIp?: pulumi.Input<string> | undefined;
+  /** VNI of runner i is vniBase + i. Default `100`. */
+  vniBase?: pulumi.Input<number> | undefined;
+  /** UDP port of the tunnels. Default `4789`. */
+  vxlanPort?: pulumi.Input<number> | undefined;
+  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
+  mtu?: pulumi.Input<string | number> | undefined;
+  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
+  masquerade?: pulumi.Input<boolean> | undefined;
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  devicePrefix?: pulumi.Input<string> | undefined;
+  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  bridgeName?: pulumi.Input<string> | undefined;
+  /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
+  verify?: pulumi.Input<boolean> | undefined;
+}
+
+/** Inputs of OverlayNetwork. */
+export interface OverlayNetworkArgs {
+  /** Name of the network, unique in the store. Default: the resource's name. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. Default `10.128.0.0/12/6/14`. */
+  subnets?: pulumi.Input<string | string[]> | undefined;
+  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  hubUnderlayIp?: pulumi.Input<string> | undefined;
+  /** VNI of runner i is vniBase + i. Default `100`. */
+  vniBase?: pulumi.Input<number> | undefined;
+  /** UDP port of the tunnels. Default `4789`. */
+  vxlanPort?: pulumi.Input<number> | undefined;
+  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
+  mtu?: pulumi.Input<string | number> | undefined;
+  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
+  masquerade?: pulumi.Input<boolean> | undefined;
+  /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
+  devicePrefix?: pulumi.Input<string> | undefined;
+  /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
+  bridgeName?: pulumi.Input<string> | undefined;
+  /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
+  verify?: pulumi.Input<boolean> | undefined;
+  /** How SSH reaches the hub. */
+  hubConnection: pulumi.Input<ConnectionArgs>;
+  /** Device on the hub that carries its own overlay address. Default `kohaku-host`. */
+  hubInterface?: pulumi.Input<string> | undefined;
+  /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
+  adopt?: pulumi.Input<boolean> | undefined;
+  /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. Default `fail`. */
+  onExhausted?: pulumi.Input<string> | undefined;
+  /** Seconds without a sign of life after which a runner id may be reclaimed. Default `604800`. */
+  inactiveAfter?: pulumi.Input<number> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const OverlayNetworkShape: Shape = {
+  "type": "OverlayNetwork",
+  "nameInput": "networkName",
+  "secrets": [
+    "hubConnection"
+  ],
+  "references": {},
+  "outputs": [
+    "cidr",
+    "hubIp",
+    "maxRunners",
+    "ipsPerRunner",
+    "runnerPrefix",
+    "cidr6",
+    "hubIp6",
+    "effectiveUnderlayIp",
+    "effectiveMtu",
+    "leaseId",
+    "drift"
+  ]
+};
+
+/** A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them. */
+export class OverlayNetwork extends OverlayResource {
+  /** Name of the network, unique in the store. Default: the resource's name. */
+  declare readonly networkName: pulumi.Output<string>;
+  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
+  declare readonly subnets: pulumi.Output<string | string[]>;
+  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
+  /** VNI of runner i is vniBase + i. */
+  declare readonly vniBase: pulumi.Output<number>;
+  /** UDP port of the tunnels. */
+  declare readonly vxlanPort: pulumi.Output<number>;
+  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. */
+  declare readonly mtu: pulumi.Output<string | number>;
+  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. */
+  declare readonly masquerade: pulumi.Output<boolean>;
+  /** Tunnel devices are named by this and the runner's id in base 36. */
+  declare readonly devicePrefix: pulumi.Output<string>;
+  /** Bridge on each runner, the gateway of its subnet. */
+  declare readonly bridgeName: pulumi.Output<string>;
+  /** After a change, ping the hub from the runner, with full-size packets. */
+  declare readonly verify: pulumi.Output<boolean>;
+  /** How SSH reaches the hub. */
+  declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
+  /** Device on the hub that carries its own overlay address. */
+  declare readonly hubInterface: pulumi.Output<string>;
+  /** Take over devices that already stand as wanted but are in nobody's record. */
+  declare readonly adopt: pulumi.Output<boolean>;
+  /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. */
+  declare readonly onExhausted: pulumi.Output<string>;
+  /** Seconds without a sign of life after which a runner id may be reclaimed. */
+  declare readonly inactiveAfter: pulumi.Output<number>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** The whole range of the overlay. */
+  declare readonly cidr: pulumi.Output<string>;
+  /** The hub's own overlay address. */
+  declare readonly hubIp: pulumi.Output<string>;
+  /** How many runners it has room for. */
+  declare readonly maxRunners: pulumi.Output<number>;
+  /** Addresses for workloads on each runner; a string past 2^53. */
+  declare readonly ipsPerRunner: pulumi.Output<number | string>;
+  /** Prefix length of a runner's subnet. */
+  declare readonly runnerPrefix: pulumi.Output<number>;
+  /** The IPv6 range of a dual-stack network. */
+  declare readonly cidr6: pulumi.Output<string | undefined>;
+  /** The hub's IPv6 overlay address in a dual-stack network. */
+  declare readonly hubIp6: pulumi.Output<string | undefined>;
+  /** The hub's address on the network below. */
+  declare readonly effectiveUnderlayIp: pulumi.Output<string>;
+  /** MTU of the tunnels, as far as the hub decides it. */
+  declare readonly effectiveMtu: pulumi.Output<number>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: OverlayNetworkArgs, opts?: pulumi.CustomResourceOptions) {
+    super(OverlayNetworkShape, name, args, opts);
+  }
+}
+
+/** Inputs of RunnerSubnet. */
+export interface RunnerSubnetArgs {
+  /** The network that it joins: an OverlayNetwork, or the name of one in another stack. */
+  network: OverlayNetwork | pulumi.Input<string>;
+  /** Name of the runner, unique in the network. Default: the resource's name. */
+  runnerName?: pulumi.Input<string> | undefined;
+  /** How SSH reaches the runner. */
+  connection: pulumi.Input<ConnectionArgs>;
+  /** How SSH reaches the hub. Default: the network's, where that is a resource. */
+  hubConnection?: pulumi.Input<ConnectionArgs> | undefined;
+  /** The runner's address on the network below. Default: the one that it uses towards the hub. */
+  underlayIp?: pulumi.Input<string> | undefined;
+  /** A wish for this id. Default: the lowest free one. */
+  runnerId?: pulumi.Input<number> | undefined;
+  /** Name of the tunnel device on the runner. Default: the same as on the hub. */
+  runnerDevice?: pulumi.Input<string> | undefined;
+  /** MTU for this runner alone. Default: the network's. */
+  mtu?: pulumi.Input<number> | undefined;
+  /** For this runner alone. Default: the network's. */
+  masquerade?: pulumi.Input<boolean> | undefined;
+  /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
+  adopt?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const RunnerSubnetShape: Shape = {
+  "type": "RunnerSubnet",
+  "nameInput": "runnerName",
+  "secrets": [
+    "connection",
+    "hubConnection"
+  ],
+  "references": {
+    "network": {
+      "passes": [
+        "networkName",
+        "subnets",
+        "hubUnderlayIp",
+        "vniBase",
+        "vxlanPort",
+        "mtu",
+        "masquerade",
+        "devicePrefix",
+        "bridgeName",
+        "verify"
+      ],
+      "fills": {
+        "hubConnection": "hubConnection"
+      }
+    }
+  },
+  "outputs": [
+    "subnet",
+    "gateway",
+    "hubIp",
+    "firstIp",
+    "lastIp",
+    "usableIps",
+    "vni",
+    "hubDevice",
+    "bridge",
+    "subnet6",
+    "gateway6",
+    "firstIp6",
+    "lastIp6",
+    "effectiveUnderlayIp",
+    "effectiveMtu",
+    "lastSeen",
+    "leaseId",
+    "drift"
+  ]
+};
+
+/** A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub. */
+export class RunnerSubnet extends OverlayResource {
+  /** The network that it joins: an OverlayNetwork, or the name of one in another stack. */
+  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkSettingsArgs>>;
+  /** Name of the runner, unique in the network. Default: the resource's name. */
+  declare readonly runnerName: pulumi.Output<string>;
+  /** How SSH reaches the runner. */
+  declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
+  /** How SSH reaches the hub. Default: the network's, where that is a resource. */
+  declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
+  /** The runner's address on the network below. Default: the one that it uses towards the hub. */
+  declare readonly underlayIp: pulumi.Output<string | undefined>;
+  /** Its number in the network. */
+  declare readonly runnerId: pulumi.Output<number>;
+  /** Tunnel device on the runner. */
+  declare readonly runnerDevice: pulumi.Output<string>;
+  /** MTU for this runner alone. Default: the network's. */
+  declare readonly mtu: pulumi.Output<number | undefined>;
+  /** For this runner alone. Default: the network's. */
+  declare readonly masquerade: pulumi.Output<boolean | undefined>;
+  /** Take over devices that already stand as wanted but are in nobody's record. */
+  declare readonly adopt: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** The range of its workloads. */
+  declare readonly subnet: pulumi.Output<string>;
+  /** Address of its bridge, the gateway of its workloads. */
+  declare readonly gateway: pulumi.Output<string>;
+  /** The hub's address in this subnet. */
+  declare readonly hubIp: pulumi.Output<string>;
+  /** First address for workloads. */
+  declare readonly firstIp: pulumi.Output<string>;
+  /** Last address for workloads. */
+  declare readonly lastIp: pulumi.Output<string>;
+  /** How many addresses workloads can have; a string past 2^53. */
+  declare readonly usableIps: pulumi.Output<number | string>;
+  /** Number of its tunnel. */
+  declare readonly vni: pulumi.Output<number>;
+  /** Tunnel device on the hub. */
+  declare readonly hubDevice: pulumi.Output<string>;
+  /** Bridge on the runner. */
+  declare readonly bridge: pulumi.Output<string>;
+  /** IPv6 range in a dual-stack network. */
+  declare readonly subnet6: pulumi.Output<string | undefined>;
+  /** IPv6 gateway in a dual-stack network. */
+  declare readonly gateway6: pulumi.Output<string | undefined>;
+  /** First IPv6 address for workloads. */
+  declare readonly firstIp6: pulumi.Output<string | undefined>;
+  /** Last IPv6 address for workloads. */
+  declare readonly lastIp6: pulumi.Output<string | undefined>;
+  /** Its address on the network below. */
+  declare readonly effectiveUnderlayIp: pulumi.Output<string>;
+  /** MTU for its workloads. */
+  declare readonly effectiveMtu: pulumi.Output<number>;
+  /** When it was last configured, RFC 3339. */
+  declare readonly lastSeen: pulumi.Output<string>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: RunnerSubnetArgs, opts?: pulumi.CustomResourceOptions) {
+    super(RunnerSubnetShape, name, args, opts);
+  }
+}

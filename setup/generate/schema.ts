@@ -1,0 +1,144 @@
+import { z } from "zod";
+import pkg from "../../package.json";
+import type { Definition, Reference } from "../../provider/resource";
+import { resources } from "../../provider/resources";
+import { settingsSchema } from "../../provider/settings";
+
+/** The Pulumi package schema, made from the zod schemas of the resources: one source for checks, docs and SDKs. */
+
+export interface Property {
+  type?: string;
+  $ref?: string;
+  items?: Property;
+  additionalProperties?: Property;
+  oneOf?: Property[];
+  description?: string;
+  default?: string | number | boolean;
+  const?: string;
+  secret?: boolean;
+  replaceOnChanges?: boolean;
+  willReplaceOnChanges?: boolean;
+}
+
+interface JsonSchema extends Omit<Property, "type" | "items" | "additionalProperties"> {
+  type?: string | string[];
+  properties?: Record<string, JsonSchema>;
+  required?: string[];
+  anyOf?: JsonSchema[];
+  enum?: string[];
+  items?: JsonSchema | false;
+  prefixItems?: JsonSchema[];
+  additionalProperties?: JsonSchema | false;
+  $defs?: Record<string, JsonSchema>;
+}
+
+export interface ObjectType {
+  description?: string;
+  type: "object";
+  properties: Record<string, Property>;
+  required: string[];
+}
+
+export interface ResourceSchema extends Omit<ObjectType, "type"> {
+  inputProperties: Record<string, Property>;
+  requiredInputs: string[];
+  aliases: { type: string }[];
+}
+
+const token = (name: string): string => `overlay:index:${name}`;
+
+export function packageSchema() {
+  const types: Record<string, ObjectType> = {};
+  return {
+    name: "overlay",
+    displayName: "Overlay",
+    version: pkg.version,
+    description: pkg.description,
+    license: pkg.license,
+    keywords: pkg.keywords,
+    meta: { moduleFormat: "(.*)" },
+    config: { variables: propertiesOf(settingsSchema, "input", types) },
+    types,
+    resources: Object.fromEntries(resources.map((def) => [token(def.type), resourceSchema(def, types)])),
+  };
+}
+
+/** Known to every resource besides what it declares. */
+export const COMMON_OUTPUTS = z.object({
+  leaseId: z.string().describe("The lease in the pool; renewed by every create."),
+  drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
+});
+
+function resourceSchema(def: Definition, types: Record<string, ObjectType>): ResourceSchema {
+  const inputs = propertiesOf(def.inputs, "input", types);
+  const outputs = { ...inputs, ...propertiesOf(def.computed, "output", types) };
+  Object.assign(outputs, propertiesOf(def.outputs, "output", types), propertiesOf(COMMON_OUTPUTS, "output", types));
+  const filled = Object.values(def.references ?? {}).flatMap(({ fills }) => Object.keys(fills ?? {}));
+  const optional = new Set([def.nameInput, ...filled]);
+  return {
+    description: def.description,
+    inputProperties: mapValues(inputs, (property, key) => inputProperty(def, key, property)),
+    requiredInputs: requiredOf(def.inputs, "input").filter((key) => !optional.has(key)),
+    properties: mapValues(outputs, (property, key) => outputProperty(def, key, property)),
+    required: [...requiredOf(def.inputs, "output"), ...requiredOf(def.computed, "output"), ...Object.keys(COMMON_OUTPUTS.shape)],
+    aliases: [{ type: `pulumi-nodejs:dynamic/overlay:${def.type}` }],
+  };
+}
+
+function inputProperty(def: Definition, key: string, property: Property): Property {
+  const reference: Reference | undefined = def.references?.[key];
+  return {
+    ...(reference ? { oneOf: [{ type: "string" }, { $ref: property.$ref! }], description: property.description! } : property),
+    ...(def.secrets.includes(key) && { secret: true }),
+    ...(replaces(def, key) && { willReplaceOnChanges: true }),
+  };
+}
+
+const outputProperty = (def: Definition, key: string, { default: _, ...property }: Property): Property => ({
+  ...property,
+  ...(def.secrets.includes(key) && { secret: true }),
+  ...(replaces(def, key) && { replaceOnChanges: true }),
+});
+
+const replaces = (def: Definition, key: string): boolean => def.replaceOn.includes(key);
+
+const jsonOf = (schema: z.ZodType, io: "input" | "output"): JsonSchema =>
+  z.toJSONSchema(schema, { io, unrepresentable: "any" }) as JsonSchema;
+
+const requiredOf = (schema: z.ZodType, io: "input" | "output"): string[] => jsonOf(schema, io).required ?? [];
+
+function propertiesOf(schema: z.ZodType, io: "input" | "output", types: Record<string, ObjectType>) {
+  const json = jsonOf(schema, io);
+  for (const [name, type] of Object.entries(json.$defs ?? {})) {
+    types[token(name)] = {
+      type: "object",
+      properties: mapValues(type.properties ?? {}, propertyOf),
+      required: type.required ?? [],
+    };
+  }
+  return mapValues(json.properties ?? {}, propertyOf);
+}
+
+/** JSON Schema in the words of Pulumi's: named types, unions as oneOf, no tuples. */
+function propertyOf(json: JsonSchema): Property {
+  const described = {
+    ...(json.description && { description: json.description }),
+    ...(isPlain(json.default) && { default: json.default }),
+  };
+  if (json.$ref) return { $ref: `#/types/${token(json.$ref.slice("#/$defs/".length))}`, ...described };
+  if (Array.isArray(json.type)) return { oneOf: json.type.map((type) => ({ type })), ...described };
+  if (json.anyOf) return { oneOf: json.anyOf.map(propertyOf), ...described };
+  if (json.type === "array") {
+    return { type: "array", items: propertyOf(json.prefixItems?.[0] ?? (json.items as JsonSchema)), ...described };
+  }
+  if (json.type === "object") {
+    return { type: "object", additionalProperties: propertyOf(json.additionalProperties as JsonSchema), ...described };
+  }
+  return { type: json.type ?? "string", ...described };
+}
+
+const isPlain = (value: unknown): value is string | number | boolean =>
+  ["string", "number", "boolean"].includes(typeof value);
+
+const mapValues = <A, B>(record: Record<string, A>, map: (value: A, key: string) => B): Record<string, B> =>
+  Object.fromEntries(Object.entries(record).map(([key, value]) => [key, map(value, key)]));

@@ -1,0 +1,22 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { deviceName, macOf, runnerIdOf } from "../../../provider/addressing/names";
+import vectors from "../../vectors/device_names.json";
+
+test.each(vectors.encode)("runner $runnerId is $device", ({ runnerId, device }) => {
+  expect(deviceName("vxkr", runnerId)).toBe(device);
+  expect(runnerIdOf("vxkr", device, 65535)).toBe(runnerId);
+});
+
+test.each(vectors.decode)("'$device' on $subnet is the name of runner $runnerId only in its canonical form", (v) => {
+  const id = runnerIdOf("vxkr", v.device, layoutOf(v.subnet).maxRunners);
+  const canonical = v.runnerId !== null && deviceName("vxkr", v.runnerId) === v.device;
+  expect(id).toBe(canonical ? v.runnerId : undefined);
+});
+
+test("MACs are fixed, local, unicast, and differ by network, runner and role", () => {
+  expect(macOf("training", 1, "hub")).toBe(macOf("training", 1, "hub"));
+  const all = [macOf("training", 1, "hub"), macOf("training", 2, "hub"), macOf("training", 1, "bridge"), macOf("b", 1, "hub")];
+  expect(new Set(all).size).toBe(4);
+  for (const mac of all) expect(mac).toMatch(/^02(:[0-9a-f]{2}){5}$/);
+});

@@ -1,0 +1,45 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, test } from "vitest";
+import { Gate } from "../../../provider/host/gate";
+
+function watch(gate: Gate) {
+  let running = 0;
+  const seen: number[] = [];
+  const work = () =>
+    gate.pass(async () => {
+      seen.push(++running);
+      await sleep(1);
+      running--;
+    });
+  return { seen, work };
+}
+
+test("never lets in more than its limit, and everybody in the end", async () => {
+  const { seen, work } = watch(new Gate(3));
+  await Promise.all(Array.from({ length: 20 }, work));
+  expect(seen).toHaveLength(20);
+  expect(Math.max(...seen)).toBe(3);
+});
+
+test("lets in those who wait in the order in which they came", async () => {
+  const gate = new Gate(1);
+  const order: number[] = [];
+  await Promise.all([1, 2, 3, 4].map((number) => gate.pass(async () => void order.push(number))));
+  expect(order).toEqual([1, 2, 3, 4]);
+});
+
+test("work that fails gives its place back", async () => {
+  const gate = new Gate(1);
+  await expect(gate.pass(() => Promise.reject(new Error("no")))).rejects.toThrow("no");
+  expect(await gate.pass(async () => "next")).toBe("next");
+});
+
+test("narrowed, it lets in one less than were running, but always one", async () => {
+  const gate = new Gate(8);
+  const first = Array.from({ length: 4 }, () => gate.pass(() => sleep(5)));
+  expect(gate.narrow()).toBe(true);
+  const { seen, work } = watch(gate);
+  await Promise.all([...first, ...Array.from({ length: 9 }, work)]);
+  expect(Math.max(...seen)).toBe(3);
+  expect(await gate.pass(async () => gate.narrow())).toBe(false);
+});

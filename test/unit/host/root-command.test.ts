@@ -1,0 +1,47 @@
+import { execFileSync, spawnSync } from "node:child_process";
+import { existsSync } from "node:fs";
+import { expect, test } from "vitest";
+import { rootCommand, scriptCommand } from "../../../provider/host/root-command";
+
+const mark = "overlay-feed";
+const shells = ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/fish", "/bin/csh"].filter((shell) => existsSync(shell));
+
+const serve = (login: string, input: string) =>
+  spawnSync(login, ["-c", rootCommand({ mark, sudo: false, limit: 5 })], { input, encoding: "utf8" });
+
+test.each(shells)("under the login shell %s scripts are served one by one", (login) => {
+  const scripts = ["echo one", "exit 3", "cat; echo err >&2", "echo 'open", 'echo "it\'s" $((1 + 1)) `echo \\\\`'];
+  const { stdout, stderr, status } = serve(login, scripts.map((script) => scriptCommand(mark, script)).join(""));
+  expect(stdout.split("\n")).toEqual([
+    ...[`${mark} start`, `${mark} ready`],
+    ...["one", `${mark} 0`],
+    `${mark} 3`,
+    `${mark} 0`,
+    `${mark} 2`,
+    ...["it's 2 \\", `${mark} 0`, ""],
+  ]);
+  expect(stderr.split("\n").filter((line) => !line.includes("nterminated"))).toEqual([
+    ...[`${mark} ready`, `${mark} 0`, `${mark} 3`],
+    ...["err", `${mark} 0`, `${mark} 2`, `${mark} 0`, ""],
+  ]);
+  expect(status).toBe(0);
+});
+
+test("a script that was cut off half way does not run", () => {
+  const whole = scriptCommand(mark, "echo first\necho 'second'");
+  for (let cut = 1; cut < whole.indexOf(")"); cut++) {
+    expect(serve("/bin/sh", whole.slice(0, cut)).stdout).toBe(`${mark} start\n${mark} ready\n`);
+  }
+});
+
+test.each([
+  [{ sudo: false, lock: undefined }, /^sh -c 'm=.*exec timeout -k 5 "\$2" sh' overlay overlay-feed 2$/],
+  [{ sudo: true, lock: undefined }, /^sudo -n sh -c /],
+  [{ sudo: true, lock: { holder: "it's\nme\\", wait: 0.5 } }, /overlay overlay-feed 2 1 'it'\\''s\?me\?' 'm=/],
+  [{ sudo: false, lock: { holder: "me", wait: 60 } }, /flock -o -E 75 -w "\$3" \/run timeout -k 5 "\$2" sh -c "\$5"/],
+])("the command line for %o", ({ sudo, lock }, expected) => {
+  const command = rootCommand({ mark, sudo, limit: 1.5, ...(lock && { lock }) });
+  expect(command).toMatch(expected);
+  expect(command).not.toContain("\n");
+  execFileSync("sh", ["-n", "-c", command]);
+});

@@ -1,0 +1,61 @@
+import { OverlayError } from "../../../provider/errors";
+import type { Connection } from "../../../provider/host/types";
+import type { Fleet } from "../../../provider/lifecycle/world";
+import { type Item, keyOf } from "../../../provider/network/items";
+
+/** Machines that hold items and records, can be down, and count what is written to them. */
+export class FakeFleet implements Fleet {
+  readonly items = new Map<string, Map<string, Item>>();
+  readonly owners = new Map<string, Map<string, string[]>>();
+  readonly writes: string[] = [];
+  readonly asked: string[] = [];
+  readonly down = new Set<string>();
+
+  #reach({ host }: Connection): string {
+    this.asked.push(host);
+    if (this.down.has(host)) throw new OverlayError("SSH_UNREACHABLE", `${host} does not answer.`, "Start it.");
+    if (!this.items.has(host)) this.items.set(host, new Map());
+    if (!this.owners.has(host)) this.owners.set(host, new Map());
+    return host;
+  }
+
+  ask: Fleet["ask"] = async (connection, { underlayIp }) => {
+    const host = this.#reach(connection);
+    return { underlayIp: underlayIp ?? host, underlayMtu: 1500 };
+  };
+
+  apply: Fleet["apply"] = async (connection, { record, items, fence }) => {
+    const host = this.#reach(connection);
+    await fence();
+    const [have, owners] = [this.items.get(host)!, this.owners.get(host)!];
+    const mine = owners.get(record.uid) ?? [];
+    owners.delete(record.uid);
+    if (items.length > 0) owners.set(record.uid, items.map(keyOf));
+    const kept = new Set([...owners.values()].flat());
+    for (const key of mine) if (!kept.has(key) && have.delete(key)) this.writes.push(`${host}: - ${key}`);
+    for (const item of items) {
+      if (JSON.stringify(have.get(keyOf(item))) === JSON.stringify(item)) continue;
+      have.set(keyOf(item), item);
+      this.writes.push(`${host}: + ${keyOf(item)}`);
+    }
+  };
+
+  inspect: Fleet["inspect"] = async (connection, { items }) => {
+    const have = this.items.get(this.#reach(connection))!;
+    return items.filter((item) => !have.has(keyOf(item))).map((item) => ({ item, missing: true, wrong: [] }));
+  };
+
+  run: Fleet["run"] = async (connection) => {
+    this.#reach(connection);
+    return { code: 0, stderr: "" };
+  };
+
+  /** Everything that stands on a machine, by key. */
+  standing(host: string): string[] {
+    return [...(this.items.get(host)?.keys() ?? [])];
+  }
+
+  takeWrites(): string[] {
+    return this.writes.splice(0);
+  }
+}

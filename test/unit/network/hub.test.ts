@@ -1,0 +1,107 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { renderScript } from "../../../provider/network/commands";
+import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import type { Item } from "../../../provider/network/items";
+
+const network = (changes: Partial<Network> = {}): Network => ({
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: "auto",
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+  ...changes,
+});
+
+const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+
+/** What a bare machine is told, one line each. */
+const shell = (items: Item[]): string[] => renderScript(items.map((item) => ({ verb: "add", item })), [], [], []).split("\n");
+
+test("a hub carries its address, forwards, and refuses subnets that nobody has", () => {
+  expect(shell(planHub(network()))).toEqual([
+    "rc=0",
+    "{ ip link add kohaku-host type dummy 2>/dev/null || ip link add kohaku-host type bridge; } || rc=1",
+    "{ mkdir -p /var/lib/overlay/former && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
+    "ip -force -batch - <<'END' || rc=1",
+    "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
+    "address replace 10.128.0.1/32 dev kohaku-host",
+    "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
+    "END",
+    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*filter",
+    ":OVERLAY-FWD - [0:0]",
+    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-I FORWARD 1 -j OVERLAY-FWD",
+    "COMMIT",
+    "END",
+    "[ $rc = 0 ] || exit $rc",
+  ]);
+});
+
+test("the hub's end of a tunnel is a VXLAN device with .254 of the runner's subnet", () => {
+  expect(shell(planTunnel(network(), 10, hub, runner)).slice(2, 5)).toEqual([
+    "link add vxkra type vxlan id 110 dstport 4789 remote 192.0.2.11 local 192.0.2.1 nolearning",
+    "link set dev vxkra address 02:bf:fa:9e:b7:9c mtu 1450 up",
+    "address replace 10.130.128.254/18 dev vxkra",
+  ]);
+});
+
+test("a runner has a bridge with .1, the tunnel as its port, a route by the hub, and hides what leaves", () => {
+  const lines = shell(planRunner(network(), 1, "vxkr1", hub, runner)).filter((line) => !line.includes("former"));
+  expect(lines).toEqual([
+    "rc=0",
+    "ip -force -batch - <<'END' || rc=1",
+    "link add kohaku-overlay type bridge",
+    "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
+    "link add vxkr1 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
+    "link set dev vxkr1 address 02:6d:9b:be:e2:62 mtu 1450 master kohaku-overlay up",
+    "address replace 10.128.64.1/18 dev kohaku-overlay",
+    "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+    "END",
+    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*filter",
+    ":OVERLAY-FWD - [0:0]",
+    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-I FORWARD 1 -j OVERLAY-FWD",
+    "COMMIT",
+    "*nat",
+    ":OVERLAY-NAT - [0:0]",
+    "-A OVERLAY-NAT -s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE",
+    "-I POSTROUTING 1 -j OVERLAY-NAT",
+    "COMMIT",
+    "END",
+    "[ $rc = 0 ] || exit $rc",
+  ]);
+});
+
+test("IPv6 goes through the same code with ip6tables", () => {
+  const dual = network({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")] });
+  const lines = shell(planRunner(dual, 2, "vxkr2", hub, runner));
+  expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay");
+  expect(lines).toContain("route replace fd00:128::/40 via fd00:128:8::fe dev kohaku-overlay proto 183");
+  expect(lines).toContain("ip6tables-restore --noflush -w 10 <<'END' || rc=1");
+  expect(lines).toContain("-A OVERLAY-NAT -s fd00:128:8::/46 ! -d fd00:128::/40 -j MASQUERADE");
+  expect(lines.some((line) => line.includes("/proc/sys/net/ipv6/conf/all/forwarding"))).toBe(true);
+});
+
+test.each([
+  ["auto, both 1500", "auto", 1500, 1500, "192.0.2.1", 1450],
+  ["auto, the smaller underlay decides", "auto", 9000, 1500, "192.0.2.1", 1450],
+  ["auto over IPv6", "auto", 1500, 1500, "2001:db8::1", 1430],
+  ["as told", 1300, 1500, 1500, "192.0.2.1", 1300],
+] as const)("MTU: %s", (_, mtu, hubMtu, runnerMtu, underlayIp, expected) => {
+  const ends = [hubMtu, runnerMtu].map((underlayMtu) => ({ underlayIp, underlayMtu }));
+  expect(effectiveMtu({ mtu }, ...ends)).toBe(expected);
+});
+
+test("without masquerade there is no NAT", () => {
+  expect(shell(planRunner(network({ masquerade: false }), 1, "vxkr1", hub, runner))).not.toContain("*nat");
+});

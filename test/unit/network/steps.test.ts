@@ -1,0 +1,251 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { differences, differenceText } from "../../../provider/network/compare";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { type HostRecord, type Item, keyOf, type Link } from "../../../provider/network/items";
+import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+
+const want = (uid: string, items: Item[], adopt = false): Want => ({
+  record: { uid, owner: `org/${uid}`, network: "training" },
+  items,
+  adopt,
+});
+const recordOf = ({ record, items }: Want): HostRecord => ({ ...record, items });
+
+/** A machine on which exactly these wants have been fulfilled. */
+function machine(...wants: Want[]): Facts {
+  const facts: Facts = { links: new Map(), addresses: new Set(), routes: [], chains: new Map(), sysctls: new Map(), records: wants.map(recordOf) };
+  facts.sysctls.set("net.ipv4.ip_forward", "0");
+  for (const chain of ["4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
+  for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
+  return facts;
+}
+
+function put(facts: Facts, item: Item): void {
+  const chain = (name: string): string[] => {
+    const key = "table" in item ? `${item.family} ${item.table} ${name}` : "";
+    if (!facts.chains.has(key)) facts.chains.set(key, []);
+    return facts.chains.get(key)!;
+  };
+  if (item.kind === "sysctl") facts.sysctls.set(item.key, item.value);
+  if (item.kind === "link") facts.links.set(item.name, linkFact(item));
+  if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
+  if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
+  if (item.kind === "chain") chain(item.chain);
+  if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
+  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`)) chain(item.from).unshift(`-j ${item.chain}`);
+}
+
+const linkFact = (link: Link) => ({
+  type: link.type === "anchor" ? "bridge" : link.type,
+  mac: link.mac ?? "",
+  mtu: link.mtu ?? 1500,
+  up: true,
+  ...(link.master && { master: link.master }),
+  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
+});
+
+const text = (wants: Want[], facts: Facts): string[] => planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+
+const hubWant = want("net", planHub(network));
+const tunnel1 = want("r1", planTunnel(network, 1, hub, runner));
+const runnerWant = want("r1", planRunner(network, 1, "vxkr1", hub, runner));
+
+test("a machine as wanted needs no step", () => {
+  expect(text([hubWant, tunnel1], machine(hubWant, tunnel1))).toEqual([]);
+});
+
+test("a bare machine gets everything, in the order that the kernel needs", () => {
+  expect(text([runnerWant], machine())).toEqual([
+    "change sysctl net.ipv4.ip_forward",
+    "add link kohaku-overlay",
+    "add link vxkr1",
+    "add address 10.128.64.1/18 on kohaku-overlay",
+    "add route 10.128.0.0/12",
+    "add chain OVERLAY-FWD (IPv4 filter)",
+    "add chain OVERLAY-NAT (IPv4 nat)",
+    "add rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "add rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "add rule '-s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE' in OVERLAY-NAT (IPv4 nat)",
+    "add jump from FORWARD to OVERLAY-FWD (IPv4 filter)",
+    "add jump from POSTROUTING to OVERLAY-NAT (IPv4 nat)",
+  ]);
+});
+
+test.each<[string, (facts: Facts) => void, string[], string[]]>([
+  [
+    "a deleted tunnel comes back with its address",
+    (f) => {
+      f.links.delete("vxkr1");
+      f.addresses.delete("10.128.64.254/18 vxkr1");
+    },
+    ["link vxkr1: missing", "address 10.128.64.254/18 on vxkr1: missing"],
+    ["add link vxkr1", "add address 10.128.64.254/18 on vxkr1"],
+  ],
+  [
+    "a changed remote is set in place",
+    (f) => {
+      f.links.get("vxkr1")!.vxlan!.remote = "192.0.2.99";
+    },
+    ["link vxkr1: remote is 192.0.2.99, should be 192.0.2.11"],
+    ["change link vxkr1"],
+  ],
+  [
+    "another VNI needs a new device, and its address again",
+    (f) => {
+      f.links.get("vxkr1")!.vxlan!.vni = 7;
+    },
+    ["link vxkr1: VNI is 7, should be 101"],
+    ["recreate link vxkr1", "add address 10.128.64.254/18 on vxkr1"],
+  ],
+  [
+    "a flushed chain gets its rules again",
+    (f) => f.chains.set("4 filter OVERLAY-FWD", []),
+    [
+      "rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter): missing",
+      "rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter): missing",
+    ],
+    [
+      "add rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+      "add rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    ],
+  ],
+  [
+    "a jump that another has pushed down goes to the top",
+    (f) => f.chains.get("4 filter FORWARD")!.unshift("-j DOCKER-USER"),
+    ["jump from FORWARD to OVERLAY-FWD (IPv4 filter): place is 2, should be 1"],
+    ["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"],
+  ],
+  [
+    "forwarding that was switched off is switched on",
+    (f) => f.sysctls.set("net.ipv4.ip_forward", "0"),
+    ["sysctl net.ipv4.ip_forward: value is 0, should be 1"],
+    ["change sysctl net.ipv4.ip_forward"],
+  ],
+  [
+    "a device that is down is set up",
+    (f) => {
+      f.links.get("kohaku-host")!.up = false;
+    },
+    ["link kohaku-host: state is down, should be up"],
+    ["change link kohaku-host"],
+  ],
+])("drift: %s", (_, spoil, drift, steps) => {
+  const facts = machine(hubWant, tunnel1);
+  spoil(facts);
+  expect(differences([...hubWant.items, ...tunnel1.items], facts).map(differenceText)).toEqual(drift);
+  expect(text([hubWant, tunnel1], facts)).toEqual(steps);
+});
+
+test("removing one runner leaves what others share; the last one takes it along", () => {
+  const facts = machine(hubWant, tunnel1);
+  expect(text([want("r1", [])], facts)).toEqual(["remove link vxkr1"]);
+  expect(text([want("net", [])], facts)).toEqual([
+    "remove jump from FORWARD to OVERLAY-FWD (IPv4 filter)",
+    "remove rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "remove rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "remove chain OVERLAY-FWD (IPv4 filter)",
+    "remove unreachable 10.128.0.0/12",
+    "remove link kohaku-host",
+    "remove sysctl net.ipv4.ip_forward",
+  ]);
+});
+
+test("a rule that another network's record lists too is not removed", () => {
+  const other = want("other", planHub({ ...network, networkName: "other", hubInterface: "other-host" }));
+  expect(text([want("net", [])], machine(hubWant, other))).toEqual(["remove link kohaku-host"]);
+});
+
+test("two owners that come at once share one step for what they share", () => {
+  const second = want("b", planHub({ ...network, networkName: "b", hubInterface: "b-host" }));
+  const chains = text([hubWant, second], machine()).filter((step) => step.startsWith("add chain"));
+  expect(chains).toEqual(["add chain OVERLAY-FWD (IPv4 filter)"]);
+});
+
+test("an earlier life of the same owner is taken over, and what it had besides is removed", () => {
+  const earlier: Want = { ...want("old-uid", planTunnel(network, 2, hub, runner)) };
+  earlier.record.owner = "org/r1";
+  expect(text([tunnel1], machine(earlier))).toEqual([
+    "remove link vxkr2",
+    "add link vxkr1",
+    "add address 10.128.64.254/18 on vxkr1",
+  ]);
+});
+
+test("a foreign device of our name is refused, also when only a record of another owner lists it", () => {
+  const foreign = machine();
+  foreign.links.set("vxkr1", { type: "vxlan", mac: "", mtu: 1500, up: true, vxlan: { vni: 7, port: 4789, remote: "198.51.100.7", local: "", learning: true } });
+  expect(() => refuseForeign(tunnel1, foreign)).toThrow("DEVICE_FOREIGN: There is already a device vxkr1 (vxlan, VNI 7), and it is not in our records.");
+  const theirs = machine(want("x", tunnel1.items));
+  expect(() => refuseForeign(tunnel1, theirs)).toThrow("belongs to org/x (network training)");
+  expect(() => refuseForeign(tunnel1, machine(tunnel1))).not.toThrow();
+});
+
+test("adopt takes a device that stands as wanted, and no other", () => {
+  const standing = machine({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
+  standing.records = [];
+  expect(() => refuseForeign(tunnel1, standing)).toThrow("DEVICE_FOREIGN");
+  expect(() => refuseForeign({ ...tunnel1, adopt: true }, standing)).not.toThrow();
+  standing.links.get("vxkr1")!.vxlan!.vni = 9;
+  expect(() => refuseForeign({ ...tunnel1, adopt: true }, standing)).toThrow("DEVICE_FOREIGN");
+});
+
+test("a foreign route to the overlay's range is refused", () => {
+  const facts = machine();
+  facts.routes.push({ family: 4, dst: "10.128.0.0/12", via: "192.0.2.254", dev: "eth0", protocol: "static", unreachable: false });
+  expect(() => refuseForeign(runnerWant, facts)).toThrow("ROUTE_OVERLAP: There is already a route to 10.128.0.0/12 (via 192.0.2.254 dev eth0, protocol static).");
+});
+
+test("facts are read from what the tools print", () => {
+  const facts = parseFacts(
+    [
+      "@@ link",
+      '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}}}]',
+      "@@ addr",
+      '[{"ifname":"br0","addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
+      "@@ route4",
+      '[{"type":"unreachable","dst":"10.128.0.0/12","protocol":"183","metric":4096,"flags":[]}]',
+      "@@ route6",
+      "",
+      "@@ rules4",
+      "*filter",
+      ":FORWARD ACCEPT [0:0]",
+      ":OVERLAY-FWD - [0:0]",
+      "-A FORWARD -j OVERLAY-FWD",
+      "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+      "COMMIT",
+      "@@ sysctl net.ipv4.ip_forward",
+      "1",
+      "@@ record",
+      '{"uid":"u","owner":"o","network":"n","items":[]}',
+    ].join("\n"),
+  );
+  expect(facts.links.get("vxkr1")).toEqual({
+    type: "vxlan",
+    mac: "02:11:22:33:44:55",
+    mtu: 1450,
+    up: true,
+    master: "br0",
+    vxlan: { vni: 101, port: 4789, remote: "10.254.1.1", local: "10.254.0.1", learning: false },
+  });
+  expect([...facts.addresses]).toEqual(["10.128.64.1/18 br0", "fe80::1/64 br0"]);
+  expect(facts.routes).toEqual([{ family: 4, dst: "10.128.0.0/12", metric: 4096, protocol: "183", unreachable: true }]);
+  expect(facts.chains.get("4 filter FORWARD")).toEqual(["-j OVERLAY-FWD"]);
+  expect(facts.sysctls.get("net.ipv4.ip_forward")).toBe("1");
+  expect(facts.records).toEqual([{ uid: "u", owner: "o", network: "n", items: [] }]);
+});

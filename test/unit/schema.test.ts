@@ -1,0 +1,41 @@
+import { expect, test } from "vitest";
+import { resources } from "../../provider/resources";
+import { staleFiles } from "../../setup/generate/main";
+import { packageSchema } from "../../setup/generate/schema";
+
+test("schema.json and the SDK's classes are what the zod schemas say", () => {
+  expect(staleFiles()).toEqual([]);
+});
+
+const schema = packageSchema();
+const runner = schema.resources["overlay:index:RunnerSubnet"]!;
+const network = schema.resources["overlay:index:OverlayNetwork"]!;
+
+test("secrets, defaults and what replaces are in the schema", () => {
+  expect(network.inputProperties.hubConnection).toMatchObject({ $ref: "#/types/overlay:index:Connection", secret: true });
+  expect(network.inputProperties.vxlanPort).toMatchObject({ type: "integer", default: 4789 });
+  expect(network.inputProperties.networkName).toMatchObject({ willReplaceOnChanges: true });
+  expect(network.properties.cidr).toMatchObject({ type: "string", description: "The whole range of the overlay." });
+  expect(network.requiredInputs).toEqual(["hubConnection"]);
+});
+
+test("a reference is a resource's values or a name, and fills in what it can", () => {
+  expect(runner.inputProperties.network!.oneOf).toEqual([{ type: "string" }, { $ref: "#/types/overlay:index:NetworkSettings" }]);
+  expect(runner.requiredInputs).toEqual(["network", "connection"]);
+});
+
+test("a resource of the dynamic face is an alias of the same one in the plugin", () => {
+  expect(runner.aliases).toEqual([{ type: "pulumi-nodejs:dynamic/overlay:RunnerSubnet" }]);
+});
+
+test("every property of every resource is documented", () => {
+  const all = Object.entries(schema.resources).flatMap(([token, { inputProperties, properties }]) =>
+    Object.entries({ ...properties, ...inputProperties }).map(([key, { description }]) => [`${token}.${key}`, description]),
+  );
+  expect(all.filter(([, description]) => !description).map(([name]) => name)).toEqual([]);
+});
+
+test("no output has the name of an input: it would look like a change of it", () => {
+  const twice = resources.flatMap(({ type, inputs, outputs }) => Object.keys(outputs.shape).filter((key) => key in inputs.shape).map((key) => `${type}.${key}`));
+  expect(twice).toEqual([]);
+});
