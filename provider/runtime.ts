@@ -1,4 +1,4 @@
-import { appendFileSync } from "node:fs";
+import { appendFileSync, readFileSync } from "node:fs";
 import { isOverlayError } from "./errors";
 import { fleetOf } from "./host/fleet";
 import { Reconciler } from "./host/reconcile";
@@ -68,10 +68,22 @@ function trace(event: object): void {
   if (file) appendFileSync(file, `${JSON.stringify({ at: Date.now(), pid: process.pid, ...event })}\n`);
 }
 
-/** When the CLI is killed its provider lives on, and must not write to a host after the next up. */
+/**
+ * When the CLI is killed its provider lives on, and must not write to a host after the next up. Pulumi starts us through
+ * a shell script, so it is the parent's parent that counts; where that cannot be seen, the lease's fence has to do.
+ */
 function endWithParent(): void {
-  const parent = process.ppid;
-  setInterval(() => process.ppid !== parent && process.exit(1), 200).unref();
+  const [parent, starter] = [process.ppid, parentOf(process.ppid)];
+  const orphaned = (): boolean => process.ppid !== parent || parentOf(parent) !== starter;
+  setInterval(() => orphaned() && process.exit(1), 200).unref();
+}
+
+function parentOf(pid: number): string | undefined {
+  try {
+    return /\) \S (\d+) /.exec(readFileSync(`/proc/${pid}/stat`, "utf8"))?.[1];
+  } catch {
+    return undefined;
+  }
 }
 
 /** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */

@@ -12,8 +12,8 @@ export interface Shape {
 
 /** Part of every owner key, in this form in both faces. */
 const CORE_TYPE = "overlay:index:";
-const DYNAMIC_MODULE = "dynamic/overlay";
-const DYNAMIC_TYPE = `pulumi-nodejs:${DYNAMIC_MODULE}:`;
+const DYNAMIC_MODULE = "overlay";
+const DYNAMIC_TYPE = `pulumi-nodejs:dynamic/${DYNAMIC_MODULE}:`;
 
 /**
  * The provider's text is stored in state with every resource. It is a few constant lines that load today's code, so

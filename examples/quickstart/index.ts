@@ -16,4 +16,5 @@ const subnets = Object.entries(runners).map(
 );
 
 export const range = network.cidr;
-export const gateways = pulumi.all(subnets.map((s) => pulumi.interpolate`${s.runnerName}: ${s.gateway} in ${s.subnet}`));
+export const hub = network.hubIp;
+export const machines = subnets.map(({ runnerName, subnet, gateway, firstIp }) => ({ runnerName, subnet, gateway, firstIp }));

@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import type { Config } from "node-ssh";
 import { OverlayError } from "../errors";
 import { nameOf, userOf } from "./address";
-import { expandHome } from "./host-key";
+import { expandHome } from "./home";
 import type { Connection } from "./types";
 
 /** What ssh2 logs in with, and the names of the methods for messages: never what is in them. */

@@ -38,7 +38,6 @@ export interface Dial {
 export async function dial(request: Dial): Promise<Link> {
   const start = Date.now();
   const stream = await (request.jump ? openThrough(request, request.jump) : openDirect(request));
-  addAbortSignal(request.ended, stream);
   return login(request, stream, Math.max(1, request.limit - (Date.now() - start)));
 }
 
@@ -62,9 +61,9 @@ function openDirect({ connection, limit, ended }: Dial): Promise<Duplex> {
   });
 }
 
-async function openThrough({ connection, limit }: Dial, jump: Link): Promise<Duplex> {
+async function openThrough({ connection, limit, ended }: Dial, jump: Link): Promise<Duplex> {
   try {
-    return await jump.forward(connection.host, portOf(connection), limit);
+    return addAbortSignal(ended, await jump.forward(connection.host, portOf(connection), limit));
   } catch (error) {
     const { message, refusal } = error as NotOpened;
     if (refusal !== FORBIDDEN) throw new DialFailed(`dial${way(connection)}`, message);

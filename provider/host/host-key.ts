@@ -1,8 +1,8 @@
 import { readFile } from "node:fs/promises";
-import { homedir } from "node:os";
 import type { ServerHostKeyAlgorithm } from "ssh2";
 import { OverlayError } from "../errors";
 import { nameOf, portOf } from "./address";
+import { expandHome } from "./home";
 import {
   entriesFor,
   fingerprint,
@@ -32,8 +32,6 @@ const ALGORITHMS: ServerHostKeyAlgorithm[] = [
   "ssh-rsa",
 ];
 
-export const expandHome = (path: string): string => path.replace(/^~(?=\/|$)/, homedir());
-
 /** Decides on host keys: the connection's own `hostKey`, else the known_hosts files, else the user's policy. */
 export class HostKeys {
   readonly #files: string[];
@@ -46,8 +44,7 @@ export class HostKeys {
   }
 
   async expect(connection: Connection): Promise<ExpectedKey> {
-    const given = connection.hostKey === undefined ? undefined : givenKeys(connection);
-    const known = given ?? [...this.#accepted, ...(await readAll(this.#files))];
+    const known = connection.hostKey ? givenKeys(connection, connection.hostKey) : await this.#readAll();
     return {
       algorithms: preferred(entriesFor(known, knownHostName(connection.host, portOf(connection)))),
       refuse: (key) => this.#refuse(connection, known, key),
@@ -60,17 +57,25 @@ export class HostKeys {
     if (verdict === "changed") return changed(connection, known, key);
     if (verdict === "revoked") return revoked(connection, key);
     if (!this.#acceptUnknown) return unknown(connection, this.#files, key);
-    const entry = { hosts: knownHostName(connection.host, portOf(connection)), type: keyType(key), revoked: false };
-    this.#accepted.push({ ...entry, key: key.toString("base64") });
-    known.push(this.#accepted.at(-1)!);
+    const hosts = knownHostName(connection.host, portOf(connection));
+    const entry = { hosts, type: keyType(key), key: key.toString("base64"), revoked: false };
+    this.#accepted.push(entry);
+    // The server shows its key again whenever the session keys are renewed.
+    known.push(entry);
     return undefined;
+  }
+
+  /** As in OpenSSH all files count. They are read for every dial: the program that makes a host may add its key meanwhile. */
+  async #readAll(): Promise<KnownHost[]> {
+    const texts = await Promise.all(this.#files.map(readKnownHosts));
+    return [...this.#accepted, ...texts.flatMap(parseKnownHosts)];
   }
 }
 
 /** `ssh-ed25519 AAAA…`, alone or in a line of known_hosts or authorized_keys; several lines: any of them will do. */
-function givenKeys(connection: Connection): KnownHost[] {
+function givenKeys(connection: Connection, text: string): KnownHost[] {
   const hosts = knownHostName(connection.host, portOf(connection));
-  const pairs = [...(connection.hostKey ?? "").matchAll(/((?:ssh|ecdsa)-[\w@.-]+)\s+(AAAA[\w+/]+=*)/g)];
+  const pairs = [...text.matchAll(/((?:ssh|ecdsa)-[\w@.-]+)\s+(AAAA[\w+/]+=*)/g)];
   if (pairs.length > 0) return pairs.map(([, type, key]) => ({ hosts, type: type!, key: key!, revoked: false }));
   throw new OverlayError(
     "SSH_HOST_KEY",
@@ -78,9 +83,6 @@ function givenKeys(connection: Connection): KnownHost[] {
     `Give it as \`ssh-ed25519 AAAA…\`: ${keyscan(connection)} prints it.`,
   );
 }
-
-const readAll = async (files: string[]): Promise<KnownHost[]> =>
-  (await Promise.all(files.map(readKnownHosts))).flatMap(parseKnownHosts);
 
 async function readKnownHosts(path: string): Promise<string> {
   try {
@@ -115,13 +117,12 @@ function changed(connection: Connection, known: KnownHost[], key: Buffer): Overl
   const name = knownHostName(connection.host, portOf(connection));
   const before = entriesFor(known, name).filter((entry) => !entry.revoked);
   const list = before.map(({ type, key }) => `${type} ${fingerprint(Buffer.from(key, "base64"))}`).join(", ");
-  const source = connection.hostKey === undefined ? "known_hosts" : "hostKey";
   return new OverlayError(
     "SSH_HOST_KEY",
-    `The key of ${nameOf(connection)} has changed: it shows ${shown(key)}, but ${source} has ${list}.`,
-    connection.hostKey === undefined
-      ? `Someone may be listening in. If the machine was made anew, drop the old key with \`ssh-keygen -R '${name}'\` and add the new one.`
-      : "Someone may be listening in. If the machine was made anew, give its new key as hostKey.",
+    `The key of ${nameOf(connection)} has changed: it shows ${shown(key)}, but ${connection.hostKey ? "hostKey" : "known_hosts"} has ${list}.`,
+    `Someone may be listening in. If the machine was made anew, ${
+      connection.hostKey ? "give its new key as hostKey." : `run \`ssh-keygen -R '${name}'\` and add the new key.`
+    }`,
   );
 }
 

@@ -1,9 +1,13 @@
 import type { Duplex } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { ClientCallback, ClientChannel, Client as Ssh } from "ssh2";
 import { Gate } from "./gate";
 
-/** sshd allows ten sessions on one connection unless MaxSessions says otherwise; two are left for those that just close. */
-const SESSIONS = 8;
+/** sshd allows ten sessions on one connection, and counts one that we closed until it has looked around: five and five. */
+const SESSIONS = 5;
+
+/** The first pause before a host that refused a session is asked again. */
+const PAUSE = 20;
 
 /** At most this many handshakes at a time go through a jump host, or MaxStartups behind it drops some. */
 const HANDSHAKES = 8;
@@ -41,15 +45,8 @@ export class Link {
   }
 
   /** A channel that runs `command`, for the time of `use`. `limit` milliseconds are for opening it. */
-  async session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
-    const open = () => this.#open((done) => this.ssh.exec(command, done), limit);
-    for (;;) {
-      const done = await this.#sessions.pass(async () => {
-        const channel = await open().catch((error) => this.#unlessCrowded(error));
-        return channel && { result: await use(channel) };
-      });
-      if (done) return done.result;
-    }
+  session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
+    return this.#sessions.pass(async () => use(await this.#openSession(command, limit)));
   }
 
   /** A stream to a port that this host can reach. */
@@ -66,10 +63,17 @@ export class Link {
     clearTimeout(limit);
   }
 
-  /** A host that refuses a session beside others has a low MaxSessions: it gets fewer at a time, and this one its turn. */
-  #unlessCrowded(error: unknown): undefined {
-    const crowded = error instanceof NotOpened && error.refusal !== undefined && this.#sessions.narrow();
-    if (!crowded) throw error;
+  /** A host that refuses may have a low MaxSessions: it is asked again, for others of ours may be about to end. */
+  async #openSession(command: string, limit: number): Promise<ClientChannel> {
+    const until = Date.now() + limit;
+    for (let pause = PAUSE; ; pause *= 2) {
+      try {
+        return await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
+      } catch (error) {
+        if (!(error instanceof NotOpened && error.refusal !== undefined) || Date.now() + pause > until) throw error;
+        await sleep(pause);
+      }
+    }
   }
 
   #open(ask: (done: ClientCallback) => void, limit: number): Promise<ClientChannel> {

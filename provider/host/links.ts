@@ -46,8 +46,7 @@ export class Links {
       return { connection: first, link: await this.#share(first) };
     } catch (error) {
       unlessRefused(error);
-      // Asking twice with the same key would only bring the host closer to locking us out.
-      for (const connection of fallbacks.filter((other) => !sameConnection(other, first))) {
+      for (const connection of distinct(first, fallbacks)) {
         const link = await this.#share(connection).catch(unlessRefused);
         if (link) return { connection, link };
       }
@@ -75,7 +74,7 @@ export class Links {
   }
 
   async #sameServer(link: Link, connection: Connection): Promise<Link> {
-    if (connection.hostKey === undefined) return link;
+    if (!connection.hostKey) return link;
     const refused = (await this.#hostKeys.expect(connection)).refuse(link.hostKey);
     if (refused) throw refused;
     return link;
@@ -115,6 +114,10 @@ export class Links {
     return jump ? jump.handshakes.pass(turn) : turn();
   }
 }
+
+/** Asking twice with the same key would only bring the host closer to locking us out. */
+const distinct = (first: Connection, fallbacks: Connection[]): Connection[] =>
+  fallbacks.filter((way, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, way)));
 
 function unlessRefused(error: unknown): undefined {
   if (!isOverlayError(error, "SSH_AUTH")) throw error;

@@ -44,14 +44,15 @@ const LOCKED = [
 // The trap on TERM is for timeout: dash runs no EXIT trap on a signal.
 const HOLD = [
   `m=$1; trap "rm -f ${HOLDER}" EXIT; trap "exit 143" TERM;`,
-  `{ echo "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}; ${READY} sh; exit`,
+  `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}; ${READY} sh; exit`,
 ].join(" ");
 
 export function rootCommand({ mark, sudo, limit, lock }: RootShell): string {
   const shell = lock
     ? [LOCKED, "overlay", mark, whole(limit), whole(lock.wait), printable(lock.holder), HOLD]
     : [FREE, "overlay", mark, whole(limit)];
-  return [...(sudo ? ["sudo", "-n"] : []), "sh", "-c", ...shell].map(quoted).join(" ");
+  const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
+  return asRoot + ["sh", "-c", ...shell].map(quoted).join(" ");
 }
 
 /** One script, as the root shell gets it. */
@@ -60,6 +61,7 @@ export const scriptCommand = (mark: string, script: string): string =>
 
 const whole = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)));
 
-const printable = (text: string): string => text.replace(/[^\x20-\x7e]|\\/g, "?").slice(0, 500);
+// csh would expand `!`, and fish `\\`, even within quotes.
+const printable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g, "?").slice(0, 500);
 
 const quoted = (word: string): string => (/^[\w-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);

@@ -13,7 +13,7 @@ export interface Place {
 }
 
 /** timeout's own exit code, and that of a shell which it had to kill. */
-const TIMED_OUT = [124, 137, 143];
+const TIMED_OUT = [124, 137];
 
 export function timedOut({ name }: Place, doing: string, seconds: number): OverlayError {
   return new OverlayError(

@@ -13,6 +13,7 @@ const GRACE = 2000;
 export class Conversation implements Shell {
   readonly #out: Frames;
   readonly #err: Frames;
+  readonly #closed: Promise<void>;
   readonly #gone: Promise<void>;
   readonly #stopped: Promise<never>;
   #stop!: (why: OverlayError) => void;
@@ -29,14 +30,15 @@ export class Conversation implements Shell {
     this.#out = new Frames(channel, mark);
     this.#err = new Frames(channel.stderr, mark);
     channel.on("error", () => {});
-    this.#gone = new Promise((resolve) => {
+    this.#closed = new Promise((resolve) => channel.once("close", () => resolve()));
+    const exited = new Promise<void>((resolve) => {
       channel.once("exit", (code: number | null, signal?: NodeJS.Signals) => {
         this.#exit = code ?? 128 + (signal ? constants.signals[signal] : 0);
         resolve();
       });
-      // A connection that broke brings no exit code; and a background child may keep the channel open long after one.
-      channel.once("close", () => resolve());
     });
+    // A connection that breaks brings no exit code, and a background child keeps the channel open long after one.
+    this.#gone = Promise.race([exited, this.#closed]);
     this.#stopped = new Promise((_, reject) => {
       this.#stop = reject;
     });
@@ -62,27 +64,35 @@ export class Conversation implements Shell {
     return { code: Number(out.word), stdout: out.text, stderr: err.text };
   }
 
+  /**
+   * One script and no other. It goes out, and the input ends, before the shell has said that it is there: that saves two
+   * round trips.
+   */
+  async once(script: string): Promise<Result> {
+    const begun = this.begin(this.place.operationTimeout);
+    const answer = this.run(script);
+    this.channel.end();
+    // Whatever is wrong with the shell shows in both; how it began says it better.
+    answer.catch(() => {});
+    await begun;
+    return answer;
+  }
+
   /** `work`, but not for longer than the shell lives: work that hangs must not hold up who waits for its lock. */
   during<T>(work: Promise<T>): Promise<T> {
     return Promise.race([work, this.#stopped]);
   }
 
-  /** Ends the shell's input, and waits until it is gone and its lock is free. */
+  /**
+   * Ends the shell's input, and waits until it is gone and its lock is free; then until the host has closed the channel too,
+   * for until then it counts as a session.
+   */
   async end(): Promise<void> {
     clearTimeout(this.#timer);
     this.channel.end();
-    await this.#leave();
+    if (!this.#why) await soon(this.#gone);
     this.channel.close();
-  }
-
-  async #leave(): Promise<void> {
-    if (this.#why || this.place.lost()) return;
-    let limit: NodeJS.Timeout | undefined;
-    const grace = new Promise<void>((resolve) => {
-      limit = setTimeout(resolve, GRACE);
-    });
-    await Promise.race([this.#gone, grace]);
-    clearTimeout(limit);
+    await soon(this.#closed);
   }
 
   #allow(seconds: number): void {
@@ -101,9 +111,19 @@ export class Conversation implements Shell {
 
   /** Why the streams ended where an answer was due: we gave up, or the connection broke, or the shell itself ended. */
   async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
-    await this.#leave();
+    if (!this.#why) await soon(this.#gone);
     return this.#why ?? otherwise(this.place, this.#doing, this.#exit, err.text);
   }
+}
+
+/** `event`, or the end of our grace. */
+async function soon(event: Promise<void>): Promise<void> {
+  let limit: NodeJS.Timeout | undefined;
+  const grace = new Promise<void>((resolve) => {
+    limit = setTimeout(resolve, GRACE);
+  });
+  await Promise.race([event, grace]);
+  clearTimeout(limit);
 }
 
 const firstLine = (script: string): string => (script.trim().split("\n")[0] ?? "").slice(0, 60);

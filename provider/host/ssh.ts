@@ -1,15 +1,8 @@
 import { nameOf, routeOf } from "./address";
 import { Gate } from "./gate";
-import { SshHost } from "./host";
+import { type HostStats, SshHost } from "./host";
 import { Links, type Ways } from "./links";
 import type { Connection, Host, HostSettings, Hosts } from "./types";
-
-/** How often a host was talked to; what a benchmark counts. */
-export interface HostStats {
-  connections: number;
-  execs: number;
-  conversations: number;
-}
 
 export interface SshHosts extends Hosts {
   /** `fallbacks` are tried in order when the host refuses the credentials, and for no other reason: keys get rotated. */
@@ -32,10 +25,11 @@ export function openHosts(settings: HostSettings, options: SshOptions = {}): Ssh
   return {
     async connect(connection, fallbacks = []) {
       const ways: Ways = [connection, ...fallbacks];
-      await links.get(ways);
-      const lock = locks.get(routeOf(connection)) ?? new Gate(1);
-      locks.set(routeOf(connection), lock);
-      return new SshHost(settings, links, ways, lock, statsOf(connection));
+      const { connection: way } = await links.get(ways);
+      const lock = locks.get(routeOf(way)) ?? new Gate(1);
+      locks.set(routeOf(way), lock);
+      // The way that worked comes first from now on: the host is not to see the refused key with every command.
+      return new SshHost(settings, links, [way, ...ways.filter((other) => other !== way)], lock, statsOf(way));
     },
     end: () => links.end(),
     stats: () => structuredClone(stats),

@@ -1,6 +1,6 @@
 import type { Draft } from "./draft";
 import { givesWay, lapse, sweep, vacate } from "./endings";
-import { common, covers, isBoundary, meetsAny, sizeOf, zonesOf } from "./extents";
+import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
 import { pick } from "./free";
 import { byTime, type Class, countsKey } from "./keys";
 import { leasesIn, log, sitting } from "./ledger";
@@ -76,8 +76,8 @@ function* stepAside(
   if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));
   if (givesWay(tx, holder) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
   const key = sharedAs(request);
-  if (key !== undefined && key === sharedAs(holder) && covers(holder.extents, [extent])) return;
-  if (own ? !firm : asking.leaves(holder)) return yield* oust(tx, asking, holder, "handed over");
+  if (key !== undefined && key === sharedAs(holder) && sameExtents(holder.extents, request.want!)) return;
+  if (asking.leaves(holder)) return yield* oust(tx, asking, holder, "handed over");
   if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, request.owner, 1n))) {
     return yield* oust(tx, asking, holder, "reclaimed");
   }
@@ -139,18 +139,17 @@ function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[]): Rule<[Class, Lease
 /** The first of its class, by time, that can go and whose going helps. */
 function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[]): Rule<Lease | undefined> {
   const goes = type === "h" ? isInactive.bind(undefined, tx, spec) : givesWay.bind(undefined, tx);
-  for (let span = byTime(spec.name, type); ; ) {
-    const rows = yield* tx.rows(span, 20);
-    for (const lease of yield* leasesIn(tx, spec.name, rows)) {
-      // Ordered by time: after the first that must stay, all must.
-      if (!goes(lease)) return undefined;
-      const used = lease.opens ? (yield* holdersIn(tx, lease.opens, 1)).length > 0 : false;
-      if (!used && common(zone, lease.extents).length > 0) return lease;
-    }
-    if (rows.length < 20) return undefined;
-    span = { ...span, from: `${rows.at(-1)![0]}\u0001` };
+  for (const lease of yield* leasesIn(tx, spec.name, yield* tx.range(byTime(spec.name, type), CANDIDATES))) {
+    // Ordered by time: after the first that must stay, all must.
+    if (!goes(lease)) return undefined;
+    const used = lease.opens ? (yield* holdersIn(tx, lease.opens, 1)).length > 0 : false;
+    if (!used && common(zone, lease.extents).length > 0) return lease;
   }
+  return undefined;
 }
+
+/** So many are looked at for one whose going helps. */
+const CANDIDATES = 1000;
 
 /** Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way. */
 export function* mustKeepQuota(tx: Draft, spec: PoolSpec): Rule<void> {

@@ -40,7 +40,11 @@ export class Draft {
   }
 
   *first<T>(span: Span<T>): Rule<T | undefined> {
-    return (yield* this.rows(span, 1))[0]?.[1];
+    return (yield* this.range(span, 1))[0];
+  }
+
+  *range<T>(span: Span<T>, limit: number): Rule<T[]> {
+    return (yield* this.rows(span, limit)).map(([, value]) => value);
   }
 
   /** All of a span, a page at a time. */

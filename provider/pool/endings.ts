@@ -46,7 +46,7 @@ export function* sweep(tx: Draft, pool: string, owner?: string): Rule<boolean> {
   if (counts?.soonest === undefined || tx.now <= counts.soonest) return false;
   let found = false;
   for (const type of ENDING) {
-    for (const lease of yield* leasesIn(tx, pool, yield* tx.rows(dueBy(pool, type, tx.now), BATCH))) {
+    for (const lease of yield* leasesIn(tx, pool, yield* tx.range(dueBy(pool, type, tx.now), BATCH))) {
       if (lease.owner === owner) continue;
       yield* lapse(tx, lease);
       found = true;
@@ -60,7 +60,7 @@ function* renewSoonest(tx: Draft, pool: string): Rule<void> {
   const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool)))!;
   const ends: number[] = [];
   for (const type of ENDING) {
-    const [lease] = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, type), 1));
+    const [lease] = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, type), 1));
     if (lease) ends.push(lease.expiresAt!);
   }
   tx.put(countsKey(pool), ends.length ? { ...counts, soonest: Math.min(...ends) } : counts);

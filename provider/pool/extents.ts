@@ -82,10 +82,18 @@ export interface Zones {
   onRequest: Extent[];
 }
 
+const zones = new WeakMap<PoolSpec, Zones>();
+
 export function zonesOf(spec: PoolSpec): Zones {
+  const known = zones.get(spec) ?? computedZones(spec);
+  zones.set(spec, known);
+  return known;
+}
+
+function computedZones(spec: PoolSpec): Zones {
   const usable = without(spec.extents, spec.reserved ?? []);
-  const onRequest = spec.staticOnly?.length ? common(usable, spec.staticOnly) : [];
-  return { automatic: onRequest.length ? without(usable, onRequest) : usable, onRequest };
+  const onRequest = common(usable, spec.staticOnly ?? []);
+  return { automatic: without(usable, onRequest), onRequest };
 }
 
 export function capacityOf(spec: PoolSpec): bigint {

@@ -3,12 +3,12 @@ import { merged, total } from "./extents";
 import { countsKey, derivedOf, leaseKey, leasesOf, names, poolKey, poolsFrom } from "./keys";
 import { fits } from "./openings";
 import { freeRows } from "./pools";
-import { type PoolRecord, seatCodec } from "./records";
-import { counted, noCounts, rowsOf } from "./rows";
+import type { PoolRecord } from "./records";
+import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Store } from "./store";
-import type { Finding, Lease } from "./types";
-import { listOf } from "./wording";
+import type { Finding, Lease, PoolSpec } from "./types";
+import { listOf, textOf } from "./wording";
 
 /**
  * The truth is the pools and the leases. Everything else must be exactly what follows from them: free and held extents
@@ -26,76 +26,82 @@ export function fsck(store: Store, terms: Terms, repair: boolean): Promise<Findi
   );
 }
 
-type Report = (pool: string, problem: string, repairable: boolean) => void;
+/** Notes a finding. Those that can be repaired are repaired in the draft at once. */
+type Report = (pool: string, problem: string, repairable?: boolean) => void;
+/** Rows that leases demand, and who demands them. */
+type Demanded = Map<string, { text: string; lease?: Lease }>;
 
-/** Writes what it would repair into the draft. */
 function* check(tx: Draft): Rule<Finding[]> {
   const findings: Finding[] = [];
-  const report: Report = (pool, problem, repairable) => findings.push({ pool, problem, repairable });
-  const nameRows = new Map<string, string>();
-  for (const pool of yield* tx.all(poolsFrom(""))) {
-    const leases = yield* tx.all(leasesOf(pool.spec.name));
-    const wanted = wantedRows(pool, leases, nameRows, report);
-    if (wanted) yield* compare(tx, pool.spec.name, derivedOf(pool.spec.name), wanted, report);
-    yield* checkCounts(tx, pool.spec.name, leases, report);
-    yield* checkOpener(tx, pool, report);
-    for (const lease of leases) yield* checkOpened(tx, lease, report);
-  }
-  yield* compare(tx, "", [names], nameRows, report);
+  const report: Report = (pool, problem, repairable = false) => findings.push({ pool, problem, repairable });
+  const demandedNames: Demanded = new Map();
+  for (const pool of yield* tx.all(poolsFrom(""))) yield* checkPool(tx, pool, demandedNames, report);
+  yield* compare(tx, "", [names], demandedNames, report);
   return findings;
 }
 
-/** undefined when leases contradict each other: then no row is better than another. */
-function wantedRows({ spec }: PoolRecord, leases: Lease[], nameRows: Map<string, string>, report: Report) {
-  const rows = freeRows(spec, leases);
-  let sound = true;
-  const put = (into: Map<string, string>, key: string, text: string, lease: Lease) => {
-    if ((into.get(key) ?? text) !== text) {
-      report(spec.name, `${key} is claimed by ${into.get(key)} and by ${lease.owner} (${lease.leaseId})`, false);
-      sound = false;
-    }
-    into.set(key, text);
-  };
+function* checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Rule<void> {
+  const { spec } = pool;
+  const leases = yield* tx.all(leasesOf(spec.name));
+  const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
+  const problems = [...overlaps(spec, leases), ...clashes, ...strays(spec, leases)];
+  for (const problem of problems) report(spec.name, problem);
+  // Where leases contradict each other no row is better than another.
+  if (problems.length === 0) {
+    yield* compare(tx, spec.name, derivedOf(spec.name), demanded, report);
+    yield* checkCounts(tx, spec.name, leases, report);
+  }
+  yield* checkOpener(tx, pool, report);
+  for (const lease of leases) yield* checkOpened(tx, lease, report);
+}
+
+const named = ({ owner, leaseId }: Lease): string => `${owner} (${leaseId})`;
+
+function overlaps(spec: PoolSpec, leases: Lease[]): string[] {
+  const held = leases.flatMap((lease) => lease.extents.map((extent) => ({ extent, lease })));
+  held.sort((a, b) => (a.extent.first < b.extent.first ? -1 : 1));
+  return held.slice(1).flatMap(({ extent, lease }, i) => {
+    const before = held[i]!;
+    const shared = sharedAs(lease) !== undefined && sharedAs(lease) === sharedAs(before.lease);
+    if (extent.first > before.extent.last || shared) return [];
+    return [`${textOf(spec.kind, extent)} is held by ${named(before.lease)} and by ${named(lease)}`];
+  });
+}
+
+const strays = (spec: PoolSpec, leases: Lease[]): string[] =>
+  leases
+    .filter((lease) => !fits(spec, lease))
+    .map((lease) => `${listOf(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
+
+/** All derived rows, and what two leases demand at once. */
+function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded): [Demanded, string[]] {
+  const rows: Demanded = new Map([...freeRows(spec, leases)].map(([key, text]) => [key, { text }]));
+  const clashes: string[] = [];
   for (const lease of leases) {
-    if (!fits(spec, lease))
-      report(spec.name, `${listOf(spec.kind, lease.extents)} of ${lease.owner} is outside the pool`, false);
+    const own = leaseKey(lease.pool, lease.uid).at;
     for (const [key, text] of rowsOf(lease)) {
-      if (key !== leaseKey(lease.pool, lease.uid).at)
-        put(key.startsWith(names.from) ? nameRows : rows, key, text, lease);
+      if (key === own) continue;
+      const into = key.startsWith(names.from) ? demandedNames : rows;
+      const other = into.get(key);
+      if (other?.lease && other.text !== text) clashes.push(`${key} belongs to ${named(other.lease)} and to ${named(lease)}`);
+      into.set(key, { text, lease });
     }
   }
-  return overlapping(spec.name, rows, report) || !sound ? undefined : rows;
+  return [rows, clashes];
 }
 
-function overlapping(pool: string, rows: Map<string, string>, report: Report): boolean {
-  const seats = [...rows].filter(([key]) => key.startsWith("a/")).map(([, text]) => seatCodec.decode(text));
-  seats.sort((a, b) => (a.extent.first < b.extent.first ? -1 : 1));
-  const clash = seats.find((seat, i) => i > 0 && seat.extent.first <= seats[i - 1]!.extent.last);
-  if (clash)
-    report(pool, `two leases hold ${clash.extent.first}: ${clash.uid ?? clash.sharedAs} and one before it`, false);
-  return clash !== undefined;
-}
-
-function* compare(
-  tx: Draft,
-  pool: string,
-  spans: (typeof names)[],
-  wanted: Map<string, string>,
-  report: Report,
-): Rule<void> {
-  const missing = new Map(wanted);
+function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: Demanded, report: Report): Rule<void> {
+  const missing = new Map(demanded);
   for (const span of spans) {
     for (const [key, text] of yield* tx.rows(span, Number.MAX_SAFE_INTEGER)) {
-      if (missing.get(key) === text) {
-        missing.delete(key);
-        continue;
+      if (missing.get(key)?.text === text) missing.delete(key);
+      else if (!missing.has(key)) {
+        report(pool, `${key} should not be there`, true);
+        tx.writes.set(key, null);
       }
-      if (missing.has(key)) continue;
-      report(pool, `${key} should not be there`, true);
-      tx.writes.set(key, null);
     }
   }
-  for (const [key, text] of missing) {
+  for (const [key, { text }] of missing) {
     report(pool, `${key} is missing or wrong`, true);
     tx.writes.set(key, text);
   }
@@ -103,25 +109,23 @@ function* compare(
 
 function* checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report): Rule<void> {
   const has = (yield* tx.get(countsKey(pool))) ?? noCounts();
-  const held = leases.filter(({ state }) => state !== "resting").flatMap(({ extents }) => extents);
-  const wanted = {
-    ...leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts()),
-    held: total(merged(held)),
-  };
+  const live = leases.filter(({ state }) => state !== "resting").flatMap(({ extents }) => extents);
+  const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
+  demanded.held = total(merged(live));
   const text = ({ soonest: _, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);
-  const tooLate = (has.soonest ?? Infinity) > (wanted.soonest ?? Infinity);
-  if (text(has) === text(wanted) && !tooLate) return;
-  report(pool, `counts are ${text(has)} instead of ${text(wanted)}`, true);
-  tx.put(countsKey(pool), wanted);
+  const tooLate = (has.soonest ?? Infinity) > (demanded.soonest ?? Infinity);
+  if (text(has) === text(demanded) && !tooLate) return;
+  report(pool, `counts are ${text(has)} instead of ${text(demanded)}`, true);
+  tx.put(countsKey(pool), demanded);
 }
 
 function* checkOpener(tx: Draft, { spec, opener }: PoolRecord, report: Report): Rule<void> {
   const lease = opener && (yield* tx.get(leaseKey(opener.pool, opener.uid)));
-  if (opener && lease?.opens !== spec.name) report(spec.name, "the lease that opened it is gone", false);
+  if (opener && lease?.opens !== spec.name) report(spec.name, "the lease that opened it is gone");
 }
 
-function* checkOpened(tx: Draft, { pool, uid, owner, opens }: Lease, report: Report): Rule<void> {
-  if (opens === undefined) return;
-  const opened = yield* tx.get(poolKey(opens));
-  if (opened?.opener?.uid !== uid) report(pool, `${owner} opens ${opens}, which is not there or another's`, false);
+function* checkOpened(tx: Draft, lease: Lease, report: Report): Rule<void> {
+  if (lease.opens === undefined) return;
+  const opened = yield* tx.get(poolKey(lease.opens));
+  if (opened?.opener?.uid !== lease.uid) report(lease.pool, `${named(lease)} opens ${lease.opens}, which is not there`);
 }

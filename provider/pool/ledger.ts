@@ -1,4 +1,4 @@
-import { randomBytes } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
 import { total, without } from "./extents";
@@ -47,14 +47,14 @@ function replaceRows(tx: Draft, before: Lease | undefined, after: Lease | undefi
 export function* hasFellows(tx: Draft, lease: Lease): Rule<boolean> {
   const key = sharedAs(lease);
   if (key === undefined) return false;
-  const sharers = yield* tx.rows(sharersOf(lease.pool, key, lease.extents[0]!.last), 2);
-  return sharers.some(([, uid]) => uid !== lease.uid);
+  const sharers = yield* tx.range(sharersOf(lease.pool, key, lease.extents[0]!.last), 2);
+  return sharers.some((uid) => uid !== lease.uid);
 }
 
 /** The leases that index rows point to. */
-export function* leasesIn(tx: Draft, pool: string, rows: [string, string][]): Rule<Lease[]> {
+export function* leasesIn(tx: Draft, pool: string, uids: string[]): Rule<Lease[]> {
   const leases: Lease[] = [];
-  for (const [, uid] of rows) {
+  for (const uid of uids) {
     const lease = yield* tx.get(leaseKey(pool, uid));
     if (lease) leases.push(lease);
   }
@@ -62,7 +62,7 @@ export function* leasesIn(tx: Draft, pool: string, rows: [string, string][]): Ru
 }
 
 export function* leasesOfOwner(tx: Draft, pool: string, owner: string): Rule<Lease[]> {
-  return yield* leasesIn(tx, pool, yield* tx.rows(ownedBy(pool, owner), 100));
+  return yield* leasesIn(tx, pool, yield* tx.all(ownedBy(pool, owner)));
 }
 
 /** Everybody who sits on some part of an extent, expired or not. */
@@ -80,12 +80,11 @@ export function* sitting(tx: Draft, pool: string, { first, last }: Extent): Rule
 }
 
 function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Seat): Rule<Lease[]> {
-  const rows: [string, string][] =
-    uid === undefined ? yield* tx.rows(sharersOf(pool, sharedAs!, extent.last), 10_000) : [["", uid]];
-  return yield* leasesIn(tx, pool, rows);
+  const uids = uid === undefined ? yield* tx.all(sharersOf(pool, sharedAs!, extent.last)) : [uid];
+  return yield* leasesIn(tx, pool, uids);
 }
 
 export function log(tx: Draft, what: Event["what"], { pool, owner, uid, leaseId, extents, by }: Lease): void {
   const event: Event = { at: tx.now, what, pool, owner, uid, leaseId, extents, ...(by !== undefined && { by }) };
-  tx.put(eventKey(pool, tx.now, randomBytes(6).toString("hex")), event);
+  tx.put(eventKey(pool, tx.now, randomUUID()), event);
 }

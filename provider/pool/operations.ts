@@ -1,10 +1,10 @@
-import { randomBytes } from "node:crypto";
+import { randomUUID } from "node:crypto";
 import { type Asking, type Choice, choose, mustKeepQuota } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { covers, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
 import { leaseKey } from "./keys";
-import { leasesOfOwner, log, record } from "./ledger";
+import { leasesOfOwner, log, record, specOf } from "./ledger";
 import { takeNames } from "./names";
 import { mayOpen, open } from "./openings";
 import { poolFor, shut, vanish } from "./pools";
@@ -12,16 +12,21 @@ import type { PoolRecord } from "./records";
 import { isFirm, isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import type { Changes, Event, Extent, Lease, PoolSpec, Request } from "./types";
-import { fenced, leaseOver } from "./wording";
+import type { Changes, Details, Event, Extent, Lease, PoolSpec, Request } from "./types";
+import { fenced, leaseOver, opensForever } from "./wording";
 
 /** What can be asked of the pool: each a rule that either throws or comes to a whole new state. */
 
 export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
-  const pool = yield* poolFor(tx, asking.request.pool, false);
-  const own = yield* ownLease(tx, pool.spec, asking.request);
-  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, asking.request, own);
-  return yield* grant(tx, pool, asking, own);
+  const { opens: _, ...request } = asking.request;
+  const pool = yield* poolFor(tx, request.pool, false);
+  const own = yield* ownLease(tx, pool.spec, request);
+  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
+  const grown = own ? undefined : yield* outgrown(tx, request);
+  if (!grown) return yield* grant(tx, pool, asking, own);
+  // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
+  tx.onlyImagined = true;
+  return yield* grant(tx, pool, { ...asking, request }, grown);
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
@@ -77,39 +82,56 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   const { request, firm } = asking;
   yield* sweep(tx, request.pool, request.owner);
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
-  const lease = yield* dressed(tx, newLease(tx, asking, extents, own), request.names, request.opens);
+  const lease = newLease(tx, asking, extents, own);
+  const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
   // Read again: to find it a seat, its own past lease may have been cleared away.
-  yield* record(tx, own && (yield* tx.get(leaseKey(own.pool, own.uid))), lease);
-  if (lease.opens)
-    yield* open(tx, lease, request.opens!, firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity));
+  const before = own && (yield* tx.get(leaseKey(own.pool, own.uid)));
+  const after = yield* enter(tx, before, lease, request, ends);
   yield* mustKeepQuota(tx, spec);
-  return warnings.length ? { ...lease, warnings } : lease;
+  return warnings.length ? { ...after, warnings } : after;
 }
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
-  if (!own || !answers(own, asking.request)) return yield* choose(tx, spec, asking, own);
-  yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
+  const keeps = own && answers(own, asking.request);
+  if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
+  if (!keeps) return yield* choose(tx, spec, asking, own);
   yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid);
   return { extents: own.extents, warnings: [] };
 }
 
-/** The lease with the names that it can have, and the pool that it can open. */
-function* dressed(tx: Draft, lease: Lease, names?: string[], opens?: PoolSpec): Rule<Lease> {
+/** Puts a lease in the place of an older version of it, with the names that it can have and the pool that it can open. */
+function* enter(
+  tx: Draft,
+  before: Lease | undefined,
+  lease: Lease,
+  { names, opens }: Pick<Details, "names" | "opens">,
+  ends?: number,
+): Rule<Lease> {
   const after = { ...lease };
   if (names) after.names = yield* takeNames(tx, { ...lease, names });
-  if (opens && (yield* mayOpen(tx, lease, opens.name))) after.opens = opens.name;
+  const spec = opens ?? (lease.opens === undefined ? undefined : yield* specOf(tx, lease.opens));
+  if (spec) {
+    if (isFirm(lease) && lease.expiresAt !== undefined) throw opensForever(lease, spec);
+    if (lease.opens !== undefined && lease.opens !== spec.name) yield* vanish(tx, lease.opens);
+    delete after.opens;
+    if (yield* mayOpen(tx, lease, spec.name)) after.opens = spec.name;
+  }
+  yield* record(tx, before, after);
+  if (spec && after.opens) yield* open(tx, after, spec, ends);
   return after;
 }
 
-const newId = (bytes: number): string => randomBytes(bytes).toString("hex");
+/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
+const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
 /** A lease id begins with the uid, which is where the lease is found. */
 const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
 
 function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
-  const usedBy = request.usedBy ?? (own && isFirm(own) ? own.usedBy : undefined);
-  const uid = own?.uid ?? newId(8);
-  const state = !firm ? "offered" : usedBy === undefined ? "reserved" : "used";
+  const wasUsed = own?.state === "used";
+  const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
+  const uid = own?.uid ?? newId();
+  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   return given<Lease>({
     pool,
@@ -118,7 +140,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     extents,
     state,
     uid,
-    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId(8)}`,
+    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId()}`,
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: tx.now,
     lastSeen: tx.now,
@@ -153,16 +175,12 @@ function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
 
 export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes): Rule<Lease> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
-  const { spec } = yield* poolFor(tx, pool, false);
-  const { names, opens } = changes;
+  const spec = yield* specOf(tx, pool);
   const changed = amended(tx, lease, changes);
-  yield* mayChangeKey(tx, spec, lease, sharedAs(changed));
-  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
+  yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
-  if (opens && lease.opens && lease.opens !== opens.name) yield* vanish(tx, lease.opens);
-  const after = yield* dressed(tx, changed, names, opens);
-  yield* record(tx, lease, after);
-  if (after.opens && opens) yield* open(tx, after, opens, isFirm(after) ? undefined : after.expiresAt);
+  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
+  const after = yield* enter(tx, lease, changed, changes, isFirm(lease) ? undefined : lease.expiresAt);
   log(tx, eventOf(lease, after), after);
   yield* mustKeepQuota(tx, spec);
   return after;

@@ -24,7 +24,7 @@ const IMAGINED_TTL = 24 * 3600;
 export class LivePool implements Pool {
   readonly #queue: Queue;
   /** What owners have asked for in this process. Never stored: a preview that is not merged must not move anything. */
-  readonly #intents = new Map<string, Extent[]>();
+  readonly #intents = new Map<string, { want: Extent[]; done: boolean }>();
   /** Offers that may not be written, as rows over the store: each sees those before it. */
   #imagined = new Sorted<string | null>();
   #imagining: Promise<unknown> = Promise.resolve();
@@ -62,7 +62,9 @@ export class LivePool implements Pool {
       };
       try {
         const asking = this.#ask(request, { firm: true, planned: true, leaves });
-        return await this.#queue.add(request.pool, (tx) => claim(tx, asking));
+        const lease = await this.#queue.add(request.pool, (tx) => claim(tx, asking));
+        this.#intents.set(intentKey(request), { want: lease.extents, done: true });
+        return lease;
       } catch (error) {
         // The neighbour may be about to ask for another value, or to release this one.
         if (!metNeighbour || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
@@ -121,18 +123,21 @@ export class LivePool implements Pool {
   }
 
   #ask(request: Request, terms: Omit<Asking, "request">): Asking {
-    if (request.want) this.#intents.set(intentKey(request.pool, request.owner), request.want);
+    if (request.want) this.#intents.set(intentKey(request), { want: request.want, done: false });
     return { request, ...terms };
   }
 
   /** In check, a neighbour's value is not refused: its own turn may come later, and it may ask for another one. */
   #mayLeave(request: Request, holder: Lease): boolean {
-    const asked = this.#intents.get(intentKey(holder.pool, holder.owner));
-    return sameStack(holder.owner, request.owner) && !asked?.some((extent) => meetsAny(holder.extents, extent));
+    const intent = this.#intents.get(intentKey(holder));
+    const stays = intent && !intent.done && intent.want.some((extent) => meetsAny(holder.extents, extent));
+    return !stays && sameStack(holder.owner, request.owner);
   }
 
   #isLeaving(request: Request, holder: Lease): boolean {
-    return this.#intents.has(intentKey(holder.pool, holder.owner)) && this.#mayLeave(request, holder);
+    const intent = this.#intents.get(intentKey(holder));
+    const leaves = intent && !intent.want.some((extent) => meetsAny(holder.extents, extent));
+    return leaves === true && sameStack(holder.owner, request.owner);
   }
 
   /** An offer that is remembered here instead of in the store. One at a time, so that each sees those before it. */
@@ -163,7 +168,7 @@ export class LivePool implements Pool {
   }
 }
 
-const intentKey = (pool: string, owner: string): string => JSON.stringify([pool, owner]);
+const intentKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);
 
 /** An owner is a scope and a URN, `urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type. */
 function sameStack(a: string, b: string): boolean {

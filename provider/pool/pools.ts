@@ -54,8 +54,8 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
 
 /** The firm leases in a pool, longest unseen first. */
 export function* holdersIn(tx: Draft, pool: string, limit: number): Rule<Lease[]> {
-  const held = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, "h"), limit));
-  const ending = yield* leasesIn(tx, pool, yield* tx.rows(byTime(pool, "t"), limit));
+  const held = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, "h"), limit));
+  const ending = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, "t"), limit));
   return [...held, ...ending.filter((lease) => isLive(lease, tx.now))].slice(0, limit);
 }
 

@@ -53,6 +53,20 @@ const json = <T extends object>(pack: (value: T) => object, unpack: (raw: never)
   },
 });
 
+/** Every operation reads its pool, which hardly ever changes: the same text gives the same object. */
+function remembering<T extends object>({ encode, decode }: Codec<T>): Codec<T> {
+  const known = new Map<string, T>();
+  return {
+    encode,
+    decode: (text) => {
+      const value = known.get(text) ?? decode(text);
+      if (known.size > 1000) known.clear();
+      known.set(text, value);
+      return value;
+    },
+  };
+}
+
 const packSpec = ({ extents, reserved, staticOnly, ...spec }: PoolSpec) => ({
   ...spec,
   extents: extents.map(extentText),
@@ -78,9 +92,11 @@ const extentList = <T extends { extents: Extent[] }>(): Codec<T> =>
 
 export const leaseCodec = extentList<Lease>();
 export const eventCodec = extentList<Event>();
-export const poolCodec = json<PoolRecord>(
-  ({ spec }) => ({ spec: packSpec(spec) }),
-  ({ spec }: { spec: ReturnType<typeof packSpec> }) => ({ spec: unpackSpec(spec) }),
+export const poolCodec = remembering(
+  json<PoolRecord>(
+    ({ spec }) => ({ spec: packSpec(spec) }),
+    ({ spec }: { spec: ReturnType<typeof packSpec> }) => ({ spec: unpackSpec(spec) }),
+  ),
 );
 export const seatCodec = json<Seat>(
   ({ extent }) => ({ extent: extentText(extent) }),

@@ -1,7 +1,7 @@
 import type { Draft } from "./draft";
 import { givesWay, lapse, vacate } from "./endings";
 import { leaseKey, portKey, sharersOf } from "./keys";
-import { hasFellows, leasesIn } from "./ledger";
+import { leasesIn } from "./ledger";
 import { isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Extent, Lease, PoolSpec, Port, Request } from "./types";
@@ -13,7 +13,7 @@ import { portConflict, sharingConflict } from "./wording";
 export function* placeOfKey(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[] | undefined> {
   const key = sharedAs(request);
   if (key === undefined) return undefined;
-  const sharers = yield* leasesIn(tx, spec.name, yield* tx.rows(sharersOf(spec.name, key), 10_000));
+  const sharers = yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, key)));
   const places = new Map(sharers.filter((lease) => !isOver(lease, tx.now)).map((l) => [l.extents[0]!.last, l.extents]));
   for (const extents of places.values()) {
     if (!(yield* firstConflict(tx, spec, extents, request.ports ?? []))) return extents;
@@ -59,10 +59,14 @@ export function* takePorts(tx: Draft, spec: PoolSpec, extents: Extent[], ports: 
   }
 }
 
-/** The sole user of a value may change its key in place; others must leave first. */
+/** The sole user of a value may change its key, or its values, in place; others must leave first. */
 export function* mayChangeKey(tx: Draft, spec: PoolSpec, lease: Lease, key: string | undefined): Rule<void> {
-  if (key === sharedAs(lease) || !(yield* hasFellows(tx, lease))) return;
-  const rows = yield* tx.rows(sharersOf(spec.name, sharedAs(lease)!, lease.extents[0]!.last), 2);
-  const [fellow] = (yield* leasesIn(tx, spec.name, rows)).filter(({ uid }) => uid !== lease.uid);
-  throw sharingConflict(spec, lease.extents[0]!, key, fellow!);
+  const old = sharedAs(lease);
+  if (old === undefined || old === key) return;
+  const [extent] = lease.extents as [Extent];
+  for (const fellow of yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, old, extent.last)))) {
+    if (fellow.uid === lease.uid) continue;
+    if (!isOver(fellow, tx.now)) throw sharingConflict(spec, extent, key, fellow);
+    yield* lapse(tx, fellow);
+  }
 }

@@ -22,7 +22,7 @@ const newest = (leases: Lease[]): Lease | undefined =>
   leases.sort((a, b) => Number(isFirm(b)) - Number(isFirm(a)) || b.createdAt - a.createdAt)[0];
 
 export function* spec(tx: Draft, pool: string): Rule<PoolSpec | undefined> {
-  return (yield* poolOf(tx, pool))?.spec;
+  return structuredClone((yield* poolOf(tx, pool))?.spec);
 }
 
 /** In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. */
@@ -44,7 +44,7 @@ export function* leases(tx: Draft, pool: string, { after = -1n, limit = Infinity
 
 export function* pools(tx: Draft, prefix: string): Rule<PoolSpec[]> {
   const records = yield* tx.all(poolsFrom(prefix));
-  return records.filter(({ until }) => until === undefined || tx.now <= until).map((record) => record.spec);
+  return records.filter(({ until }) => until === undefined || tx.now <= until).map(({ spec }) => structuredClone(spec));
 }
 
 export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
@@ -52,7 +52,7 @@ export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
   if (!record) return undefined;
   let counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   for (const type of ["o", "r", "t"] as const) {
-    const over = yield* leasesIn(tx, pool, yield* tx.rows(dueBy(pool, type, tx.now), Number.MAX_SAFE_INTEGER));
+    const over = yield* leasesIn(tx, pool, yield* tx.all(dueBy(pool, type, tx.now)));
     for (const lease of over)
       counts = counted(
         counts,
@@ -66,5 +66,5 @@ export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
 }
 
 export function* history(tx: Draft, pool: string, { after = -1, limit = 1000 } = {}): Rule<Event[]> {
-  return (yield* tx.rows(eventsFrom(pool, after + 1), limit)).map(([, event]) => event);
+  return yield* tx.range(eventsFrom(pool, after + 1), limit);
 }

@@ -117,6 +117,13 @@ export const leaseOver = (lease: Lease): OverlayError =>
     "Run up again: it asks for a new one.",
   );
 
+export const opensForever = (lease: Lease, { name }: PoolSpec): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${lease.owner} opens pool ${name} and has a ttl: the pool would vanish with all that is in it.`,
+    "Leave out the ttl.",
+  );
+
 export const portConflict = (spec: PoolSpec, extent: Extent, { protocol, port }: Port, holder: Lease): OverlayError =>
   new OverlayError(
     "PORT_CONFLICT",

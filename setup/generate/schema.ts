@@ -80,7 +80,11 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
     inputProperties: mapValues(inputs, (property, key) => inputProperty(def, key, property)),
     requiredInputs: requiredOf(def.inputs, "input").filter((key) => !optional.has(key)),
     properties: mapValues(outputs, (property, key) => outputProperty(def, key, property)),
-    required: [...requiredOf(def.inputs, "output"), ...requiredOf(def.computed, "output"), ...Object.keys(COMMON_OUTPUTS.shape)],
+    required: [
+      ...requiredOf(def.inputs, "output"),
+      ...requiredOf(def.computed, "output"),
+      ...Object.keys(COMMON_OUTPUTS.shape),
+    ],
     aliases: [{ type: `pulumi-nodejs:dynamic/overlay:${def.type}` }],
   };
 }
@@ -88,7 +92,9 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
 function inputProperty(def: Definition, key: string, property: Property): Property {
   const reference: Reference | undefined = def.references?.[key];
   return {
-    ...(reference ? { oneOf: [{ type: "string" }, { $ref: property.$ref! }], description: property.description! } : property),
+    ...(reference
+      ? { oneOf: [{ type: "string" }, { $ref: property.$ref! }], description: property.description! }
+      : property),
     ...(def.secrets.includes(key) && { secret: true }),
     ...(replaces(def, key) && { willReplaceOnChanges: true }),
   };

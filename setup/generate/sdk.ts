@@ -6,8 +6,13 @@ import { type Property, packageSchema, type ResourceSchema } from "./schema";
 export function sdkSource(): string {
   const schema = packageSchema();
   const types = Object.entries(schema.types).map(([token, type]) =>
-    block(`export interface ${nameOf(token)}Args`, Object.entries(type.properties).map(([key, property]) =>
-      field(key, property, type.required.includes(key), (text) => `pulumi.Input<${text}>`))));
+    block(
+      `export interface ${nameOf(token)}Args`,
+      Object.entries(type.properties).map(([key, property]) =>
+        field(key, property, type.required.includes(key), (text) => `pulumi.Input<${text}>`),
+      ),
+    ),
+  );
   const classes = resources.map((def) => resourceSource(def, schema.resources[`overlay:index:${def.type}`]!));
   return `${[HEADER, ...types, ...classes].join("\n\n")}\n`;
 }
@@ -18,9 +23,12 @@ import { OverlayResource, type Shape } from "./dynamic";`;
 
 function resourceSource(def: Definition, schema: ResourceSchema): string {
   const inputs = Object.entries(schema.inputProperties).map(([key, property]) =>
-    field(key, property, schema.requiredInputs.includes(key), (text) => inputType(def, key, text)));
+    field(key, property, schema.requiredInputs.includes(key), (text) => inputType(def, key, text)),
+  );
   const outputs = Object.entries(schema.properties).map(([key, property]) => {
-    const known = schema.required.includes(key) || key in schema.properties && !(key in def.inputs.shape) && !isOptional(def, key);
+    const known =
+      schema.required.includes(key) ||
+      (key in schema.properties && !(key in def.inputs.shape) && !isOptional(def, key));
     return `${doc(property.description)}  declare readonly ${key}: pulumi.Output<${outputType(property)}${known ? "" : " | undefined"}>;`;
   });
   return [

@@ -33,13 +33,3 @@ test("work that fails gives its place back", async () => {
   await expect(gate.pass(() => Promise.reject(new Error("no")))).rejects.toThrow("no");
   expect(await gate.pass(async () => "next")).toBe("next");
 });
-
-test("narrowed, it lets in one less than were running, but always one", async () => {
-  const gate = new Gate(8);
-  const first = Array.from({ length: 4 }, () => gate.pass(() => sleep(5)));
-  expect(gate.narrow()).toBe(true);
-  const { seen, work } = watch(gate);
-  await Promise.all([...first, ...Array.from({ length: 9 }, work)]);
-  expect(Math.max(...seen)).toBe(3);
-  expect(await gate.pass(async () => gate.narrow())).toBe(false);
-});

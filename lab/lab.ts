@@ -1,0 +1,198 @@
+/**
+ * A lab: a hub, N runners and a controller on one switch, all on this machine, each host with a network stack, a disk,
+ * processes and an OpenSSH server of its own. Nothing is faked; only the kernel is shared.
+ *
+ *   underlay    the switch and the disks             (underlay.sh: net, mount)
+ *   controller  where pulumi, stores and tests run   (controller.sh: net, mount; the machine's files)
+ *   hub, r1 …   the hosts                            (host.sh: net, mount, pid, uts, ipc)
+ *
+ * Each part lives in namespaces that one process holds, so that ending the process removes the part without a trace.
+ */
+import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { type ContainerOptions, containerScript } from "./container";
+import { hostsOf, type LabHost, startAll, startHost, stopHost, wipeDisk } from "./parts";
+import * as plan from "./plan";
+import { type Identity, listens, type Result, type RunOptions, run } from "./process";
+import * as records from "./record";
+
+export type { ContainerOptions } from "./container";
+export type { LabHost } from "./parts";
+export type { Result } from "./process";
+
+export interface LabOptions {
+  runners: number;
+  /** Labs of different names do not see each other. Default: a name of this process. */
+  name?: string;
+  /** Leave the lab standing when this process ends. */
+  keep?: boolean;
+}
+
+let made = 0;
+
+export class Lab {
+  readonly name: string;
+  readonly folder: string;
+  readonly hosts: LabHost[];
+  readonly underlay = plan.underlay;
+  /** The controller's own address on the underlay. */
+  readonly controllerAddress = plan.controllerPlan.address;
+  /** Private key that opens every host, for `root` and `ops`. */
+  readonly privateKeyPath: string;
+  readonly knownHosts: string;
+  /** `ssh -F` this, in the controller. */
+  readonly sshConfig: string;
+
+  /** Makes a lab; what a killed run left behind is removed first. */
+  static async up(options: LabOptions): Promise<Lab> {
+    refuseWithoutRoot();
+    const { runners, name = `run-${process.pid}-${++made}`, keep = false } = options;
+    if (!Number.isInteger(runners) || runners < 0 || runners > plan.maxRunners)
+      throw new Error(`A lab has 0 to ${plan.maxRunners} runners, not ${runners}.`);
+    if (!/^[a-z0-9][a-z0-9-]{0,30}$/.test(name))
+      throw new Error(`A lab's name is 1 to 31 of a-z, 0-9 and "-", not "${name}".`);
+    for (const record of records.list()) if (records.isLeftOver(record)) await records.remove(record);
+
+    const record: records.LabRecord = { name, runners, ipv6: existsSync("/proc/sys/net/ipv6"), boot: records.bootId() };
+    if (!keep) record.owner = records.self();
+    if (!records.create(record)) throw new Error(taken(name));
+    try {
+      await startAll(record);
+      return new Lab(record);
+    } catch (error) {
+      await records.remove(record);
+      throw error;
+    }
+  }
+
+  /** A lab that is already there, made by whomever. */
+  static open(name: string): Lab {
+    refuseWithoutRoot();
+    const record = records.read(name);
+    if (record === undefined) throw new Error(`There is no lab "${name}". \`npm run lab -- up 3\` makes one.`);
+    if (records.isLeftOver(record))
+      throw new Error(
+        `Lab "${name}" was left by a run that is gone. \`npm run lab -- down --name ${name}\` removes it.`,
+      );
+    return new Lab(record);
+  }
+
+  private constructor(private readonly record: records.LabRecord) {
+    this.name = record.name;
+    this.folder = records.folderOf(record.name);
+    this.privateKeyPath = join(this.folder, "keys", "id");
+    this.knownHosts = join(this.folder, "known_hosts");
+    this.sshConfig = join(this.folder, "ssh_config");
+    this.hosts = hostsOf(record);
+  }
+
+  get privateKey(): string {
+    return readFileSync(this.privateKeyPath, "utf8");
+  }
+
+  host(name: string): LabHost {
+    const host = this.hosts.find((host) => host.name === name);
+    if (host === undefined) throw new Error(`Lab "${this.name}" has no host "${name}", only ${names(this.hosts)}.`);
+    return host;
+  }
+
+  async down(): Promise<void> {
+    await records.remove(this.record);
+  }
+
+  /** Cuts a host's power. It comes back with `start`, at the same address and with the same key. */
+  async stop(host: string): Promise<void> {
+    await stopHost(this.record, this.host(host));
+  }
+
+  /** `late`: seconds until its sshd answers. */
+  async start(host: string, options: { late?: number } = {}): Promise<void> {
+    if (this.state(host) !== "down") return;
+    await stopHost(this.record, this.host(host)); // whatever a host that died by itself has left
+    await startHost(this.record, this.host(host), options.late);
+  }
+
+  /** A machine new from the start, at the same address and with the same host key. */
+  async rebuild(host: string, options: { late?: number } = {}): Promise<void> {
+    await this.stop(host);
+    await wipeDisk(this.record, this.host(host));
+    await this.start(host, options);
+  }
+
+  state(host: string): "up" | "sshd does not listen" | "down" {
+    const holder = records.holder(this.name, this.host(host).name);
+    if (holder === undefined) return "down";
+    return listens(holder.pid, 22) ? "up" : "sshd does not listen";
+  }
+
+  /**
+   * A workload on a host: the network namespace `name` with an interface on one of the host's bridges, made with the host's
+   * own tools. `lab.exec(host, "ip netns exec NAME …")` runs something in it; it goes with the host.
+   */
+  async container(host: string, name: string, options: ContainerOptions): Promise<void> {
+    const { code, stderr } = await this.exec(host, containerScript(name, options));
+    if (code !== 0) throw new Error(`container ${name} on ${host}: ${stderr.trim()}`);
+  }
+
+  /** A shell command on a host, past SSH: what a test sees does not depend on what it tests. */
+  async exec(host: string, script: string, options: { input?: string } = {}): Promise<Result> {
+    return run(this.hostCommand(host, ["sh", "-c", script]), options);
+  }
+
+  /** A command in the controller, to its end. With `stdio: "inherit"` it is seen while it runs, and not captured. */
+  async controller(command: string, args: readonly string[] = [], options: RunOptions = {}): Promise<Result> {
+    return run(this.controllerCommand([command, ...args], options.cwd), options);
+  }
+
+  /** A command in the controller that goes on. The child is the command itself: a signal to it is a signal to the command. */
+  spawnInController(command: string, args: readonly string[] = [], options: SpawnOptions = {}): ChildProcess {
+    const [enter, ...rest] = this.controllerCommand([command, ...args], options.cwd);
+    return spawn(enter!, rest, options);
+  }
+
+  /** argv that runs a command on a host, as root after a login. */
+  hostCommand(host: string, command: readonly string[]): string[] {
+    const { pid } = this.holder(this.host(host).name);
+    const namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"];
+    const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    const environment = ["HOME=/root", "LANG=C.UTF-8", `PATH=${path}`, `TERM=${process.env.TERM ?? "dumb"}`];
+    return [
+      "nsenter",
+      `--target=${pid}`,
+      ...namespaces,
+      "--",
+      "env",
+      "-i",
+      "--chdir=/root",
+      ...environment,
+      ...command,
+    ];
+  }
+
+  /** argv that runs a command in the controller, in this process's environment and folder or another. */
+  controllerCommand(command: readonly string[], folder: SpawnOptions["cwd"] = process.cwd()): string[] {
+    const { pid } = this.holder("controller");
+    // Entering a mount namespace leads to its root folder, hence env.
+    return ["nsenter", `--target=${pid}`, "--mount", "--net", "--", "env", `--chdir=${folder}`, ...command];
+  }
+
+  private holder(part: string): Identity {
+    const holder = records.holder(this.name, part);
+    if (holder === undefined) throw new Error(`${part} of lab "${this.name}" is down.`);
+    return holder;
+  }
+}
+
+function refuseWithoutRoot(): void {
+  if (process.platform !== "linux" || process.getuid?.() !== 0)
+    throw new Error("A lab is made of namespaces of the Linux kernel: it needs Linux, and root.");
+}
+
+function taken(name: string): string {
+  const owner = records.read(name)?.owner;
+  const by = owner === undefined ? "It was made to stay" : `Process ${owner.pid} uses it`;
+  return `There is a lab "${name}" already. ${by}; \`npm run lab -- down --name ${name}\` removes it.`;
+}
+
+const names = (hosts: plan.HostPlan[]) => hosts.map((host) => host.name).join(", ");

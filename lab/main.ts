@@ -1,0 +1,89 @@
+/** `npm run lab -- …`: the lab from a terminal. */
+import { spawn } from "node:child_process";
+import { Command } from "commander";
+import { Lab } from "./lab";
+import { isLeftOver, list, read, remove } from "./record";
+
+const program = new Command("lab")
+  .description("Linux hosts on this machine, for trying things out")
+  .showHelpAfterError();
+const command = (text: string) => program.command(text).option("--name <name>", "which lab", "lab");
+
+command("up")
+  .description("a hub and so many runners, until `down`")
+  .argument("[runners]", "", Number, 3)
+  .action(async (runners: number, { name }: { name: string }) => {
+    const there = read(name);
+    if (there !== undefined && !isLeftOver(there) && there.runners !== runners)
+      throw new Error(`Lab "${name}" is up with ${there.runners} runners. \`npm run lab -- down\` first.`);
+    const lab =
+      there !== undefined && !isLeftOver(there) ? Lab.open(name) : await Lab.up({ runners, name, keep: true });
+    show(lab);
+  });
+
+command("down")
+  .description("removes the lab")
+  .action(async ({ name }: { name: string }) => {
+    const record = read(name);
+    if (record !== undefined) await remove(record);
+    console.log(record === undefined ? `There is no lab "${name}".` : `Lab "${name}" is gone.`);
+  });
+
+command("status")
+  .description("its hosts, and how to look around; the names of other labs")
+  .action(({ name }: { name: string }) => {
+    const others = list().filter((record) => record.name !== name);
+    if (read(name) !== undefined) show(Lab.open(name));
+    else console.log(`There is no lab "${name}".`);
+    for (const other of others)
+      console.log(`Also here: ${other.name}${isLeftOver(other) ? " (left by a run that is gone)" : ""}`);
+  });
+
+command("exec")
+  .description("a command on a host, or in the controller; without one, a shell")
+  .argument("<host>")
+  .argument("[command...]")
+  .usage("[options] <host> -- [command...]")
+  .action(async (host: string, words: string[], { name }: { name: string }) => {
+    const lab = Lab.open(name);
+    const argv = words.length > 0 ? words : ["bash"];
+    process.exitCode = await interact(
+      host === "controller" ? lab.controllerCommand(argv) : lab.hostCommand(host, argv),
+    );
+  });
+
+for (const [verb, does] of [
+  ["stop", "cuts a host's power"],
+  ["start", "brings it back"],
+  ["rebuild", "makes it a new machine, at the same address and with the same host key"],
+] as const)
+  command(verb)
+    .description(does)
+    .argument("<host>")
+    .action(async (host: string, { name }: { name: string }) => Lab.open(name)[verb](host));
+
+function show(lab: Lab): void {
+  const name = lab.name === "lab" ? "" : ` --name ${lab.name}`;
+  console.log(`Lab "${lab.name}": ${lab.hosts.length} hosts on ${lab.underlay.cidr}`);
+  for (const host of lab.hosts)
+    console.log(`  ${host.name.padEnd(6)} ${host.address.padEnd(14)} ${lab.state(host.name)}`);
+  console.log(`To look around:
+  npm run lab -- exec${name} hub -- ip route             a command on a host
+  npm run lab -- exec${name} controller                  a shell where pulumi would run; there:
+    ssh -F ${lab.sshConfig} hub
+  npm run lab -- down${name}                             the end of it`);
+}
+
+function interact([command, ...args]: string[]): Promise<number> {
+  process.on("SIGINT", () => {}); // the command's to deal with: the terminal sends it to both
+  const child = spawn(command!, args, { stdio: "inherit" });
+  return new Promise((resolve, reject) => {
+    child.once("error", reject);
+    child.once("close", (code) => resolve(code ?? 255));
+  });
+}
+
+program.parseAsync().catch((error: Error) => {
+  console.error(error.message);
+  process.exitCode = 1;
+});

@@ -1,0 +1,89 @@
+/**
+ * provider/ and sdk/ → dist/: CommonJS with types, and for `import` a thin ES module over it, so that a program that is
+ * loaded both ways still has one instance of everything. Does nothing when dist/ is newer than its sources.
+ */
+import { spawnSync } from "node:child_process";
+import {
+  chmodSync,
+  existsSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { root } from "./tools.mjs";
+
+const dist = join(root, "dist");
+const stamp = join(dist, ".built");
+const sources = ["provider", "sdk", "tsconfig.json", "package.json", "setup/build.mjs", "setup/tsconfig.build.json"];
+const require = createRequire(import.meta.url);
+
+export const isBuilt = () =>
+  existsSync(stamp) && statSync(stamp).mtimeMs >= newestChange(sources.map((path) => join(root, path)));
+
+/** Builds beside dist/ and swaps at the end: a program that runs meanwhile finds the old one or the new one. */
+export function build() {
+  const started = new Date();
+  const draft = join(root, "node_modules", `.dist-${process.pid}`);
+  const old = `${draft}-old`;
+  try {
+    compile(draft);
+    writeModule(join(draft, "sdk"));
+    makeExecutable(draft);
+    writeFileSync(join(draft, ".built"), "");
+    utimesSync(join(draft, ".built"), started, started); // what changes meanwhile is newer
+    if (existsSync(dist)) renameSync(dist, old);
+    renameSync(draft, dist);
+  } finally {
+    for (const folder of [draft, old]) rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** @param {string} outDir */
+function compile(outDir) {
+  const tsc = require.resolve("typescript/bin/tsc");
+  const args = [tsc, "-p", join(root, "setup", "tsconfig.build.json"), "--outDir", outDir];
+  const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" });
+  if (status !== 0) throw new Error("tsc found errors.");
+}
+
+/** index.mjs names what index.js exports; its values are those of index.js. @param {string} folder */
+function writeModule(folder) {
+  const entry = join(folder, "index.js");
+  const names = Object.keys(require(entry)).filter((name) => name !== "default");
+  const lines = ['import module from "./index.js";', `export const { ${names.join(", ")} } = module;`, ""];
+  writeFileSync(join(folder, "index.mjs"), lines.join("\n"));
+  writeFileSync(join(folder, "index.d.mts"), 'export * from "./index.js";\n');
+}
+
+/** @param {string} folder */
+function makeExecutable(folder) {
+  const { bin } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  for (const path of Object.values(bin)) {
+    const file = join(folder, String(path).replace(/^\.\/dist\//, ""));
+    const text = readFileSync(file, "utf8");
+    if (!text.startsWith("#!")) writeFileSync(file, `#!/usr/bin/env node\n${text}`);
+    chmodSync(file, 0o755);
+  }
+}
+
+/** Folders count, too: theirs is the time of the last file that came or went. @param {string[]} paths @returns {number} */
+function newestChange(paths) {
+  const times = paths.filter(existsSync).map((path) => {
+    const stat = statSync(path);
+    const inside = stat.isDirectory() ? newestChange(readdirSync(path).map((name) => join(path, name))) : 0;
+    return Math.max(stat.mtimeMs, inside);
+  });
+  return Math.max(0, ...times);
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) {
+  if (isBuilt()) console.log("dist/ is up to date.");
+  else build();
+}

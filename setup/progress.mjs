@@ -1,0 +1,69 @@
+/** What set-up says: one line for each thing it does and why, and a sign of life while that takes long. */
+import { spawn } from "node:child_process";
+
+/** @param {string} line */
+export const say = (line) => console.log(line);
+
+/** A failure whose message says it all: what is missing, and what still works. */
+export class SetupError extends Error {}
+
+/**
+ * Shows "  label: 12 s, detail" until it is done: in place on a terminal, else a line every 15 seconds.
+ * @template T @param {string} label @param {(detail: (text: string) => void) => Promise<T>} work @returns {Promise<T>}
+ */
+export async function during(label, work) {
+  const started = Date.now();
+  const tty = process.stdout.isTTY;
+  let detail = "";
+  const line = () => `  ${label}: ${Math.round((Date.now() - started) / 1000)} s${detail && `, ${detail}`}`;
+  const show = () =>
+    process.stdout.write(tty ? `\r\x1b[K${line().slice(0, (process.stdout.columns ?? 80) - 1)}` : `${line()}\n`);
+  const timer = setInterval(show, tty ? 500 : 15_000);
+  try {
+    const result = await work((text) => {
+      detail = text;
+    });
+    detail = "done";
+    return result;
+  } catch (error) {
+    detail = "failed";
+    throw error;
+  } finally {
+    clearInterval(timer);
+    show();
+    if (tty) process.stdout.write("\n");
+  }
+}
+
+/**
+ * Runs a command to its end; its output is handed on line by line, and is in the error if it fails.
+ * @param {string} command @param {string[]} args
+ * @param {{ cwd?: string, env?: NodeJS.ProcessEnv, onLine?: (line: string) => void }} [options]
+ * @returns {Promise<string>} its stdout
+ */
+export function run(command, args, { onLine = () => {}, ...options } = {}) {
+  const child = spawn(command, args, { ...options, stdio: ["ignore", "pipe", "pipe"] });
+  let [stdout, all, rest] = ["", "", ""];
+  child.stdout.setEncoding("utf8").on("data", (text) => {
+    stdout += text;
+  });
+  for (const stream of [child.stdout, child.stderr])
+    stream.setEncoding("utf8").on("data", (text) => {
+      all += text;
+      const lines = (rest + text).split("\n");
+      rest = lines.pop() ?? "";
+      lines.forEach(onLine);
+    });
+  return new Promise((resolve, reject) => {
+    child.once("error", reject);
+    child.once("close", (code) => {
+      if (code === 0) resolve(stdout);
+      else
+        reject(
+          new Error(
+            `${command} ${args[0]} ended with exit code ${code}:\n${all.trim().split("\n").slice(-25).join("\n")}`,
+          ),
+        );
+    });
+  });
+}

@@ -1,0 +1,16 @@
+/** Types of tools.mjs; a pattern, so that CommonJS TypeScript may import it like any other file (tsx and vitest do load it). */
+declare module "*/setup/tools.mjs" {
+  /** The repository's folder. */
+  export const root: string;
+  export const pulumiVersion: string;
+  export const pulumiTools: string[];
+  export function cacheFolder(): string;
+  export function pulumiCacheFolder(): string;
+  export function folderOnPath(command: string): string | undefined;
+  /** The folder with the Pulumi CLI; undefined before set-up has run. */
+  export function pulumiBinDir(): string | undefined;
+  /** Why this machine can have no lab; empty if it can. */
+  export function missingForLab(): string[];
+  /** This process's environment, with the Pulumi CLI on PATH. */
+  export function pulumiEnv(): NodeJS.ProcessEnv;
+}

@@ -1,0 +1,59 @@
+/** Where the tools are that set-up provides: for the demo, the tests and the benchmarks. */
+import { accessSync, constants, existsSync } from "node:fs";
+import { homedir } from "node:os";
+import { delimiter, join } from "node:path";
+
+export const root = join(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "..");
+
+/** The release that is downloaded or built where none is on PATH. Any 3.x on PATH will do. */
+export const pulumiVersion = "3.232.0";
+
+export const pulumiTools = ["pulumi", "pulumi-language-nodejs"];
+
+/** Outside the repository: clones and work trees share it. */
+export function cacheFolder() {
+  return join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "pulumi-overlay");
+}
+
+export function pulumiCacheFolder() {
+  return join(cacheFolder(), `pulumi-${pulumiVersion}`);
+}
+
+/** @param {string} command @returns {string | undefined} the folder on PATH that has it */
+export function folderOnPath(command) {
+  return (process.env.PATH ?? "")
+    .split(delimiter)
+    .find((folder) => folder !== "" && isExecutable(join(folder, command)));
+}
+
+/** @returns {string | undefined} the folder with the Pulumi CLI; undefined before set-up has run */
+export function pulumiBinDir() {
+  const onPath = pulumiTools.map(folderOnPath);
+  if (onPath.every((folder) => folder !== undefined)) return onPath[0];
+  return existsSync(pulumiCacheFolder()) ? pulumiCacheFolder() : undefined;
+}
+
+/** @returns {NodeJS.ProcessEnv} this process's environment, with the Pulumi CLI on PATH */
+export function pulumiEnv() {
+  const folder = pulumiBinDir();
+  if (folder === undefined) throw new Error("There is no Pulumi CLI yet: `node setup/setup.mjs --for start` gets it.");
+  return { ...process.env, PATH: `${folder}${delimiter}${process.env.PATH ?? ""}` };
+}
+
+/** What a lab needs of the machine before anything can be installed. @returns {string[]} reasons why there can be none */
+export function missingForLab() {
+  const reasons = [];
+  if (process.platform !== "linux") reasons.push("this is not Linux");
+  else if (process.getuid?.() !== 0) reasons.push("this is not root");
+  return reasons;
+}
+
+/** @param {string} file */
+function isExecutable(file) {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,20 @@
+import { describe } from "vitest";
+import { leaseContract } from "./leases";
+import { pickContract } from "./picks";
+import { poolContract } from "./pools";
+import { previewContract } from "./previews";
+import { sharingContract } from "./sharing";
+import { storeContract } from "./store";
+import { timeContract } from "./time";
+import type { Engine } from "./world";
+
+/** Everything that must hold on every engine; each engine's test calls this one function. */
+export function contract(engine: Engine): void {
+  describe("store", () => storeContract(engine));
+  describe("leases", () => leaseContract(engine));
+  describe("picks", () => pickContract(engine));
+  describe("time", () => timeContract(engine));
+  describe("pools", () => poolContract(engine));
+  describe("sharing", () => sharingContract(engine));
+  describe("previews", () => previewContract(engine));
+}

@@ -1,0 +1,160 @@
+import { expect, test } from "vitest";
+import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
+
+/** Offers and claims: who gets what, and keeps it. */
+export function leaseContract(engine: Engine): void {
+  test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const offers = [await pool.offer(by("a")), await pool.offer(by("b")), await another().offer(by("a"))];
+    expect(offers.map(firstOf)).toEqual([1n, 2n, 1n]);
+    const claimed = await another().claim(wants("b", "2"));
+    expect(claimed).toMatchObject({ state: "reserved", extents: extents("2"), uid: offers[1]!.uid });
+    expect(firstOf(await pool.claim(by("b")))).toBe(2n);
+  });
+
+  test("every claim renews the lease id, keeps the uid, and fences the old id", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const first = await pool.claim(by("a"));
+    const second = await pool.claim(wants("a", "1"));
+    expect(second.leaseId).not.toBe(first.leaseId);
+    expect(second.uid).toBe(first.uid);
+    expect(await pool.release("pool/p", first.leaseId)).toBe(false);
+    await expect(pool.amend("pool/p", first.leaseId, { usedBy: "c" })).rejects.toMatchObject({ code: "LEASE_FENCED" });
+    expect(await pool.find("pool/p", { leaseId: first.leaseId })).toBeUndefined();
+    expect(await pool.find("pool/p", { leaseId: second.leaseId })).toEqual(second);
+    expect(await pool.release("pool/p", second.leaseId)).toBe(true);
+    expect(await pool.release("pool/p", second.leaseId)).toBe(false);
+  });
+
+  test("a lease carries all that its request said, and the store's time", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const details = {
+      tenant: { org: "o", project: "p" },
+      labels: { team: "red" },
+      data: { nested: [1, null, "x"] },
+      by: "ci, commit 1234",
+      names: ["user/x"],
+      ttl: 60,
+    };
+    const lease = await pool.claim(by("a", details));
+    const { ttl: _, ...kept } = details;
+    expect(await pool.find("pool/p", { value: firstOf(lease) })).toEqual({
+      ...kept,
+      pool: "pool/p",
+      owner: "a",
+      type: "IPReservation",
+      extents: extents("10.0.0.0"),
+      state: "reserved",
+      uid: lease.uid,
+      leaseId: lease.leaseId,
+      createdAt: START,
+      updatedAt: START,
+      lastSeen: START,
+      expiresAt: START + 60_000,
+    });
+  });
+
+  test("a preview changes nothing about a firm lease", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const firm = await pool.claim(by("a", { labels: { x: "1" }, names: ["runner/n/a"] }));
+    pass(10);
+    expect(await pool.offer(by("a", { labels: { x: "2" }, names: ["runner/n/b"] }))).toEqual(firm);
+    expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
+    expect(await pool.claim(by("b", { names: ["runner/n/b"] }))).toMatchObject({ names: ["runner/n/b"] });
+  });
+
+  test("a value that somebody else holds: refused in check, and a stale plan in create, each with the holder", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await pool.claim(wants("a", "10.0.0.5"));
+    await expect(pool.offer(wants("b", "10.0.0.5"))).rejects.toMatchObject({
+      message:
+        "IP_IN_USE: Address 10.0.0.5 of pool/p is reserved by a. Ask for another one, or release that one first.",
+    });
+    await expect(pool.claim(wants("b", "10.0.0.5"))).rejects.toMatchObject({
+      message:
+        "PLAN_STALE: Address 10.0.0.5 of pool/p is reserved by a now. Run up again: it will plan with what is free now.",
+    });
+  });
+
+  test("an owner holds two leases while it is replaced, and each is found by its value", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const old = await pool.claim(by("a", { names: ["runner/n/a"] }));
+    pass(1);
+    const next = await pool.claim(by("a", { names: ["runner/n/a"], want: extents("7") }));
+    expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n, 7n]);
+    expect(await pool.find("pool/p", { owner: "a" })).toEqual(next);
+    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ uid: old.uid, names: [] });
+    await pool.release("pool/p", old.leaseId);
+    expect((await pool.leases("pool/p")).map(({ state }) => state)).toEqual(["resting", "reserved"]);
+    await expect(pool.claim(by("b", { names: ["runner/n/a"] }))).rejects.toMatchObject({ code: "RUNNER_NAME_TAKEN" });
+  });
+
+  test("an unmerged preview of another value does not become what the owner has", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const firm = await pool.claim(by("a"));
+    pass(1);
+    expect(await pool.offer(wants("a", "5"))).toMatchObject({ state: "offered", extents: extents("5") });
+    expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
+    expect(firstOf(await pool.claim(by("a")))).toBe(1n);
+    expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n]);
+  });
+
+  test("a rename moves the lease to its new owner under the same id", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
+    const moved = await pool.amend("pool/p", lease.leaseId, { owner: "new" });
+    expect(moved).toEqual({ ...lease, owner: "new" });
+    expect(await pool.find("pool/p", { owner: "old" })).toBeUndefined();
+    expect(firstOf(await pool.claim(by("new", { names: ["runner/n/a"] })))).toBe(1n);
+    expect(firstOf(await pool.claim(by("old")))).toBe(2n);
+  });
+
+  test("history says who had what, and offers leave no trace in it", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await pool.offer(by("a"));
+    const lease = await pool.claim(by("a", { by: "commit 1" }));
+    pass(1);
+    await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
+    pass(1);
+    await pool.amend("pool/p", lease.leaseId, { owner: "b" });
+    pass(1);
+    await pool.release("pool/p", lease.leaseId);
+    const events = await pool.history("pool/p");
+    expect(events.map(({ at, what, owner, by }) => [at - START, what, owner, by])).toEqual([
+      [0, "claimed", "a", "commit 1"],
+      [1000, "used", "a", "commit 1"],
+      [2000, "renamed", "b", "commit 1"],
+      [3000, "released", "b", "commit 1"],
+    ]);
+    expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
+  });
+
+  test("leases are listed in the order of their values, page by page", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-99"), kind: "id" });
+    for (const value of ["40", "7", "99", "12"]) await pool.claim(wants(`owner of ${value}`, value));
+    expect((await pool.leases("pool/p")).map(firstOf)).toEqual([7n, 12n, 40n, 99n]);
+    expect((await pool.leases("pool/p", { after: 7n, limit: 2 })).map(firstOf)).toEqual([12n, 40n]);
+    expect(await pool.leases("pool/none")).toEqual([]);
+  });
+
+  test("what waits together is made together, and one member's error is its own", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-200"), kind: "id" });
+    const requests = Array.from({ length: 150 }, (_, i) => (i % 10 === 3 ? wants(`x${i}`, "500") : by(`o${i}`)));
+    const results = await Promise.allSettled(requests.map((request) => pool.claim(request)));
+    const values = results.flatMap((result) => (result.status === "fulfilled" ? [firstOf(result.value)] : []));
+    expect(new Set(values).size).toBe(135);
+    expect(results.filter(({ status }) => status === "rejected")).toHaveLength(15);
+    expect(await pool.fsck()).toEqual([]);
+  });
+}

@@ -1,0 +1,160 @@
+import { describe, expect, test } from "vitest";
+import { textOf } from "../../provider/pool/wording";
+import { by, type Engine, extent, extents, firstOf, opened, wants, world } from "./world";
+
+/** Which value is given where several are free, and what cannot be had. */
+export function pickContract(engine: Engine): void {
+  const lan = { extents: extents("10.0.0.0/29"), reserved: extents("10.0.0.0-10.0.0.1", "10.0.0.7") };
+  const address = (lease: { extents: { first: bigint; last: bigint }[] }) => textOf("address", lease.extents[0]!);
+
+  test("lowest gives the lowest, also between others", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, lan);
+    const leases = [];
+    for (const owner of ["a", "b", "c"]) leases.push(await pool.claim(by(owner)));
+    expect(leases.map(address)).toEqual(["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
+    await pool.release("pool/p", leases[1]!.leaseId);
+    expect(address(await pool.claim(by("d")))).toBe("10.0.0.3");
+  });
+
+  test("hashed gives an owner the same value in any order, and fills the pool to the last value", async () => {
+    const forward = (await world(engine)).pool;
+    const backward = (await world(engine)).pool;
+    const owners = Array.from({ length: 40 }, (_, i) => `owner ${i}`);
+    const ask = async (pool: typeof forward, order: string[]) => {
+      await opened(pool, { extents: extents("10.0.0.0/8"), allocation: "hashed" });
+      const found = new Map<string, string>();
+      for (const owner of order) found.set(owner, address(await pool.offer(by(owner))));
+      return owners.map((owner) => found.get(owner));
+    };
+    expect(await ask(forward, owners)).toEqual(await ask(backward, [...owners].reverse()));
+    const { pool } = await world(engine);
+    await opened(pool, { ...lan, allocation: "hashed" });
+    const all = await Promise.all(["a", "b", "c", "d", "e"].map((owner) => pool.claim(by(owner))));
+    expect(all.map(address).sort()).toEqual(["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
+    await expect(pool.claim(by("f"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+  });
+
+  test("random stays inside the pool, and a /64 is as good as a /24", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
+    const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
+    expect(new Set(leases.map(firstOf)).size).toBe(20);
+    for (const { extents } of leases) expect(textOf("address", extents[0]!)).toMatch(/^fd00:1::/);
+    expect(await pool.usage("pool/p")).toMatchObject({ capacity: 1n << 64n, held: 20n });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  describe.each([
+    { pool: { ...lan }, want: "10.0.0.9", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, want: "fd00::1", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, want: "10.0.0.6-10.0.0.8", code: "IP_OUTSIDE_POOL" },
+    { pool: { ...lan }, want: "10.0.0.1", code: "IP_RESERVED" },
+    { pool: { ...lan }, want: "10.0.0.6-10.0.0.7", code: "IP_RESERVED" },
+    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, want: "10.0.0.0", code: "IP_RESERVED" },
+    { pool: { extents: extents("10.0.0.0/24"), avoidBoundaryIps: true }, want: "10.0.0.255", code: "IP_RESERVED" },
+    { pool: { extents: extents("1-63"), kind: "id" as const }, want: "64", code: "INPUT_INVALID" },
+  ])("$want", ({ pool: spec, want, code }) => {
+    test(`is refused with ${code}`, async () => {
+      const { pool } = await world(engine);
+      await opened(pool, spec);
+      await expect(pool.offer(wants("a", want))).rejects.toMatchObject({ code });
+      await expect(pool.claim(wants("a", want))).rejects.toMatchObject({ code });
+    });
+  });
+
+  test.each([{ autoAssign: false }, { allocation: "external" as const }])(
+    "a pool with %o gives only what is asked for",
+    async (setting) => {
+      const { pool } = await world(engine);
+      await opened(pool, { ...lan, ...setting });
+      await expect(pool.offer(by("a"))).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
+      expect(address(await pool.claim(wants("a", "10.0.0.4")))).toBe("10.0.0.4");
+      expect(address(await pool.offer(by("a")))).toBe("10.0.0.4");
+    },
+  );
+
+  test("static values are given by name only, and again after their release", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { ...lan, staticOnly: extents("10.0.0.2-10.0.0.4") });
+    expect(address(await pool.claim(by("a")))).toBe("10.0.0.5");
+    const fixed = await pool.claim(wants("b", "10.0.0.3"));
+    expect(address(await pool.claim(by("c")))).toBe("10.0.0.6");
+    await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    await pool.release("pool/p", fixed.leaseId);
+    await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    expect(address(await pool.claim(wants("d", "10.0.0.3")))).toBe("10.0.0.3");
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test(".0 and .255 are avoided where asked, and a pool with nothing else left is full at once", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
+    const leases = [];
+    for (const owner of ["a", "b", "c", "d"]) leases.push(await pool.claim(by(owner)));
+    expect(leases.map(address)).toEqual(["10.0.0.253", "10.0.0.254", "10.0.1.1", "10.0.1.2"]);
+    await expect(pool.claim(by("e"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    for (const i of [1, 2, 0, 3]) await pool.release("pool/p", leases[i]!.leaseId);
+    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.usage("pool/p")).toMatchObject({ capacity: 4n, held: 0n });
+  });
+
+  test("blocks are aligned, do not overlap, and close up again when they are released", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.0/16"), reserved: extents("10.0.0.0") });
+    const blocks = [];
+    for (const [owner, size] of Object.entries({ a: 16n, b: 1n, c: 4n, d: 16n, e: 256n })) {
+      blocks.push(await pool.claim(by(owner, { size })));
+    }
+    expect(blocks.map(address)).toEqual(["10.0.0.16/28", "10.0.0.1", "10.0.0.4/30", "10.0.0.32/28", "10.0.1.0/24"]);
+    for (const { leaseId } of blocks) await pool.release("pool/p", leaseId);
+    expect(await pool.fsck()).toEqual([]);
+    expect(address(await pool.claim(by("f", { size: 1n << 15n })))).toBe("10.0.128.0/17");
+    await expect(pool.claim(by("g", { size: 1n << 15n }))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+  });
+
+  test("a pick stays within what is asked for, and dual stack takes one of each family", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
+    const v4 = extent("0.0.0.0/0");
+    const v6 = extent("fd00::/8");
+    const both = await pool.claim(by("a", { within: v4, also: [v6] }));
+    expect(both.extents).toEqual(extents("10.0.0.0", "fd00::"));
+    expect((await pool.claim(by("b", { within: v6 }))).extents).toEqual(extents("fd00::1"));
+    expect((await pool.claim(by("a", { within: v4, also: [v6] }))).uid).toBe(both.uid);
+    expect(await pool.find("pool/p", { value: extent("fd00::").first })).toMatchObject({ owner: "a" });
+    expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b"]);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("exhaustion names who was not seen for the longest time", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.2") });
+    await pool.claim(by("a"));
+    pass(60);
+    await pool.claim(by("b"));
+    await expect(pool.offer(by("c"))).rejects.toMatchObject({
+      message:
+        "POOL_EXHAUSTED: No address is free in pool/p (10.0.0.1-10.0.0.2). The longest unseen holders: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
+    });
+  });
+
+  test("quotas count offers and shared values once, and are met in preview", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
+    const port = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
+    await pool.offer(by("a", port(80)));
+    await pool.offer(by("b", port(81)));
+    const third = await pool.claim(by("c"));
+    await expect(pool.offer(by("d"))).rejects.toMatchObject({
+      message:
+        'POOL_QUOTA: Pool pool/p would have 4 leases on 3 values; its quota is {"maxIps":2,"maxReservations":3}. Release some, or raise the pool\'s quota.',
+    });
+    await expect(pool.offer(by("d", port(82)))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await pool.release("pool/p", third.leaseId);
+    expect(await pool.offer(by("d", port(82)))).toMatchObject({ owner: "d" });
+    pass(600);
+    expect(await pool.claim(by("e"))).toMatchObject({ owner: "e" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+}

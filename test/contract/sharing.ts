@@ -1,0 +1,112 @@
+import { expect, test } from "vitest";
+import type { Port, Request } from "../../provider/pool/types";
+import { by, type Engine, extents, opened, world } from "./world";
+
+/** One address for several leases. */
+export function sharingContract(engine: Engine): void {
+  const ports = (...texts: string[]): Port[] =>
+    texts.map((text) => ({ protocol: text.split("/")[0] as Port["protocol"], port: Number(text.split("/")[1]) }));
+  const shared = (owner: string, key: string, ...texts: string[]): Request =>
+    by(owner, { sharingKey: key, ports: ports(...texts) });
+
+  test("the same key and disjoint ports share one address, which is free when the last has gone", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const web = await pool.claim(shared("web", "k", "tcp/80", "tcp/443"));
+    const dns = await pool.claim(shared("dns", "k", "udp/80"));
+    expect([web.extents, dns.extents]).toEqual([extents("10.0.0.1"), extents("10.0.0.1")]);
+    expect(await pool.usage("pool/p")).toMatchObject({ held: 1n, reserved: 2 });
+    expect((await pool.leases("pool/p")).map(({ owner }) => owner).sort()).toEqual(["dns", "web"]);
+    await pool.release("pool/p", web.leaseId);
+    expect((await pool.claim(by("x"))).extents).toEqual(extents("10.0.0.2"));
+    expect((await pool.claim(shared("web", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
+    for (const owner of ["web", "dns"]) {
+      await pool.release("pool/p", (await pool.find("pool/p", { owner }))!.leaseId);
+    }
+    expect((await pool.claim(by("y"))).extents).toEqual(extents("10.0.0.1"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a port that is taken is a conflict in preview, with its holder", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await pool.claim(shared("web", "k", "tcp/80"));
+    await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
+      message:
+        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of pool/p belongs to web. Choose another port, or another sharing key.",
+    });
+    expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
+  });
+
+  test("a key belongs to its tenant", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const of = (org: string, owner: string) => ({ ...shared(owner, "k", "tcp/80"), tenant: { org, project: "p" } });
+    expect((await pool.claim(of("red", "a"))).extents).toEqual(extents("10.0.0.1"));
+    expect((await pool.claim(of("blue", "b"))).extents).toEqual(extents("10.0.0.2"));
+    await expect(
+      pool.claim({ ...of("blue", "c"), ports: ports("tcp/81"), want: extents("10.0.0.1") }),
+    ).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
+  });
+
+  test("an exclusive address cannot be joined, nor a shared one be had exclusively", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await pool.claim(by("alone", { want: extents("10.0.0.1") }));
+    await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.2") });
+    const join = { ...shared("x", "k", "tcp/81"), want: extents("10.0.0.1") };
+    await expect(pool.offer(join)).rejects.toMatchObject({ code: "IP_IN_USE" });
+    await expect(pool.offer(by("x", { want: extents("10.0.0.2") }))).rejects.toMatchObject({ code: "IP_IN_USE" });
+  });
+
+  test("the sole user of an address may change its key and ports in place, one of several may not", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const web = await pool.claim(shared("web", "k", "tcp/80"));
+    await pool.amend("pool/p", web.leaseId, { sharingKey: "l", ports: ports("tcp/81") });
+    expect((await pool.claim(shared("dns", "l", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
+    await expect(pool.amend("pool/p", web.leaseId, { sharingKey: null })).rejects.toMatchObject({
+      code: "SHARING_CONFLICT",
+    });
+    await expect(pool.amend("pool/p", web.leaseId, { ports: ports("tcp/80") })).rejects.toMatchObject({
+      code: "PORT_CONFLICT",
+    });
+    await pool.amend("pool/p", web.leaseId, { ports: ports("tcp/82") });
+    expect(await pool.claim(shared("more", "l", "tcp/81"))).toMatchObject({ extents: extents("10.0.0.1") });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("users of one key move to another address one after the other", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const old = [await pool.claim(shared("a", "k", "tcp/1")), await pool.claim(shared("b", "k", "tcp/2"))];
+    const move = (owner: string, port: string) => pool.claim({ ...shared(owner, "k", port), want: extents("10.0.0.5") });
+    await move("a", "tcp/1");
+    await move("b", "tcp/2");
+    for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(true);
+    expect((await pool.claim(shared("c", "k", "tcp/3"))).extents).toEqual(extents("10.0.0.5"));
+    expect((await pool.claim(by("d"))).extents).toEqual(extents("10.0.0.1"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("what only an expired lease used can be shared again", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await pool.claim({ ...shared("a", "k", "tcp/80"), ttl: 60 });
+    await pool.claim(shared("b", "k", "tcp/81"));
+    pass(61);
+    expect((await pool.claim(shared("c", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("node ports are a pool of ports", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("30000-30001"), kind: "port" });
+    await pool.claim(by("a", { want: extents("30000") }));
+    await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
+      message:
+        "PORT_CONFLICT: Port 30000 of pool/p is reserved by a. Ask for another one, or release that one first.",
+    });
+    expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));
+  });
+}

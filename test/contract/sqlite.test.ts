@@ -1,0 +1,13 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, describe } from "vitest";
+import { sqliteStore } from "../../provider/pool/stores/sqlite";
+import { contract } from "./contract";
+
+describe("sqlite", () => {
+  const folder = mkdtempSync(join(tmpdir(), "overlay-contract-"));
+  let files = 0;
+  afterAll(() => rmSync(folder, { recursive: true }));
+  contract({ name: "sqlite", open: (clock) => sqliteStore(join(folder, `${files++}`, "pool.db"), { clock }) });
+});

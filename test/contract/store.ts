@@ -1,0 +1,82 @@
+import { expect, test } from "vitest";
+import type { Rule } from "../../provider/pool/rule";
+import type { Row, Tx } from "../../provider/pool/store";
+import type { Engine } from "./world";
+
+/** What every engine must do, whatever is built on it. */
+export function storeContract(engine: Engine): void {
+  const open = () => engine.open(() => 1234);
+  const put = (key: string, value: string | null) =>
+    function* (tx: Tx): Rule<void> {
+      yield tx.write([[key, value]]);
+    };
+  const range = (from: string, to: string, limit: number) =>
+    function* (tx: Tx): Rule<Row[]> {
+      return (yield tx.range(from, to, limit)) as Row[];
+    };
+
+  test("ranges are ordered, begin at their start, end before their end, and keep their limit", async () => {
+    const store = await open();
+    for (const key of ["b", "a/2", "a/1", "a0", "a/10"]) await store.transact("", put(key, `<${key}>`));
+    expect(await store.read(range("a/", "a0", 10))).toEqual([
+      ["a/1", "<a/1>"],
+      ["a/10", "<a/10>"],
+      ["a/2", "<a/2>"],
+    ]);
+    expect(await store.read(range("a/10", "b", 2))).toEqual([
+      ["a/10", "<a/10>"],
+      ["a/2", "<a/2>"],
+    ]);
+    expect(await store.read(range("a/2\u0001", "z", 1))).toEqual([["a0", "<a0>"]]);
+    await store.close();
+  });
+
+  test("a transaction sees its own writes and deletions", async () => {
+    const store = await open();
+    await store.transact("", put("x", "1"));
+    const seen = await store.transact("", function* (tx) {
+      yield tx.write([
+        ["x", null],
+        ["y", "2"],
+      ]);
+      return [yield tx.get("x"), yield tx.get("y"), yield tx.range("a", "z", 9)];
+    });
+    expect(seen).toEqual([undefined, "2", [["y", "2"]]]);
+    await store.close();
+  });
+
+  test("a transaction that throws leaves nothing behind", async () => {
+    const store = await open();
+    await store.transact("", put("kept", "1"));
+    const failing = store.transact("", function* (tx) {
+      yield tx.write([
+        ["kept", "2"],
+        ["new", "3"],
+      ]);
+      throw new Error("changed my mind");
+    });
+    await expect(failing).rejects.toThrow("changed my mind");
+    expect(await store.read(range("", "z", 9))).toEqual([["kept", "1"]]);
+    await store.close();
+  });
+
+  test("parallel transactions lose no update", async () => {
+    const store = await open();
+    const increment = () =>
+      store.transact("", function* (tx) {
+        const count = Number((yield tx.get("n")) ?? 0);
+        yield tx.write([["n", String(count + 1)]]);
+      });
+    await Promise.all(Array.from({ length: 50 }, increment));
+    expect(await store.read((tx) => range("n", "o", 1)(tx))).toEqual([["n", "50"]]);
+    await store.close();
+  });
+
+  test("values keep quotes, newlines and characters outside the basic plane", async () => {
+    const store = await open();
+    const text = `a'b"c\\\n\u00e9\u4e2d\u{1f600}`;
+    await store.transact("", put(`k/${text}`, text));
+    expect(await store.read(range("k/", "k0", 9))).toEqual([[`k/${text}`, text]]);
+    await store.close();
+  });
+}

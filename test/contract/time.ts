@@ -1,0 +1,176 @@
+import { expect, test } from "vitest";
+import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
+
+/** Expiry, resting, and who gives way when. */
+export function timeContract(engine: Engine): void {
+  const small = { extents: extents("1-2"), kind: "id" as const };
+
+  test("an expired lease is held for no reader, whether or not anything has cleaned up", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, small);
+    const lease = await pool.claim(by("a", { ttl: 60 }));
+    pass(60);
+    expect(await pool.find("pool/p", { owner: "a" })).toEqual(lease);
+    pass(0.001);
+    expect(await pool.find("pool/p", { owner: "a" })).toBeUndefined();
+    expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
+    expect(await pool.find("pool/p", { leaseId: lease.leaseId })).toBeUndefined();
+    expect(await pool.leases("pool/p")).toEqual([]);
+    expect(await pool.usage("pool/p")).toMatchObject({ held: 0n, reserved: 0 });
+    await expect(pool.amend("pool/p", lease.leaseId, { ttl: 60 })).rejects.toMatchObject({ code: "LEASE_EXPIRED" });
+    expect(await pool.release("pool/p", lease.leaseId)).toBe(false);
+    expect(firstOf(await pool.claim(by("b")))).toBe(1n);
+  });
+
+  test("a used lease never expires; unused again, it does as its ttl says", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    const lease = await pool.claim(by("a", { ttl: 60 }));
+    const used = await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
+    expect(used).toMatchObject({ state: "used", usedBy: "c1" });
+    expect(used.expiresAt).toBeUndefined();
+    pass(86400);
+    expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ state: "used" });
+    const unused = await pool.amend("pool/p", lease.leaseId, { state: "reserved", ttl: 60 });
+    expect(unused).toMatchObject({ state: "reserved", expiresAt: START + 86_460_000 });
+    expect(unused.usedBy).toBeUndefined();
+    const kept = await pool.amend("pool/p", lease.leaseId, { ttl: null });
+    expect(kept.expiresAt).toBeUndefined();
+  });
+
+  test("a released value rests: not for others, but for its former owner at once", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-9") });
+    const lease = await pool.claim(by("a"));
+    await pool.release("pool/p", lease.leaseId);
+    expect(firstOf(await pool.claim(by("b")))).toBe(2n);
+    pass(299);
+    expect(firstOf(await pool.claim(by("c")))).toBe(3n);
+    const back = await pool.claim(by("a"));
+    expect(firstOf(back)).toBe(1n);
+    expect(back.leaseId).not.toBe(lease.leaseId);
+    expect(await pool.release("pool/p", lease.leaseId)).toBe(false);
+  });
+
+  test("after its rest a value is anybody's", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-9") });
+    await pool.release("pool/p", (await pool.claim(by("a"))).leaseId);
+    pass(300.001);
+    expect(firstOf(await pool.claim(by("b")))).toBe(1n);
+  });
+
+  test("an expired reservation rests from its end on, and comes back to its owner", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-9") });
+    await pool.claim(by("a", { ttl: 60 }));
+    pass(61);
+    expect(firstOf(await pool.claim(by("b")))).toBe(2n);
+    expect(await pool.leases("pool/p")).toMatchObject([
+      { owner: "a", state: "resting", expiresAt: START + 360_000 },
+      { owner: "b" },
+    ]);
+    expect(firstOf(await pool.offer(by("a")))).toBe(1n);
+  });
+
+  test("a resting value may be asked for by name, with a warning", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.7"))).leaseId);
+    const offer = await pool.offer(wants("b", "10.0.0.7"));
+    expect(offer.warnings).toEqual([
+      "Address 10.0.0.7 of pool/p was released by a at 2030-01-01T00:00:00Z and is still resting.",
+    ]);
+    expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
+  });
+
+  test("when nothing else is free, the value that rests longest is given", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    const leases = [await pool.claim(by("a")), await pool.claim(by("b"))];
+    await pool.release("pool/p", leases[1]!.leaseId);
+    pass(5);
+    await pool.release("pool/p", leases[0]!.leaseId);
+    const given = [await pool.claim(by("c")), await pool.claim(by("d"))];
+    expect(given.map(firstOf)).toEqual([2n, 1n]);
+    expect(given[0]!.warnings).toHaveLength(1);
+  });
+
+  test("offers give way when nothing else is free, but not in their first ten minutes, the oldest first", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    await pool.offer(wants("a", "2"));
+    pass(60);
+    await pool.offer(wants("b", "1"));
+    pass(539);
+    await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+    pass(1);
+    expect(firstOf(await pool.claim(by("c")))).toBe(2n);
+    await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+    await expect(pool.claim(wants("a", "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+  });
+
+  test("a repeated preview renews its offers", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    const offer = await pool.offer(wants("a", "2"));
+    pass(3000);
+    expect(await pool.offer(wants("a", "2"))).toMatchObject({
+      leaseId: offer.leaseId,
+      expiresAt: START + 6_600_000,
+    });
+    pass(590);
+    await expect(pool.offer(wants("b", "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    pass(10);
+    expect(await pool.offer(wants("b", "2"))).toMatchObject({ owner: "b" });
+  });
+
+  test("an expired offer is free for others, and still its owner's while nobody took it", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    const offer = await pool.offer(wants("a", "2"));
+    pass(3601);
+    expect(await pool.find("pool/p", { owner: "a" })).toBeUndefined();
+    expect(await pool.offer(by("a"))).toMatchObject({ uid: offer.uid, extents: extents("2") });
+    pass(3601);
+    expect(firstOf(await pool.claim(wants("b", "2")))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("ids of runners not seen for too long are reclaimed when nothing is free, the least recently seen first", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { ...small, extents: extents("1-3"), reclaimAfter: 3600 });
+    const [a] = [await pool.claim(by("a")), await pool.claim(by("b")), await pool.claim(by("c"))];
+    pass(3000);
+    await pool.touch("pool/p", a.leaseId);
+    pass(599);
+    await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+    pass(1);
+    const offers = [await pool.offer(by("d")), await pool.offer(by("e"))];
+    expect(offers.map(firstOf).sort()).toEqual([2n, 3n]);
+    expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual(["a", "b", "c"]);
+    await expect(pool.offer(by("f"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+    const claimed = await pool.claim(by("d", { want: offers[0]!.extents }));
+    expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
+    expect((await pool.history("pool/p")).map(({ what }) => what)).toContain("reclaimed");
+    await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+  });
+
+  test("thousands of expired offers are cleaned up a part at a time, and stand in nobody's way", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-1000") });
+    await Promise.all(Array.from({ length: 1000 }, (_, i) => pool.offer(by(`o${i}`))));
+    pass(3601);
+    expect(firstOf(await pool.claim(wants("x", "777")))).toBe(777n);
+    await Promise.all(Array.from({ length: 999 }, (_, i) => pool.claim(by(`n${i}`))));
+    expect(await pool.usage("pool/p")).toEqual({
+      capacity: 1000n,
+      held: 1000n,
+      offered: 0,
+      reserved: 1000,
+      used: 0,
+      resting: 0,
+    });
+    expect(await pool.fsck()).toEqual([]);
+  });
+}

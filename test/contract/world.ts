@@ -1,0 +1,67 @@
+import { pointOf, toLine } from "../../provider/addressing/line";
+import { LivePool, type Settings } from "../../provider/pool/pool";
+import type { Store } from "../../provider/pool/store";
+import type { Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+
+/** An engine under test: opens an empty store whose time is the given clock's. */
+export interface Engine {
+  name: string;
+  open(clock: () => number): Promise<Store>;
+}
+
+export interface World {
+  pool: Pool;
+  store: Store;
+  /** Another process on the same store. */
+  another(settings?: Partial<Settings>): Pool;
+  /** Seconds. */
+  pass(seconds: number): void;
+}
+
+export const START = Date.UTC(2030, 0, 1);
+
+export async function world(engine: Engine, settings: Partial<Settings> = {}): Promise<World> {
+  let now = START;
+  const store = await engine.open(() => now);
+  const another = (changes: Partial<Settings> = {}) =>
+    new LivePool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, ...settings, ...changes });
+  return {
+    store,
+    pool: another(),
+    another,
+    pass: (seconds) => {
+      now += seconds * 1000;
+    },
+  };
+}
+
+/** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */
+export function extent(text: string): Extent {
+  const [first, last = first] = text.split("-") as [string, string?];
+  const point = (part: string) => (pointOf(part) === undefined && /^\d+$/.test(part) ? BigInt(part) : toLine(part));
+  if (!text.includes("/")) return { first: point(first), last: point(last!) };
+  const [base, prefix] = text.split("/") as [string, string];
+  const size = 1n << BigInt((base.includes(":") ? 128 : 32) - Number(prefix));
+  return { first: toLine(base), last: toLine(base) + size - 1n };
+}
+
+export const extents = (...texts: string[]): Extent[] => texts.map(extent);
+
+/** Opens a pool the way users do: with a lease on an address space. */
+export async function opened(pool: Pool, spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] }): Promise<Lease> {
+  const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
+  const want = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
+  return pool.claim({ pool: `space/${full.kind}`, owner: `opener of ${full.name}`, type: "IPPool", want, opens: full });
+}
+
+/** A request in pool/p by somebody. */
+export const by = (owner: string, more: Partial<Request> = {}): Request => ({
+  pool: "pool/p",
+  owner,
+  type: "IPReservation",
+  ...more,
+});
+
+export const wants = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
+
+export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;

@@ -1,0 +1,193 @@
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Lab } from "../../lab/lab";
+import { pulumiBinDir } from "../../setup/tools.mjs";
+
+const REPO = join(__dirname, "../..");
+
+export interface Output {
+  code: number;
+  /** stdout and stderr, in that order. */
+  text: string;
+}
+
+export interface PlannedStep {
+  op: string;
+  name: string;
+  type: string;
+  inputs: Record<string, unknown>;
+}
+
+/** A line of the provider's trace: a call, or a conversation with a host. */
+export interface TraceEvent {
+  pid: number;
+  call?: string;
+  type?: string;
+  conversation?: { host: string; works: number; inspections: number; steps: number };
+}
+
+/** A place for stacks that share a backend, a store and a Pulumi home, on one controller. */
+export class Workspace {
+  readonly folder = mkdtempSync(join(tmpdir(), "overlay-e2e-"));
+  readonly store = `sqlite:${join(this.folder, "pool.db")}`;
+
+  constructor(readonly lab: Lab) {
+    mkdirSync(join(this.folder, "state"));
+  }
+
+  async stack(name: string, options: { project?: string; env?: Record<string, string> } = {}): Promise<Stack> {
+    const stack = new Stack(this, name, options.project ?? "e2e", options.env ?? {});
+    await stack.init();
+    return stack;
+  }
+
+  remove(): void {
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+/** One stack of a JavaScript program, driven through the real `pulumi` in the lab's controller. */
+export class Stack {
+  readonly folder: string;
+  readonly traceFile: string;
+  readonly log: string[] = [];
+
+  constructor(
+    readonly workspace: Workspace,
+    readonly name: string,
+    readonly project: string,
+    private readonly extra: Record<string, string>,
+  ) {
+    this.folder = join(workspace.folder, `${project}-${name}`);
+    this.traceFile = join(this.folder, "trace.jsonl");
+  }
+
+  get env(): NodeJS.ProcessEnv {
+    const { folder, store, lab } = this.workspace;
+    return {
+      PATH: `${pulumiBinDir()}:${process.env.PATH}`,
+      HOME: folder,
+      LANG: "C.UTF-8",
+      PULUMI_HOME: join(folder, "home"),
+      PULUMI_BACKEND_URL: `file://${join(folder, "state")}`,
+      PULUMI_CONFIG_PASSPHRASE: "lab",
+      PULUMI_SKIP_UPDATE_CHECK: "true",
+      PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION: "true",
+      OVERLAY_STORE: store,
+      OVERLAY_KNOWN_HOSTS: lab.knownHosts,
+      OVERLAY_TRACE: this.traceFile,
+      ...this.extra,
+    };
+  }
+
+  async init(): Promise<void> {
+    const modules = join(this.folder, "node_modules");
+    mkdirSync(join(modules, "@pulumi"), { recursive: true });
+    symlinkSync(REPO, join(modules, "pulumi-overlay"));
+    symlinkSync(join(REPO, "node_modules/@pulumi/pulumi"), join(modules, "@pulumi/pulumi"));
+    writeFileSync(
+      join(this.folder, "Pulumi.yaml"),
+      `name: ${this.project}\nruntime:\n  name: nodejs\n  options:\n    typescript: false\n`,
+    );
+    writeFileSync(join(this.folder, "package.json"), "{}");
+    await this.must("stack", "init", this.name);
+    await this.must("config", "set", "--secret", "privateKey", "--", this.workspace.lab.privateKey);
+  }
+
+  /**
+   * The program's body; it sees `pulumi`, `overlay` and `at(HOST)`, the connection of a lab host, and may return
+   * the stack's outputs.
+   */
+  program(body: string): void {
+    const addresses = Object.fromEntries(this.workspace.lab.hosts.map(({ name, address }) => [name, address]));
+    writeFileSync(
+      join(this.folder, "index.js"),
+      `const pulumi = require("@pulumi/pulumi"), overlay = require("pulumi-overlay");
+const privateKey = new pulumi.Config().requireSecret("privateKey");
+const hosts = ${JSON.stringify(addresses)};
+const at = (host, more = {}) => ({ host: hosts[host] ?? host, user: "root", privateKey, ...more });
+module.exports = (() => {\n${body}\n})();\n`,
+    );
+  }
+
+  async pulumi(...args: string[]): Promise<Output> {
+    const options = { cwd: this.folder, env: this.env };
+    const { code, stdout, stderr } = await this.workspace.lab.controller("pulumi", ["--non-interactive", ...args], options);
+    const text = stdout + stderr;
+    this.log.push(text);
+    return { code: code ?? -1, text };
+  }
+
+  async must(...args: string[]): Promise<string> {
+    const { code, text } = await this.pulumi(...args);
+    if (code !== 0) throw new Error(`pulumi ${args.join(" ")} ended with ${code}:\n${text}`);
+    return text;
+  }
+
+  up(...args: string[]): Promise<Output> {
+    return this.pulumi("up", "--yes", "--skip-preview", "--stack", this.name, "--color", "never", ...args);
+  }
+
+  async mustUp(...args: string[]): Promise<string> {
+    const { code, text } = await this.up(...args);
+    if (code !== 0) throw new Error(`up ended with ${code}:\n${text}`);
+    return text;
+  }
+
+  /** What `pulumi preview` shows, as data. */
+  async preview(...args: string[]): Promise<PlannedStep[]> {
+    const text = await this.must("preview", "--json", "--stack", this.name, ...args);
+    const { steps } = JSON.parse(text.slice(text.indexOf("{"), text.lastIndexOf("}") + 1));
+    return steps
+      .filter((step: { urn: string }) => step.urn.includes("dynamic/overlay"))
+      .map((step: { op: string; urn: string; newState?: { inputs: object; type: string } }) => ({
+        op: step.op,
+        name: step.urn.split("::").at(-1),
+        type: step.urn.split(":").at(-3),
+        inputs: step.newState?.inputs ?? {},
+      }));
+  }
+
+  async destroy(): Promise<string> {
+    return this.must("destroy", "--yes", "--skip-preview", "--stack", this.name, "--color", "never");
+  }
+
+  /** Resources of ours in the state, by name. */
+  async state(): Promise<Record<string, { id: string; inputs: Record<string, unknown>; outputs: Record<string, unknown> }>> {
+    const text = await this.must("stack", "export", "--stack", this.name);
+    const { deployment } = JSON.parse(text.slice(text.indexOf("{")));
+    const ours = (deployment.resources ?? []).filter((r: { type: string }) => r.type.includes("dynamic/overlay"));
+    return Object.fromEntries(ours.map((r: { urn: string }) => [r.urn.split("::").at(-1), r]));
+  }
+
+  /** What the provider did since the last call of this. */
+  trace(): TraceEvent[] {
+    if (!existsSync(this.traceFile)) return [];
+    const lines = readFileSync(this.traceFile, "utf8").split("\n").filter(Boolean);
+    writeFileSync(this.traceFile, "");
+    return lines.map((line) => JSON.parse(line) as TraceEvent);
+  }
+
+  /** Host address → number of changes made there, for hosts that were spoken to at all. */
+  static writes(events: TraceEvent[]): Record<string, number> {
+    const sum: Record<string, number> = {};
+    for (const { conversation } of events) {
+      if (conversation) sum[conversation.host] = (sum[conversation.host] ?? 0) + conversation.steps;
+    }
+    return sum;
+  }
+
+  /** From now on the program loads a later release of the package: other code, the same resources. */
+  upgradePackage(): void {
+    const target = join(this.folder, "node_modules/pulumi-overlay");
+    rmSync(target);
+    cpSync(join(REPO, "dist"), join(target, "dist"), { recursive: true });
+    const pkg = JSON.parse(readFileSync(join(REPO, "package.json"), "utf8"));
+    writeFileSync(join(target, "package.json"), JSON.stringify({ ...pkg, version: "9.9.9" }));
+    for (const file of ["sdk/dynamic.js", "sdk/resources.js", "sdk/index.js", "provider/runtime.js"]) {
+      const path = join(target, "dist", file);
+      writeFileSync(path, `"use strict";\nglobalThis.laterRelease = true;\n${readFileSync(path, "utf8")}`);
+    }
+  }
+}

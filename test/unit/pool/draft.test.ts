@@ -1,0 +1,40 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import { Draft } from "../../../provider/pool/draft";
+import { textCodec } from "../../../provider/pool/records";
+import { driven } from "../../../provider/pool/rule";
+import { Sorted } from "../../../provider/pool/sorted";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+
+const key = fc.constantFrom(..."abcdefgh").map((letter) => `k/${letter}`);
+const write = fc.tuple(key, fc.option(fc.constantFrom("1", "2", "3"), { nil: null }));
+
+test("a draft reads as if its writes were in the store already", async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(write),
+      fc.array(write),
+      fc.tuple(key, key),
+      fc.integer({ min: 1, max: 9 }),
+      async (stored, own, [from, to], limit) => {
+        const store = memoryStore();
+        const merged = new Sorted<string>();
+        for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
+        await store.transact("", function* (tx) {
+          yield tx.write(stored);
+          const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+          for (const [at, value] of own) {
+            if (value === null) draft.delete({ at, codec: textCodec });
+            else draft.put({ at, codec: textCodec }, value);
+          }
+          const span = { from, to, codec: textCodec };
+          expect(driven(draft.rows(span, limit))).toEqual([...merged.entries(from, to)].slice(0, limit));
+          expect(driven(draft.all(span))).toEqual([...merged.entries(from, to)].map(([, value]) => value));
+          expect(driven(draft.get({ at: from, codec: textCodec }))).toBe(merged.get(from));
+          yield* draft.flush();
+          expect(yield tx.range("", "z", 99)).toEqual([...merged.entries()]);
+        });
+      },
+    ),
+  );
+});

@@ -1,0 +1,108 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { capacityOf, common, covers, freeIn, merged, total, trimmed, valueAt, widened, without, zonesOf } from "../../../provider/pool/extents";
+import type { Extent, PoolSpec } from "../../../provider/pool/types";
+import { extents } from "../../contract/world";
+import metallb from "../../vectors/metallb_allocator.json";
+
+describe("tables", () => {
+  test.each([
+    [[], []],
+    [["5", "1-3"], ["1-3", "5"]],
+    [["1-3", "4-6"], ["1-6"]],
+    [["1-9", "2-3", "8-12"], ["1-12"]],
+  ])("%o merged is %o", (some, result) => {
+    expect(merged(extents(...some))).toEqual(extents(...result));
+  });
+
+  test.each([
+    [["1-9"], ["3-4"], ["1-2", "5-9"], ["3-4"]],
+    [["1-9"], ["0-1", "9-10"], ["2-8"], ["1", "9"]],
+    [["1-3", "7-9"], ["2-8"], ["1", "9"], ["2-3", "7-8"]],
+    [["1-9"], ["0-20"], [], ["1-9"]],
+    [["1-9"], [], ["1-9"], []],
+    [["1-2"], ["3-4"], ["1-2"], []],
+  ])("%o without %o is %o, and %o is common to both", (some, others, rest, both) => {
+    expect(without(extents(...some), extents(...others))).toEqual(extents(...rest));
+    expect(common(extents(...some), extents(...others))).toEqual(extents(...both));
+  });
+
+  test("values are counted through over gaps", () => {
+    const some = extents("3-5", "9");
+    expect([0n, 1n, 2n, 3n].map((index) => valueAt(some, index))).toEqual([3n, 4n, 5n, 9n]);
+    expect(() => valueAt(some, 4n)).toThrow("index 4 is past the end");
+    expect(total(some)).toBe(4n);
+  });
+
+  const spec = (more: Partial<PoolSpec>): PoolSpec => ({ name: "p", kind: "address", allocation: "lowest", extents: [], ...more });
+
+  test("zones: reserved in none, static apart", () => {
+    const pool = spec({ extents: extents("1-20"), reserved: extents("1", "10-12"), staticOnly: extents("0-3", "12-13") });
+    expect(zonesOf(pool)).toEqual({ automatic: extents("4-9", "14-20"), onRequest: extents("2-3", "13") });
+  });
+
+  test.each([
+    ["10.0.0.0-10.0.0.9", "10.0.0.1-10.0.0.9"],
+    ["10.0.0.255-10.0.1.1", "10.0.1.1"],
+    ["10.0.0.3-10.0.1.0", "10.0.0.3-10.0.0.254"],
+    ["10.0.0.3-10.0.1.3", "10.0.0.3-10.0.1.3"],
+    ["10.0.0.255-10.0.1.0", undefined],
+    ["fd00::-fd00::ff", "fd00::-fd00::ff"],
+  ])("where .0 and .255 are avoided, free %s is written as %s, and widened again", (free, written) => {
+    const pool = spec({ extents: extents("10.0.0.0/16", "fd00::/64"), avoidBoundaryIps: true });
+    const result = trimmed(pool, extents(free)[0]!);
+    expect(result).toEqual(written && extents(written)[0]);
+    if (result) expect(widened(pool, result, extents(free))).toEqual(extents(free)[0]);
+  });
+});
+
+describe("MetalLB's counts", () => {
+  // The original counts a single avoided address as -1, and everything from 2^62 on as one maximum.
+  const ours = (count: number | string) => (count === -1 ? 0n : count === "MAX" ? 1n << 62n : BigInt(count));
+
+  test.each(metallb.poolCounts)("$pool.cidr, avoiding $pool.avoidBuggyIPs", ({ pool, total }) => {
+    const spec: PoolSpec = {
+      name: "p",
+      kind: "address",
+      allocation: "lowest",
+      extents: extents(...pool.cidr),
+      avoidBoundaryIps: pool.avoidBuggyIPs,
+    };
+    expect(capacityOf(spec)).toBe(ours(total));
+  });
+});
+
+describe("properties", () => {
+  const list = fc.array(
+    fc.tuple(fc.integer({ min: 0, max: 60 }), fc.integer({ min: 0, max: 12 })).map(([first, more]) => ({ first: BigInt(first), last: BigInt(first + more) })),
+    { maxLength: 8 },
+  );
+  const values = (some: Extent[]) => new Set(Array.from({ length: 80 }, (_, i) => BigInt(i)).filter((v) => some.some((e) => e.first <= v && v <= e.last)));
+  const canonical = (some: Extent[]) => some.every((e, i) => e.first <= e.last && (i === 0 || e.first > some[i - 1]!.last + 1n));
+
+  test("they behave as sets of values, and come out sorted, disjoint and apart", () => {
+    fc.assert(
+      fc.property(list, list, (a, b) => {
+        const [va, vb] = [values(a), values(b)];
+        expect(values(merged(a))).toEqual(va);
+        expect(values(without(a, b))).toEqual(new Set([...va].filter((v) => !vb.has(v))));
+        expect(values(common(a, b))).toEqual(new Set([...va].filter((v) => vb.has(v))));
+        expect(covers(a, b)).toBe([...vb].every((v) => va.has(v)));
+        for (const result of [merged(a), without(a, b), common(a, b)]) expect(canonical(result)).toBe(true);
+      }),
+    );
+  });
+
+  test("free, held and reserved values partition a pool", () => {
+    fc.assert(
+      fc.property(list, list, list, list, (all, reserved, staticOnly, taken) => {
+        const pool: PoolSpec = { name: "p", kind: "id", allocation: "lowest", extents: all, reserved, staticOnly };
+        const { automatic, onRequest } = zonesOf(pool);
+        const held = common([...automatic, ...onRequest], taken);
+        const parts = [freeIn(pool, automatic, held), freeIn(pool, onRequest, held), held, common(all, reserved)];
+        expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(merged(all)));
+        expect(values(parts.flat())).toEqual(values(all));
+      }),
+    );
+  });
+});

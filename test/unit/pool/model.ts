@@ -1,0 +1,120 @@
+/**
+ * The rules for single values, as simply as they can be said: a list that is searched from end to end. Time in milliseconds from 0;
+ * offers hold an hour and are safe for ten minutes, released values rest for five.
+ */
+const [REST, OFFER, SAFE] = [300_000, 3_600_000, 600_000];
+
+interface Held {
+  owner: string;
+  value: bigint;
+  state: "offered" | "reserved" | "used" | "resting";
+  made: number;
+  changed: number;
+  ends: number;
+}
+
+type Step =
+  | { op: "pass"; seconds: number }
+  | { op: "offer" | "claim"; owner: string; want: bigint | null; ttl: number | null }
+  | { op: "release" | "use"; owner: string };
+
+export class Model {
+  #now = 0;
+  #list: Held[] = [];
+
+  constructor(
+    readonly values: bigint[],
+    readonly reserved: bigint[],
+  ) {}
+
+  /** Each step takes a millisecond, so that of two leases one is always the newer. */
+  answer(step: Step): unknown {
+    this.#now += 1;
+    if (step.op === "pass") {
+      this.#now += step.seconds * 1000;
+      return undefined;
+    }
+    if (step.op === "offer" || step.op === "claim") return this.#grant(step.op === "claim", step.owner, step.want, step.ttl);
+    const held = this.#best(step.owner, (one) => this.#lives(one));
+    if (!held) return undefined;
+    if (step.op === "release") {
+      if (held.state === "offered") this.#drop(held);
+      else Object.assign(held, { state: "resting", changed: this.#now, ends: this.#now + REST });
+      return true;
+    }
+    if (held.state === "offered") return undefined;
+    Object.assign(held, { state: "used", ends: Infinity });
+    return "used";
+  }
+
+  held(): [string, bigint][] {
+    const held = this.#list.filter((one) => this.#lives(one)).sort((a, b) => Number(a.value - b.value));
+    return held.map(({ owner, value }) => [owner, value]);
+  }
+
+  #grant(firm: boolean, owner: string, want: bigint | null, ttl: number | null): bigint | string {
+    const own = this.#best(owner, (one) => want === null || one.value === want);
+    if (!firm && own && isFirm(own) && this.#lives(own)) return own.value;
+    const before = structuredClone(this.#list);
+    for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
+    const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, firm));
+    if (typeof value === "string") {
+      this.#list = before;
+      return value;
+    }
+    const state = !firm ? "offered" : own?.state === "used" ? "used" : "reserved";
+    const ends = !firm ? this.#now + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
+    const made = own && this.#lives(own) ? own.made : this.#now;
+    this.#list = this.#list.filter((one) => one !== own && !(firm && one.owner === owner && one.state === "offered"));
+    this.#list.push({ owner, value, state, made, changed: this.#now, ends });
+    return value;
+  }
+
+  #pick(): bigint | string {
+    const free = this.values.find((value) => !this.#list.some((one) => one.value === value));
+    if (free !== undefined) return free;
+    for (const one of [...this.#list]) if (this.#now > one.ends) this.#lapse(one);
+    const again = this.values.find((value) => !this.#list.some((one) => one.value === value));
+    if (again !== undefined) return again;
+    const goers = ["resting", "offered"].flatMap((state) => this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends));
+    const goer = goers.find((one) => this.#goes(one));
+    if (!goer) return "RUNNER_IDS_EXHAUSTED";
+    this.#drop(goer);
+    return goer.value;
+  }
+
+  #clear(want: bigint, owner: string, firm: boolean): bigint | string {
+    if (this.reserved.includes(want)) return "IP_RESERVED";
+    const holder = this.#list.find((one) => one.value === want);
+    if (!holder) return want;
+    if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner) return firm ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
+    this.#drop(holder);
+    return want;
+  }
+
+  /** Firm ones first, then offers, then what is past; of these the newest. */
+  #best(owner: string, fits: (one: Held) => boolean): Held | undefined {
+    const rank = (one: Held) => (one.state === "offered" ? 1 : this.#lives(one) ? 0 : 2);
+    return this.#list.filter((one) => one.owner === owner && fits(one)).sort((a, b) => rank(a) - rank(b) || b.made - a.made)[0];
+  }
+
+  #lives(one: Held): boolean {
+    return one.state !== "resting" && this.#now <= one.ends;
+  }
+
+  #goes(one: Held): boolean {
+    return one.state === "resting" || (one.state === "offered" && this.#now - one.changed >= SAFE);
+  }
+
+  #lapse(one: Held): void {
+    const rests = one.state === "reserved" && one.ends + REST > this.#now;
+    if (rests) Object.assign(one, { state: "resting", changed: this.#now, ends: one.ends + REST });
+    else this.#drop(one);
+  }
+
+  #drop(one: Held): void {
+    this.#list = this.#list.filter((other) => other !== one);
+  }
+}
+
+const isFirm = ({ state }: Held): boolean => state === "reserved" || state === "used";

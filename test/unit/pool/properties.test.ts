@@ -1,0 +1,134 @@
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import type { OverlayError } from "../../../provider/errors";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+import type { Lease, Request } from "../../../provider/pool/types";
+import { extents, opened, type World, world } from "../../contract/world";
+import { Model } from "./model";
+
+const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
+
+const owner = fc.constantFrom("a", "b", "c", "d", "e", "f");
+const value = fc.integer({ min: 1, max: 6 }).map(BigInt);
+const step = fc.oneof(
+  fc.record({ op: fc.constantFrom("offer" as const, "claim" as const), owner, want: fc.option(value), ttl: fc.option(fc.constantFrom(60, 900)) }),
+  fc.record({ op: fc.constant("release" as const), owner }),
+  fc.record({ op: fc.constant("use" as const), owner }),
+  fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 599, 601, 3601) }),
+);
+
+test("a simple model and the pool agree on every answer, and the range stays partitioned", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
+      const made = await world(engine);
+      await opened(made.pool, { kind: "id", extents: extents("1-6"), reserved: extents("4") });
+      const model = new Model([1n, 2n, 3n, 5n, 6n], [4n]);
+      for (const one of steps) {
+        expect(await answer(made, one)).toEqual(model.answer(one));
+        expect(await made.pool.fsck()).toEqual([]);
+      }
+      const held = (await made.pool.leases("pool/p")).filter(({ state }) => state !== "resting");
+      expect(held.map(({ owner, extents }) => [owner, extents[0]!.first])).toEqual(model.held());
+    }),
+    { numRuns: 300 },
+  );
+});
+
+type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+
+async function answer({ pool, pass }: World, one: Step): Promise<unknown> {
+  pass(0.001);
+  if (one.op === "pass") return pass(one.seconds);
+  if (one.op === "offer" || one.op === "claim") {
+    const want = one.want === null ? {} : { want: [{ first: one.want, last: one.want }] };
+    const request: Request = { pool: "pool/p", owner: one.owner, type: "T", ...want, ...(one.ttl && { ttl: one.ttl }) };
+    const made = one.op === "offer" ? pool.offer(request) : pool.claim(request);
+    return made.then(
+      (lease) => lease.extents[0]!.first,
+      (error: OverlayError) => error.code,
+    );
+  }
+  const lease = await pool.find("pool/p", { owner: one.owner });
+  if (!lease) return undefined;
+  if (one.op === "release") return pool.release("pool/p", lease.leaseId);
+  return lease.state === "offered" ? undefined : (await pool.amend("pool/p", lease.leaseId, { state: "used" })).state;
+}
+
+/** Everything at once, on nested pools: whatever happens, the store is sound and no firm lease moves. */
+const text = fc.constantFrom("a", "b", "c", "d");
+const anything = fc.record({
+  op: fc.constantFrom("offer", "claim", "claim", "claim", "release", "close", "amend", "pass", "touch"),
+  pool: fc.constantFrom("pool/p", "pool/p", "pool/q", "space/default"),
+  owner: text,
+  pick: fc.constantFrom({}, {}, { size: 2n }, { size: 4n }, { want: extents("5") }, { want: extents("8-11") }, { want: extents("16-23") }),
+  name: fc.option(text),
+  key: fc.option(fc.constantFrom("k", "l")),
+  port: fc.integer({ min: 1, max: 3 }),
+  opens: fc.boolean(),
+  ttl: fc.option(fc.constant(100)),
+  grow: fc.integer({ min: 12, max: 40 }),
+  seconds: fc.constantFrom(1, 200, 650, 4000),
+});
+type Anything = typeof anything extends fc.Arbitrary<infer T> ? T : never;
+
+test("any sequence of operations leaves a sound store, and a firm lease keeps its value until its own end", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(anything, { maxLength: 50 }), async (steps) => {
+      const made = await world(engine);
+      await opened(made.pool, { kind: "id", extents: extents("1-40"), reserved: extents("6", "30-31"), staticOnly: extents("7-9") });
+      for (const one of steps) {
+        const before = await firm(made);
+        const touched = await act(made, one).catch((error: OverlayError) => {
+          if (!error.code) throw error;
+          return undefined;
+        });
+        expect(await made.pool.fsck()).toEqual([]);
+        const after = new Map((await firm(made)).map((lease) => [lease.uid, lease]));
+        for (const lease of before) {
+          if (lease.uid === touched || one.op === "pass") continue;
+          expect(after.get(lease.uid)?.extents).toEqual(lease.extents);
+        }
+      }
+    }),
+    { numRuns: 200 },
+  );
+});
+
+async function firm({ pool }: World): Promise<Lease[]> {
+  const lists = await Promise.all(["pool/p", "pool/q", "space/default"].map((name) => pool.leases(name)));
+  return lists.flat().filter(({ state, expiresAt }) => (state === "reserved" || state === "used") && expiresAt === undefined);
+}
+
+function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Anything): Request {
+  const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, extents: extents(`1-${grow}`) };
+  return {
+    pool,
+    owner,
+    type: "T",
+    ...pick,
+    ...(name !== null && { names: [`user/${name}`] }),
+    ...(key !== null && { sharingKey: key, ports: [{ protocol: "tcp", port }] }),
+    ...(opens && pool !== "pool/q" && { opens: inside }),
+    ...(ttl !== null && { ttl }),
+  };
+}
+
+/** The uid of the lease that was meant. */
+async function act({ pool, pass }: World, one: Anything): Promise<string | undefined> {
+  if (one.op === "pass") {
+    pass(one.seconds);
+    return undefined;
+  }
+  if (one.op === "offer" || one.op === "claim") return (await pool[one.op](requestOf(one))).uid;
+  const lease = await pool.find(one.pool, { owner: one.owner });
+  if (!lease) return undefined;
+  const { names, opens, ports } = requestOf(one);
+  if (one.op === "release") await pool.release(one.pool, lease.leaseId);
+  if (one.op === "close") await pool.close(one.pool, lease.leaseId);
+  if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
+  if (one.op === "amend") {
+    const extent = one.pick.want && { extents: one.pick.want };
+    await pool.amend(one.pool, lease.leaseId, { sharingKey: one.key, ...extent, ...(names && { names }), ...(opens && { opens }), ...(ports && { ports }) });
+  }
+  return lease.uid;
+}
