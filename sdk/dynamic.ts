@@ -3,11 +3,10 @@ import * as pulumi from "@pulumi/pulumi";
 /** What a resource class knows of its type; written by the generator. */
 export interface Shape {
   type: string;
-  /** The input that defaults to the resource's name. */
-  nameInput: string;
   secrets: string[];
   references: Record<string, { passes: string[]; fills: Record<string, string> }>;
-  outputs: string[];
+  /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
+  properties: string[];
 }
 
 /** Part of every owner key, in this form in both faces. */
@@ -33,8 +32,8 @@ const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
 export abstract class OverlayResource extends pulumi.dynamic.Resource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
     const props = {
-      ...Object.fromEntries(shape.outputs.map((key) => [key, undefined])),
-      ...inputsOf(shape, name, args as Record<string, unknown>),
+      ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
+      ...inputsOf(shape, args as Record<string, unknown>),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
     };
@@ -43,8 +42,8 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
   }
 }
 
-function inputsOf(shape: Shape, name: string, args: Record<string, unknown>): Record<string, unknown> {
-  const inputs: Record<string, unknown> = { [shape.nameInput]: name, ...args };
+function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
+  const inputs: Record<string, unknown> = { ...args };
   for (const [key, { passes, fills }] of Object.entries(shape.references)) {
     const target = args[key] as Record<string, unknown> | undefined;
     if (!(target instanceof OverlayResource)) continue;

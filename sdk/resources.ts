@@ -117,12 +117,27 @@ export interface OverlayNetworkArgs {
 
 const OverlayNetworkShape: Shape = {
   "type": "OverlayNetwork",
-  "nameInput": "networkName",
   "secrets": [
     "hubConnection"
   ],
   "references": {},
-  "outputs": [
+  "properties": [
+    "networkName",
+    "subnets",
+    "hubUnderlayIp",
+    "vniBase",
+    "vxlanPort",
+    "mtu",
+    "masquerade",
+    "devicePrefix",
+    "bridgeName",
+    "verify",
+    "hubConnection",
+    "hubInterface",
+    "adopt",
+    "onExhausted",
+    "inactiveAfter",
+    "labels",
     "cidr",
     "hubIp",
     "maxRunners",
@@ -227,7 +242,6 @@ export interface RunnerSubnetArgs {
 
 const RunnerSubnetShape: Shape = {
   "type": "RunnerSubnet",
-  "nameInput": "runnerName",
   "secrets": [
     "connection",
     "hubConnection"
@@ -251,7 +265,18 @@ const RunnerSubnetShape: Shape = {
       }
     }
   },
-  "outputs": [
+  "properties": [
+    "network",
+    "runnerName",
+    "connection",
+    "hubConnection",
+    "underlayIp",
+    "runnerId",
+    "runnerDevice",
+    "mtu",
+    "masquerade",
+    "adopt",
+    "labels",
     "subnet",
     "gateway",
     "hubIp",

@@ -30,8 +30,8 @@ export async function check(
 ): Promise<Checked> {
   const unknown = unknownPaths(news);
   try {
-    const named = await resolveNames(def, world, without(news, unknown));
-    const { inputs, failures } = parse(def, named, unknown);
+    const named = { ...without(news, unknown), [def.nameInput]: news[def.nameInput] ?? nameOf(def, caller, olds) };
+    const { inputs, failures } = parse(def, await resolveNames(def, world, named), unknown);
     if (failures.length > 0) return { inputs: news, failures };
     const undecided = unknown.some((path) => !isWithin(path, def.late));
     const computed = undecided ? unknownValues(def) : await decide(def, world, caller, olds, inputs);
@@ -45,6 +45,10 @@ export async function check(
     return { inputs: news, failures: [{ property: error.property ?? "", reason: error.message }] };
   }
 }
+
+/** Named after the resource at first; a resource that is renamed later (aliases) keeps the name that it got. */
+const nameOf = (def: Definition, { owner }: Caller, olds: Values | undefined): unknown =>
+  olds?.[def.nameInput] ?? owner.split("::").at(-1);
 
 /** A reference by name takes its values from the pool that the named resource opened. */
 async function resolveNames(def: Definition, world: World, news: Values): Promise<Values> {

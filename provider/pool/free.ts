@@ -44,7 +44,7 @@ export function* give(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<void> 
 
 function* join(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> {
   const { name } = spec;
-  const before = piece.first > 1n << 200n ? yield* tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
+  const before = piece.first > 0n ? yield* tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
   const next = yield* tx.first(freeFrom(tree, name, piece.last + 1n));
   const behind = next?.first === piece.last + 1n ? next : undefined;
   if (before) tx.delete(freeKey(tree, name, before.last));

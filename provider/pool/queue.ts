@@ -86,8 +86,7 @@ function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
   try {
     value = yield* work(draft);
   } catch (error) {
-    if (isStoreFault(error)) throw error;
-    return { error };
+    throw error;
   }
   yield* draft.flush();
   return { value };

@@ -48,12 +48,11 @@ const isOptional = (def: Definition, key: string): boolean =>
 /** What the base class must know to turn arguments into properties. */
 const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
-  nameInput: def.nameInput,
   secrets: def.secrets,
   references: Object.fromEntries(
     Object.entries(def.references ?? {}).map(([key, { passes, fills }]) => [key, { passes, fills: fills ?? {} }]),
   ),
-  outputs: Object.keys(schema.properties).filter((key) => !(key in def.inputs.shape)),
+  properties: Object.keys(schema.properties),
 });
 
 function inputType(def: Definition, key: string, text: string): string {

@@ -163,9 +163,15 @@ module.exports = (() => {\n${body}\n})();\n`,
 
   /** What the provider did since the last call of this. */
   trace(): TraceEvent[] {
+    const events = this.peek();
+    writeFileSync(this.traceFile, "");
+    return events;
+  }
+
+  /** The same, without taking it away. */
+  peek(): TraceEvent[] {
     if (!existsSync(this.traceFile)) return [];
     const lines = readFileSync(this.traceFile, "utf8").split("\n").filter(Boolean);
-    writeFileSync(this.traceFile, "");
     return lines.map((line) => JSON.parse(line) as TraceEvent);
   }
 

@@ -1,0 +1,163 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { openPool } from "../../provider/pool";
+import { type Stack, Workspace } from "./stack";
+
+/** Machines that are down, slow or cut off, and processes that are killed: the next up converges, with the same values. */
+let lab: Lab;
+let workspace: Workspace;
+let stack: Stack;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 4 });
+  workspace = new Workspace(lab);
+  stack = await workspace.stack("dev");
+});
+
+afterAll(async () => {
+  await lab?.down();
+  workspace?.remove();
+});
+
+const program = (runners: string[], more = "{}"): void =>
+  stack.program(`
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
+    for (const name of ${JSON.stringify(runners)}) new overlay.RunnerSubnet(name, { network, connection: at(name, ${more}) });
+  `);
+
+const idOf = async (name: string): Promise<unknown> => (await stack.state())[name]?.outputs.runnerId;
+
+const until = async (what: string, condition: () => Promise<boolean> | boolean): Promise<void> => {
+  for (let i = 0; i < 300; i++) {
+    if (await condition()) return;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error(`in 30 s it did not come to this: ${what}`);
+};
+
+/** The id that the pool has given to a runner, once it is claimed. */
+async function claimed(name: string): Promise<string | undefined> {
+  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const leases = await pool.leases("network/training").catch(() => []);
+  await pool.end();
+  const lease = leases.find(({ owner, state }) => owner.endsWith(`::${name}`) && state === "reserved");
+  return lease && String(lease.extents[0]!.first);
+}
+
+async function problems(): Promise<unknown[]> {
+  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const found = await pool.fsck();
+  await pool.end();
+  return found;
+}
+
+/** An up that goes on by itself; with the pids of the CLI and, once it has made a call, of its provider. */
+function startUp() {
+  stack.trace();
+  const args = ["--non-interactive", "up", "--yes", "--skip-preview", "--stack", "dev", "--color", "never"];
+  const cli = workspace.lab.spawnInController("pulumi", args, { cwd: stack.folder, env: stack.env, stdio: "ignore" });
+  const ended = new Promise<number | null>((resolve) => cli.once("exit", (code) => resolve(code)));
+  const provider = async (): Promise<number> => {
+    let pid = 0;
+    await until("a call of the provider", () => {
+      pid = stack.peek()[0]?.pid ?? 0;
+      return pid > 0;
+    });
+    return pid;
+  };
+  return { cli, ended, provider };
+}
+
+const isAlive = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+};
+
+/** Somebody else has the machine's lock, until the returned function is called. */
+async function holdLock(host: string): Promise<() => Promise<unknown>> {
+  await lab.exec(host, "setsid flock /run sh -c 'echo $$ >/tmp/holder; exec sleep 120' </dev/null >/dev/null 2>&1 &");
+  await until("the lock is held", async () => (await lab.exec(host, "[ -s /tmp/holder ]")).code === 0);
+  return () => lab.exec(host, "kill $(cat /tmp/holder); rm /tmp/holder");
+}
+
+test("a runner that is down: the error names host, phase and remedy; the lease is kept; the next up goes on", async () => {
+  await lab.stop("r2");
+  program(["r1", "r2"], "{ dialErrorLimit: 2, perDialTimeout: 2 }");
+  const { code, text } = await stack.up();
+  expect(code).not.toBe(0);
+  expect(text).toMatch(/SSH_UNREACHABLE: .*10\.254\.1\.2/);
+  expect(text).toMatch(/dial/);
+  const kept = await idOf("r2");
+  expect(await idOf("r1")).toBeTypeOf("number");
+  expect(await claimed("r2")).toBe(String(kept));
+  await lab.start("r2");
+  await stack.mustUp();
+  expect(await idOf("r2")).toBe(kept);
+});
+
+test("kill -9 of the provider between claim and SSH: the next up gives the same id", async () => {
+  await lab.stop("r3");
+  program(["r1", "r2", "r3"]);
+  const up = startUp();
+  await until("r3's id is claimed", async () => (await claimed("r3")) !== undefined);
+  const id = await claimed("r3");
+  process.kill(await up.provider(), "SIGKILL");
+  expect(await up.ended).not.toBe(0);
+  await lab.start("r3");
+  await stack.mustUp();
+  expect(String(await idOf("r3"))).toBe(id);
+  expect(await problems()).toEqual([]);
+});
+
+test("kill -9 of the provider between hub and runner, then of the CLI: nothing is torn down, nothing is left", async () => {
+  program(["r1", "r2", "r3", "r4"]);
+  const tunnels = async (): Promise<string> => (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: vxkr[0-9a-z]+' | sort")).stdout;
+  const before = await tunnels();
+  let release = await holdLock("r4");
+  const up = startUp();
+  await until("the hub's end stands", async () => (await tunnels()) !== before);
+  const half = await tunnels();
+  process.kill(await up.provider(), "SIGKILL");
+  expect(await up.ended).not.toBe(0);
+
+  const second = startUp();
+  const provider = await second.provider();
+  await until("r4 is waited for", () => stack.peek().some(({ call, type }) => call === "check" && type === "RunnerSubnet"));
+  process.kill(second.cli.pid!, "SIGKILL");
+  await second.ended;
+  await until("the provider ends with its CLI", () => !isAlive(provider));
+  await release();
+  release = async () => undefined;
+
+  await stack.pulumi("cancel", "--yes", "--stack", "dev");
+  await stack.mustUp();
+  expect(stack.trace().filter(({ pid, conversation }) => pid === provider && conversation)).toEqual([]);
+  expect(await tunnels()).toBe(half);
+  expect((await lab.exec("r4", "ping -c 1 -W 1 10.128.0.1")).code).toBe(0);
+  expect(await problems()).toEqual([]);
+});
+
+test("a machine that the program itself makes, and that boots 20 s late: preview is concrete, up waits", async () => {
+  await stack.destroy();
+  await lab.stop("r1");
+  stack.program(`
+    class Machine extends pulumi.dynamic.Resource {
+      constructor(name, address) {
+        super({ create: async (inputs) => ({ id: name, outs: { at: inputs.plan } }) }, name, { plan: address, at: undefined });
+      }
+    }
+    const [hub, r1] = [new Machine("m-hub", hosts.hub), new Machine("m-r1", hosts.r1)];
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at(hub.at), hubUnderlayIp: hub.at });
+    new overlay.RunnerSubnet("r1", { network, connection: at(r1.at) });
+  `);
+  const runner = (await stack.preview()).find(({ name }) => name === "r1")!;
+  expect(runner.inputs).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", gateway: "10.128.64.1", vni: 101, hubDevice: "vxkr1" });
+  await lab.start("r1", { late: 20 });
+  await stack.mustUp();
+  expect((await stack.state()).r1!.outputs).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", drift: [] });
+  await stack.destroy();
+});
