@@ -95,6 +95,6 @@ function* lowest(tx: Draft, spec: PoolSpec, { first, last }: Extent, size: bigin
 
 function aligned(spec: PoolSpec, value: bigint, size: bigint): bigint {
   let start = ((value + size - 1n) / size) * size;
-  while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) start++;
+  while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) break;
   return start;
 }

@@ -86,7 +86,8 @@ function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
   try {
     value = yield* work(draft);
   } catch (error) {
-    throw error;
+    if (isStoreFault(error)) throw error;
+    return { error };
   }
   yield* draft.flush();
   return { value };
