@@ -9,6 +9,7 @@ shift 3
 
 sh "${0%/*}/plug.sh" "$lab" "$name" 1 "$@"
 echo "$name" >/proc/sys/kernel/hostname
+echo 0 >/proc/sys/net/ipv4/ip_forward # new namespaces take after the machine, which may be a router
 
 # The disk: what a reboot keeps. None: a new machine.
 disk=$lab/disks/$name

@@ -1,7 +1,7 @@
 /** npm and Debian packages: only what is missing. */
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { during, run, SetupError, say } from "./progress.mjs";
+import { during, run, say } from "./progress.mjs";
 import { folderOnPath, root } from "./tools.mjs";
 
 /**
@@ -51,8 +51,9 @@ export async function ensureDebianPackages(purpose) {
   if (missing.length === 0) return;
   const names = missing.map(({ name }) => name);
   if (!folderOnPath("apt-get"))
-    throw new SetupError(
-      `Missing: ${missing.map(({ command }) => command).join(", ")} (on Debian: ${names.join(" ")}).`,
+    throw new Error(
+      `Missing: ${missing.map(({ command }) => command).join(", ")} (on Debian: apt-get install ${names.join(" ")}). ` +
+        "What works without: `node setup/test.mjs --project unit --project contract`, and the provider itself.",
     );
   say(`Installing Debian packages that ${purpose === "test" ? "tests" : "lab hosts"} need: ${names.join(" ")}.`);
   const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };

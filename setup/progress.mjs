@@ -4,9 +4,6 @@ import { spawn } from "node:child_process";
 /** @param {string} line */
 export const say = (line) => console.log(line);
 
-/** A failure whose message says it all: what is missing, and what still works. */
-export class SetupError extends Error {}
-
 /**
  * Shows "  label: 12 s, detail" until it is done: in place on a terminal, else a line every 15 seconds.
  * @template T @param {string} label @param {(detail: (text: string) => void) => Promise<T>} work @returns {Promise<T>}

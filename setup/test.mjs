@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { missingForLab, pulumiBinDir, root } from "./tools.mjs";
+import { pulumiBinDir, root, whyNoLab } from "./tools.mjs";
 
 const args = process.argv.slice(2);
 const folder = mkdtempSync(join(tmpdir(), "overlay-test-"));
@@ -28,9 +28,9 @@ process.exitCode = status ?? 1;
 /** All where nothing is missing, and whatever the caller has chosen. */
 function projects() {
   if (args.some((arg) => arg.startsWith("--project"))) return [];
-  const reasons = missingForLab();
-  if (reasons.length > 0) {
-    console.log(`Unit and contract tests only: ${reasons.join(", and ")}.`);
+  const reason = whyNoLab();
+  if (reason !== undefined) {
+    console.log(`Unit and contract tests only: ${reason}.`);
     return ["--project=unit", "--project=contract"];
   }
   if (pulumiBinDir() === undefined) {

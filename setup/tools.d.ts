@@ -9,8 +9,8 @@ declare module "*/setup/tools.mjs" {
   export function folderOnPath(command: string): string | undefined;
   /** The folder with the Pulumi CLI; undefined before set-up has run. */
   export function pulumiBinDir(): string | undefined;
-  /** Why this machine can have no lab; empty if it can. */
-  export function missingForLab(): string[];
+  /** Why this machine can have no lab, if it cannot. */
+  export function whyNoLab(): string | undefined;
   /** This process's environment, with the Pulumi CLI on PATH. */
   export function pulumiEnv(): NodeJS.ProcessEnv;
 }

@@ -1,4 +1,5 @@
 /** Where the tools are that set-up provides: for the demo, the tests and the benchmarks. */
+import { spawnSync } from "node:child_process";
 import { accessSync, constants, existsSync } from "node:fs";
 import { homedir } from "node:os";
 import { delimiter, join } from "node:path";
@@ -40,12 +41,14 @@ export function pulumiEnv() {
   return { ...process.env, PATH: `${folder}${delimiter}${process.env.PATH ?? ""}` };
 }
 
-/** What a lab needs of the machine before anything can be installed. @returns {string[]} reasons why there can be none */
-export function missingForLab() {
-  const reasons = [];
-  if (process.platform !== "linux") reasons.push("this is not Linux");
-  else if (process.getuid?.() !== 0) reasons.push("this is not root");
-  return reasons;
+/** @returns {string | undefined} why this machine can have no lab, if it cannot */
+export function whyNoLab() {
+  if (process.platform !== "linux") return "this is not Linux";
+  if (process.getuid?.() !== 0) return "this is not root";
+  const probe = spawnSync("unshare", ["--net", "--mount", "--pid", "--fork", "true"]);
+  return probe.status === 0
+    ? undefined
+    : "root may not make namespaces here (a container has to be privileged for that)";
 }
 
 /** @param {string} file */

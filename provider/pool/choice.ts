@@ -70,7 +70,7 @@ function* stepAside(
   holder: Lease,
   warnings: string[],
 ): Rule<void> {
-  const { request, firm } = asking;
+  const { request } = asking;
   const own = holder.owner === request.owner;
   if (isOver(holder, tx.now)) return yield* lapse(tx, holder);
   if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));

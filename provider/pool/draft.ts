@@ -15,6 +15,8 @@ export interface Terms {
  * transaction never notice.
  */
 export class Draft {
+  /** What was read stays as it is for the length of the transaction; a row is asked for once. */
+  readonly #read = new Map<string, string | undefined>();
   /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
   onlyImagined = false;
 
@@ -27,7 +29,10 @@ export class Draft {
 
   *get<T>({ at, codec }: Key<T>): Rule<T | undefined> {
     let text = this.writes.get(at);
-    if (text === undefined) text = (yield this.below.get(at)) as string | undefined;
+    if (text === undefined) {
+      if (!this.#read.has(at)) this.#read.set(at, (yield this.below.get(at)) as string | undefined);
+      text = this.#read.get(at);
+    }
     return text === undefined || text === null ? undefined : codec.decode(text);
   }
 

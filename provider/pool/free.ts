@@ -47,8 +47,8 @@ function* join(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void>
   const before = piece.first > 0n ? yield* tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
   const next = yield* tx.first(freeFrom(tree, name, piece.last + 1n));
   const behind = next?.first === piece.last + 1n ? next : undefined;
+  // The neighbour behind has the same end, and is overwritten.
   if (before) tx.delete(freeKey(tree, name, before.last));
-  if (behind) tx.delete(freeKey(tree, name, behind.last));
   putFree(tx, spec, tree, { first: before?.first ?? piece.first, last: behind?.last ?? piece.last });
 }
 
@@ -95,6 +95,6 @@ function* lowest(tx: Draft, spec: PoolSpec, { first, last }: Extent, size: bigin
 
 function aligned(spec: PoolSpec, value: bigint, size: bigint): bigint {
   let start = ((value + size - 1n) / size) * size;
-  while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) break;
+  while (size === 1n && spec.avoidBoundaryIps && isBoundary(start)) start++;
   return start;
 }

@@ -83,7 +83,8 @@ function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded):
       if (key === own) continue;
       const into = key.startsWith(names.from) ? demandedNames : rows;
       const other = into.get(key);
-      if (other?.lease && other.text !== text) clashes.push(`${key} belongs to ${named(other.lease)} and to ${named(lease)}`);
+      if (other?.lease && other.text !== text)
+        clashes.push(`${key} belongs to ${named(other.lease)} and to ${named(lease)}`);
       into.set(key, { text, lease });
     }
   }

@@ -40,8 +40,17 @@ export interface Span<T> {
   codec: Codec<T>;
 }
 
-/** One part of a key: without slashes, so that no pool's keys lie among another's. */
-const part = (text: string): string => text.replaceAll("%", "%25").replaceAll("/", "%2F");
+/** One part of a key: without slashes, so that no pool's keys lie among another's. Pools come up in every key. */
+const part = (text: string): string => parts.get(text) ?? escaped(text);
+const parts = new Map<string, string>();
+
+function escaped(text: string): string {
+  if (parts.size > 1000) parts.clear();
+  const result = text.replaceAll("%", "%25").replaceAll("/", "%2F");
+  parts.set(text, result);
+  return result;
+}
+
 const digits = (value: bigint): string => value.toString(16).padStart(32, "0");
 const moment = (time: number): string => time.toString(16).padStart(12, "0");
 

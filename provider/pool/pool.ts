@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
+import { amend, close, release, touch } from "./changing";
 import type { Asking } from "./choice";
 import { type Draft, drafted, type Terms } from "./draft";
 import { meetsAny } from "./extents";
 import { fsck } from "./fsck";
-import { amend, claim, close, offer, release, touch } from "./operations";
+import { claim, offer } from "./granting";
 import { Queue } from "./queue";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";

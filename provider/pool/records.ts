@@ -109,3 +109,7 @@ export const countsCodec = json<Counts>(
 export const placeCodec: Codec<Place> = { encode: JSON.stringify, decode: JSON.parse };
 export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };
+
+/** Optional fields are there or not, never undefined. */
+export const given = <T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T =>
+  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;

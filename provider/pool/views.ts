@@ -1,8 +1,8 @@
+import { current } from "./changing";
 import type { Draft } from "./draft";
 import { capacityOf, single } from "./extents";
 import { countsKey, dueBy, eventsFrom, poolsFrom, seatsFrom } from "./keys";
 import { leasesIn, leasesOfOwner, sitting } from "./ledger";
-import { current } from "./operations";
 import { poolOf } from "./pools";
 import { counted, isFirm, isLive, isOver, noCounts } from "./rows";
 import type { Rule } from "./rule";

@@ -98,11 +98,14 @@ export function leaseContract(engine: Engine): void {
   test("an unmerged preview of another value does not become what the owner has", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
-    const firm = await pool.claim(by("a"));
+    const names = ["runner/n/a"];
+    const firm = await pool.claim(by("a", { names }));
     pass(1);
-    expect(await pool.offer(wants("a", "5"))).toMatchObject({ state: "offered", extents: extents("5") });
+    const offer = await pool.offer(by("a", { names, want: extents("5") }));
+    expect(offer).toMatchObject({ state: "offered", extents: extents("5"), names: [] });
     expect(await pool.find("pool/p", { owner: "a" })).toEqual(firm);
-    expect(firstOf(await pool.claim(by("a")))).toBe(1n);
+    const renewed = await pool.claim(by("a", { names }));
+    expect(renewed).toEqual({ ...firm, leaseId: renewed.leaseId, updatedAt: START + 1000, lastSeen: START + 1000 });
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([1n]);
   });
 

@@ -17,7 +17,12 @@ export function poolContract(engine: Engine): void {
     owner: `runner ${name}`,
     type: "RunnerSubnet",
     names: [`runner/${net}/${name}`],
-    opens: { name: `runner/${net}/${name}`, kind: "address", extents: extents("10.1.0.2-10.1.0.9"), allocation: "lowest" },
+    opens: {
+      name: `runner/${net}/${name}`,
+      kind: "address",
+      extents: extents("10.1.0.2-10.1.0.9"),
+      allocation: "lowest",
+    },
   });
   const address = (net: string, name: string, owner: string): Request => ({
     pool: `runner/${net}/${name}`,
@@ -51,7 +56,7 @@ export function poolContract(engine: Engine): void {
   test("the pool of an expired offer does not exist, until its owner asks again", async () => {
     const { pool, pass } = await world(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
-    await pool.offer(runner("n", "r"));
+    await pool.offer({ ...runner("n", "r"), want: extents("7") });
     await pool.offer(address("n", "r", "ip"));
     pass(3601);
     expect(await pool.spec("network/n")).toBeUndefined();
@@ -60,7 +65,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.find("network/n", { value: 1n })).toBeUndefined();
     await expect(pool.offer(runner("n", "r"))).rejects.toMatchObject({ code: "POOL_NOT_FOUND" });
     await pool.offer(network("n", "10.0.0.0/8"));
-    expect(firstOf(await pool.offer(runner("n", "r")))).toBe(1n);
+    expect(firstOf(await pool.offer(runner("n", "r")))).toBe(7n);
     pass(3601);
     await pool.claim({ ...network("m", "10.0.0.0/9"), owner: "somebody else" });
     expect(await pool.spec("network/n")).toBeUndefined();
@@ -77,7 +82,9 @@ export function poolContract(engine: Engine): void {
     await expect(pool.offer(network("b", "fd00:0:0:8000::/49"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     await expect(pool.offer(network("b", "10.143.255.255"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     expect(await pool.offer(network("b", "10.144.0.0/12"))).toMatchObject({ state: "offered" });
-    expect(await pool.claim({ ...network("c", "10.128.0.0/12"), pool: "space/other" })).toMatchObject({ owner: "network c" });
+    expect(await pool.claim({ ...network("c", "10.128.0.0/12"), pool: "space/other" })).toMatchObject({
+      owner: "network c",
+    });
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -155,7 +162,9 @@ export function poolContract(engine: Engine): void {
     expect(await pool.pools()).toMatchObject([{ name: "space/default" }]);
     expect(await pool.spec("runner/n/s")).toBeUndefined();
     expect(await pool.release("network/n", gone.leaseId)).toBe(false);
-    expect(await pool.claim({ ...network("n", "10.0.0.0/8"), owner: "a new one" })).toMatchObject({ owner: "a new one" });
+    expect(await pool.claim({ ...network("n", "10.0.0.0/8"), owner: "a new one" })).toMatchObject({
+      owner: "a new one",
+    });
     expect(firstOf(await pool.claim(runner("n", "s")))).toBe(1n);
     expect((await pool.history("network/n")).map(({ what }) => what)).toEqual(["claimed", "released", "claimed"]);
     expect(await pool.fsck()).toEqual([]);
@@ -219,16 +228,24 @@ export function poolContract(engine: Engine): void {
 
   test("a lease that opens a pool cannot have a ttl", async () => {
     const { pool } = await world(engine);
-    await expect(pool.claim({ ...network("n", "10.0.0.0/8"), ttl: 60 })).rejects.toMatchObject({ code: "INPUT_INVALID" });
+    await expect(pool.claim({ ...network("n", "10.0.0.0/8"), ttl: 60 })).rejects.toMatchObject({
+      code: "INPUT_INVALID",
+    });
   });
 
   test("a network whose layout changes is previewed over its own block, and nothing moves", async () => {
     const { pool } = await world(engine);
     const old = await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
-    expect(await pool.offer(network("n", "10.0.0.0/9"))).toMatchObject({ state: "offered", extents: extents("10.0.0.0/9") });
+    expect(await pool.offer(network("n", "10.0.0.0/9"))).toMatchObject({
+      state: "offered",
+      extents: extents("10.0.0.0/9"),
+    });
     expect(await pool.find("space/default", { owner: "network n" })).toEqual(old);
-    expect(await pool.claim(network("n", "10.0.0.0/9"))).toMatchObject({ uid: old.uid, extents: extents("10.0.0.0/9") });
+    expect(await pool.claim(network("n", "10.0.0.0/9"))).toMatchObject({
+      uid: old.uid,
+      extents: extents("10.0.0.0/9"),
+    });
     expect(await pool.fsck()).toEqual([]);
   });
 

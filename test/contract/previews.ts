@@ -3,14 +3,19 @@ import { by, type Engine, extents, firstOf, opened, wants, world } from "./world
 
 /** What a process keeps to itself: previews that write nothing, and swaps within one stack. */
 export function previewContract(engine: Engine): void {
-  const inStack = (stack: string, name: string) => `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
+  const inStack = (stack: string, name: string) =>
+    `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
   const [a, b, c] = ["a", "b", "c"].map((name) => inStack("dev", name)) as [string, string, string];
   const small = { extents: extents("1-9"), kind: "id" as const };
 
   test("with offerTtl 0 a preview writes nothing, and still gives different owners different values", async () => {
     const { pool, another } = await world(engine, { offerTtl: 0 });
     await opened(pool, small);
-    expect([await pool.offer(by("a")), await pool.offer(by("b")), await pool.offer(by("a"))].map(firstOf)).toEqual([1n, 2n, 1n]);
+    expect([await pool.offer(by("a")), await pool.offer(by("b")), await pool.offer(by("a"))].map(firstOf)).toEqual([
+      1n,
+      2n,
+      1n,
+    ]);
     expect(await pool.find("pool/p", { owner: "b" })).toMatchObject({ state: "offered", extents: extents("2") });
     expect(await another().leases("pool/p")).toEqual([]);
     expect(firstOf(await another().offer(by("c")))).toBe(1n);
@@ -39,7 +44,10 @@ export function previewContract(engine: Engine): void {
     const swapped = [await pool.claim(wants(a, "2")), await pool.claim(wants(b, "1"))];
     for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(false);
     expect((await pool.leases("pool/p")).map(({ owner }) => owner)).toEqual([b, a]);
-    expect((await pool.leases("pool/p")).map(({ leaseId }) => leaseId)).toEqual([swapped[1]!.leaseId, swapped[0]!.leaseId]);
+    expect((await pool.leases("pool/p")).map(({ leaseId }) => leaseId)).toEqual([
+      swapped[1]!.leaseId,
+      swapped[0]!.leaseId,
+    ]);
     expect(await pool.fsck()).toEqual([]);
   });
 

@@ -80,7 +80,8 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await world(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const old = [await pool.claim(shared("a", "k", "tcp/1")), await pool.claim(shared("b", "k", "tcp/2"))];
-    const move = (owner: string, port: string) => pool.claim({ ...shared(owner, "k", port), want: extents("10.0.0.5") });
+    const move = (owner: string, port: string) =>
+      pool.claim({ ...shared(owner, "k", port), want: extents("10.0.0.5") });
     await move("a", "tcp/1");
     await move("b", "tcp/2");
     for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(true);
@@ -104,8 +105,7 @@ export function sharingContract(engine: Engine): void {
     await opened(pool, { extents: extents("30000-30001"), kind: "port" });
     await pool.claim(by("a", { want: extents("30000") }));
     await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
-      message:
-        "PORT_CONFLICT: Port 30000 of pool/p is reserved by a. Ask for another one, or release that one first.",
+      message: "PORT_CONFLICT: Port 30000 of pool/p is reserved by a. Ask for another one, or release that one first.",
     });
     expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));
   });

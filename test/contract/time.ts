@@ -110,6 +110,16 @@ export function timeContract(engine: Engine): void {
     await expect(pool.claim(wants("a", "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
+  test("what rests is given before an offer is broken", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, small);
+    await pool.offer(wants("a", "1"));
+    const held = await pool.claim(wants("b", "2"));
+    pass(600);
+    await pool.release("pool/p", held.leaseId);
+    expect([await pool.claim(by("c")), await pool.claim(by("d"))].map(firstOf)).toEqual([2n, 1n]);
+  });
+
   test("a repeated preview renews its offers", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, small);

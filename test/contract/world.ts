@@ -48,7 +48,10 @@ export function extent(text: string): Extent {
 export const extents = (...texts: string[]): Extent[] => texts.map(extent);
 
 /** Opens a pool the way users do: with a lease on an address space. */
-export async function opened(pool: Pool, spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] }): Promise<Lease> {
+export async function opened(
+  pool: Pool,
+  spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] },
+): Promise<Lease> {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
   const want = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
   return pool.claim({ pool: `space/${full.kind}`, owner: `opener of ${full.name}`, type: "IPPool", want, opens: full });

@@ -21,7 +21,9 @@ export interface PlannedStep {
 
 /** A line of the provider's trace: a call, or a conversation with a host. */
 export interface TraceEvent {
+  at: number;
   pid: number;
+  milliseconds?: number;
   call?: string;
   type?: string;
   conversation?: { host: string; works: number; inspections: number; steps: number };

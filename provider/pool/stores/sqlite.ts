@@ -60,19 +60,22 @@ async function engine(): Promise<Sqlite> {
   }
 }
 
-/** File systems whose locks do not hold between machines. */
-const NETWORK: Record<number, string> = {
-  26985: "NFS",
-  4283649346: "CIFS",
-  4266872130: "SMB",
-  20859: "SMB",
-  22092: "NCP",
-  1397113167: "AFS",
-  1937076805: "Coda",
-  12805120: "Ceph",
-  198183888: "Lustre",
-  1196443219: "GPFS",
-};
+/** File systems whose locks do not hold between machines, by the number that `statfs` gives. */
+const NETWORKS = new Map([
+  [0x6969, "NFS"],
+  [0xff534d42, "CIFS"],
+  [0xfe534d42, "SMB"],
+  [0x517b, "SMB"],
+  [0x564c, "NCP"],
+  [0x5346414f, "AFS"],
+  [0x73757245, "Coda"],
+  [0xc36400, "Ceph"],
+  [0xbd00bd0, "Lustre"],
+  [0x47504653, "GPFS"],
+]);
+
+/** The kernel's number may come as a signed one. */
+export const networkName = (type: number): string | undefined => NETWORKS.get(type >>> 0);
 
 async function mustBeLocal(path: string, readOnly: boolean): Promise<void> {
   try {
@@ -80,7 +83,7 @@ async function mustBeLocal(path: string, readOnly: boolean): Promise<void> {
       await mkdir(dirname(path), { recursive: true, mode: 0o700 });
       await (await open(path, "a", 0o600)).close();
     }
-    const network = NETWORK[(await statfs(path)).type >>> 0];
+    const network = networkName((await statfs(path)).type);
     if (!network) return;
     const what = `The pool file ${path} is on ${network}, where locks between machines cannot be trusted.`;
     throw new OverlayError(

@@ -27,8 +27,10 @@ function specOf({ range: cidr, gateway, reserved = [], static: fixed = [] }: Sub
   return { extents: [all], reserved: taken, staticOnly: fixed.map(range) };
 }
 
-const text = ({ first, last }: Extent, bits = first === last ? 0 : (last - first + 1n).toString(2).length - 1): string =>
-  `${fromLine(first)}/${(fromLine(first).includes(":") ? 128 : 32) - bits}`;
+const text = (
+  { first, last }: Extent,
+  bits = first === last ? 0 : (last - first + 1n).toString(2).length - 1,
+): string => `${fromLine(first)}/${(fromLine(first).includes(":") ? 128 : 32) - bits}`;
 
 async function allocate(pool: Pool, owner: string, { prefix, range: cidr }: Subnet): Promise<string | null> {
   const width = cidr.includes(":") ? 128 : 32;
@@ -62,14 +64,17 @@ describe("allocation", () => {
     expect(await ours).toBe(expected);
   });
 
-  test.each(vectors.reservable)("$ip in $range is reservable: $reservable", async ({ ip, range: cidr, gateway, reserved, reservable }) => {
-    const pool = await fresh();
-    // BOSH rounds 192.168.0.1/24 down to its network.
-    await opened(pool, specOf({ range: cidr.replace("0.1/24", "0.0/24"), gateway, reserved }));
-    const claim = pool.claim(wants("i", ip));
-    if (reservable) await claim;
-    else await expect(claim).rejects.toMatchObject({ code: expect.stringMatching(/IP_RESERVED|IP_OUTSIDE_POOL/) });
-  });
+  test.each(vectors.reservable)(
+    "$ip in $range is reservable: $reservable",
+    async ({ ip, range: cidr, gateway, reserved, reservable }) => {
+      const pool = await fresh();
+      // BOSH rounds 192.168.0.1/24 down to its network.
+      await opened(pool, specOf({ range: cidr.replace("0.1/24", "0.0/24"), gateway, reserved }));
+      const claim = pool.claim(wants("i", ip));
+      if (reservable) await claim;
+      else await expect(claim).rejects.toMatchObject({ code: expect.stringMatching(/IP_RESERVED|IP_OUTSIDE_POOL/) });
+    },
+  );
 
   test.each(vectors.subnetOverlap)("$a and $b overlap: $overlaps", async ({ a, b }) => {
     const pool = await fresh();
@@ -104,7 +109,9 @@ describe("ownership and life cycles", () => {
     const opener = await opened(pool, { ...lan, reserved: extents("192.168.1.0-192.168.1.2") });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, extents: lan.extents };
-    await pool.amend("space/address", opener.leaseId, { opens: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") } });
+    await pool.amend("space/address", opener.leaseId, {
+      opens: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") },
+    });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     expect(await ip(pool.claim(by("A2")))).toBe("192.168.1.1");
     await expect(pool.claim(wants("B", "192.168.1.3"))).rejects.toMatchObject({ code: "PLAN_STALE" });

@@ -1,6 +1,18 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
-import { capacityOf, common, covers, freeIn, merged, total, trimmed, valueAt, widened, without, zonesOf } from "../../../provider/pool/extents";
+import {
+  capacityOf,
+  common,
+  covers,
+  freeIn,
+  merged,
+  total,
+  trimmed,
+  valueAt,
+  widened,
+  without,
+  zonesOf,
+} from "../../../provider/pool/extents";
 import type { Extent, PoolSpec } from "../../../provider/pool/types";
 import { extents } from "../../contract/world";
 import metallb from "../../vectors/metallb_allocator.json";
@@ -8,7 +20,10 @@ import metallb from "../../vectors/metallb_allocator.json";
 describe("tables", () => {
   test.each([
     [[], []],
-    [["5", "1-3"], ["1-3", "5"]],
+    [
+      ["5", "1-3"],
+      ["1-3", "5"],
+    ],
     [["1-3", "4-6"], ["1-6"]],
     [["1-9", "2-3", "8-12"], ["1-12"]],
   ])("%o merged is %o", (some, result) => {
@@ -34,10 +49,20 @@ describe("tables", () => {
     expect(total(some)).toBe(4n);
   });
 
-  const spec = (more: Partial<PoolSpec>): PoolSpec => ({ name: "p", kind: "address", allocation: "lowest", extents: [], ...more });
+  const spec = (more: Partial<PoolSpec>): PoolSpec => ({
+    name: "p",
+    kind: "address",
+    allocation: "lowest",
+    extents: [],
+    ...more,
+  });
 
   test("zones: reserved in none, static apart", () => {
-    const pool = spec({ extents: extents("1-20"), reserved: extents("1", "10-12"), staticOnly: extents("0-3", "12-13") });
+    const pool = spec({
+      extents: extents("1-20"),
+      reserved: extents("1", "10-12"),
+      staticOnly: extents("0-3", "12-13"),
+    });
     expect(zonesOf(pool)).toEqual({ automatic: extents("4-9", "14-20"), onRequest: extents("2-3", "13") });
   });
 
@@ -74,11 +99,17 @@ describe("MetalLB's counts", () => {
 
 describe("properties", () => {
   const list = fc.array(
-    fc.tuple(fc.integer({ min: 0, max: 60 }), fc.integer({ min: 0, max: 12 })).map(([first, more]) => ({ first: BigInt(first), last: BigInt(first + more) })),
+    fc
+      .tuple(fc.integer({ min: 0, max: 60 }), fc.integer({ min: 0, max: 12 }))
+      .map(([first, more]) => ({ first: BigInt(first), last: BigInt(first + more) })),
     { maxLength: 8 },
   );
-  const values = (some: Extent[]) => new Set(Array.from({ length: 80 }, (_, i) => BigInt(i)).filter((v) => some.some((e) => e.first <= v && v <= e.last)));
-  const canonical = (some: Extent[]) => some.every((e, i) => e.first <= e.last && (i === 0 || e.first > some[i - 1]!.last + 1n));
+  const values = (some: Extent[]) =>
+    new Set(
+      Array.from({ length: 80 }, (_, i) => BigInt(i)).filter((v) => some.some((e) => e.first <= v && v <= e.last)),
+    );
+  const canonical = (some: Extent[]) =>
+    some.every((e, i) => e.first <= e.last && (i === 0 || e.first > some[i - 1]!.last + 1n));
 
   test("they behave as sets of values, and come out sorted, disjoint and apart", () => {
     fc.assert(

@@ -8,7 +8,11 @@ const engine = { name: "memory", open: async (clock: () => number) => memoryStor
 async function lively(): Promise<World> {
   const made = await world(engine);
   const { pool } = made;
-  await opened(pool, { extents: extents("10.0.0.0/24"), reserved: extents("10.0.0.0"), staticOnly: extents("10.0.0.9") });
+  await opened(pool, {
+    extents: extents("10.0.0.0/24"),
+    reserved: extents("10.0.0.0"),
+    staticOnly: extents("10.0.0.9"),
+  });
   await pool.claim(by("a", { names: ["user/a"], ttl: 60 }));
   await pool.claim(by("b", { sharingKey: "k", ports: [{ protocol: "tcp", port: 80 }] }));
   await pool.offer(by("c"));
@@ -50,15 +54,22 @@ test("every derived row that is lost, wrong or too much is found and repaired", 
 
 test("two leases on one value are reported, and nothing is repaired behind anybody's back", async () => {
   const made = await lively();
-  const [key, text] = (await rows(made)).find(([key, value]) => key.startsWith("l/pool") && value.includes('"owner":"a"'))!;
+  const [key, text] = (await rows(made)).find(
+    ([key, value]) => key.startsWith("l/pool") && value.includes('"owner":"a"'),
+  )!;
   const uid = JSON.parse(text).uid as string;
-  const twin = text.replaceAll(uid, "0123456789abcdef").replace('"owner":"a"', '"owner":"twin"').replace("user/a", "user/twin");
+  const twin = text
+    .replaceAll(uid, "0123456789abcdef")
+    .replace('"owner":"a"', '"owner":"twin"')
+    .replace("user/a", "user/twin");
   await damage(made, [key.replace(uid, "0123456789abcdef"), twin]);
   const before = await rows(made);
   const [finding] = await made.pool.fsck({ repair: true });
   expect(finding).toMatchObject({ pool: "pool/p", repairable: false });
   expect(finding!.problem).toMatch(/^10\.0\.0\.1 is held by (a|twin) \(.*\) and by (a|twin) \(.*\)$/);
-  expect((await rows(made)).filter(([key]) => key.startsWith("a/"))).toEqual(before.filter(([key]) => key.startsWith("a/")));
+  expect((await rows(made)).filter(([key]) => key.startsWith("a/"))).toEqual(
+    before.filter(([key]) => key.startsWith("a/")),
+  );
 });
 
 test("a pool whose opener is gone, and leases outside their pool, are for a person to decide", async () => {
@@ -66,7 +77,11 @@ test("a pool whose opener is gone, and leases outside their pool, are for a pers
   const before = await rows(made);
   const opener = before.find(([key]) => key.startsWith("l/space"))!;
   const [key, spec] = before.find(([key]) => key === "p/pool%2Fp")!;
-  await damage(made, [opener[0], null], [key, spec.replace(/"extents":\["[^"]*"\]/, '"extents":["ffff0a000001-ffff0a000002"]')]);
+  await damage(
+    made,
+    [opener[0], null],
+    [key, spec.replace(/"extents":\["[^"]*"\]/, '"extents":["ffff0a000001-ffff0a000002"]')],
+  );
   const problems = (await made.pool.fsck()).filter(({ repairable }) => !repairable).map(({ problem }) => problem);
   expect(problems).toContain("the lease that opened it is gone");
   expect(problems).toContainEqual(expect.stringMatching(/^10\.0\.0\.3 of c \(.*\) is outside the pool$/));

@@ -40,7 +40,9 @@ class Allocator {
 
   request(pool: string, { service, sharingKey, backendKey, ports = [] }: Step): Request {
     const shared = sharingKey ? { sharingKey: `${sharingKey} ${backendKey}` } : {};
-    const list = ports.map((text): Port => ({ protocol: text.split("/")[0] as Port["protocol"], port: Number(text.split("/")[1]) }));
+    const list = ports.map(
+      (text): Port => ({ protocol: text.split("/")[0] as Port["protocol"], port: Number(text.split("/")[1]) }),
+    );
     return { pool, owner: service!, type: "StaticIP", ...shared, ...(list.length && { ports: list }) };
   }
 
@@ -56,7 +58,8 @@ class Allocator {
     const want = extents(...step.ips!);
     for (const name of this.pools) {
       const spec = await this.pool.spec(name);
-      if (covers(spec!.extents, want)) return this.replaceWith(step.service!, this.pool.claim({ ...this.request(name, step), want }));
+      if (covers(spec!.extents, want))
+        return this.replaceWith(step.service!, this.pool.claim({ ...this.request(name, step), want }));
     }
     throw new Error("no pool has it");
   }
@@ -91,7 +94,8 @@ async function play(allocator: Allocator, step: Step, exact: boolean): Promise<v
   if (step.op === "setPools") return allocator.setPools(step.pools!);
   if (step.op === "unassign") return allocator.unassign(step.service!);
   const target = step.pool && !allocator.pools.includes(step.pool) && step.pool.startsWith("test") ? "test" : step.pool;
-  const made = step.op === "assign" ? allocator.assign(step) : allocator.allocate(step, target ? [target] : allocator.pools);
+  const made =
+    step.op === "assign" ? allocator.assign(step) : allocator.allocate(step, target ? [target] : allocator.pools);
   if (step.error) return expect(made).rejects.toBeInstanceOf(Error);
   const ips = ipsOf(await made);
   if (exact) expect(ips, JSON.stringify(step)).toEqual(step.ips);
@@ -100,7 +104,9 @@ async function play(allocator: Allocator, step: Step, exact: boolean): Promise<v
 
 /** What is about namespaces, or about asking one service for another family than it has. */
 const isForeign = ({ svc, error, pool }: Step): boolean =>
-  Boolean(svc?.namespace || svc?.labels) || Boolean(error?.startsWith("IP for wrong family")) || pool === "test-dualstack";
+  Boolean(svc?.namespace || svc?.labels) ||
+  Boolean(error?.startsWith("IP for wrong family")) ||
+  pool === "test-dualstack";
 
 describe("MetalLB's sequences", () => {
   test.each(vectors.sequences)("$test", async ({ test: name, steps }) => {

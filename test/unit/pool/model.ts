@@ -34,7 +34,8 @@ export class Model {
       this.#now += step.seconds * 1000;
       return undefined;
     }
-    if (step.op === "offer" || step.op === "claim") return this.#grant(step.op === "claim", step.owner, step.want, step.ttl);
+    if (step.op === "offer" || step.op === "claim")
+      return this.#grant(step.op === "claim", step.owner, step.want, step.ttl);
     const held = this.#best(step.owner, (one) => this.#lives(one));
     if (!held) return undefined;
     if (step.op === "release") {
@@ -76,7 +77,9 @@ export class Model {
     for (const one of [...this.#list]) if (this.#now > one.ends) this.#lapse(one);
     const again = this.values.find((value) => !this.#list.some((one) => one.value === value));
     if (again !== undefined) return again;
-    const goers = ["resting", "offered"].flatMap((state) => this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends));
+    const goers = ["resting", "offered"].flatMap((state) =>
+      this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends),
+    );
     const goer = goers.find((one) => this.#goes(one));
     if (!goer) return "RUNNER_IDS_EXHAUSTED";
     this.#drop(goer);
@@ -87,7 +90,8 @@ export class Model {
     if (this.reserved.includes(want)) return "IP_RESERVED";
     const holder = this.#list.find((one) => one.value === want);
     if (!holder) return want;
-    if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner) return firm ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
+    if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner)
+      return firm ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
     this.#drop(holder);
     return want;
   }
@@ -95,7 +99,9 @@ export class Model {
   /** Firm ones first, then offers, then what is past; of these the newest. */
   #best(owner: string, fits: (one: Held) => boolean): Held | undefined {
     const rank = (one: Held) => (one.state === "offered" ? 1 : this.#lives(one) ? 0 : 2);
-    return this.#list.filter((one) => one.owner === owner && fits(one)).sort((a, b) => rank(a) - rank(b) || b.made - a.made)[0];
+    return this.#list
+      .filter((one) => one.owner === owner && fits(one))
+      .sort((a, b) => rank(a) - rank(b) || b.made - a.made)[0];
   }
 
   #lives(one: Held): boolean {

@@ -11,7 +11,12 @@ const engine = { name: "memory", open: async (clock: () => number) => memoryStor
 const owner = fc.constantFrom("a", "b", "c", "d", "e", "f");
 const value = fc.integer({ min: 1, max: 6 }).map(BigInt);
 const step = fc.oneof(
-  fc.record({ op: fc.constantFrom("offer" as const, "claim" as const), owner, want: fc.option(value), ttl: fc.option(fc.constantFrom(60, 900)) }),
+  fc.record({
+    op: fc.constantFrom("offer" as const, "claim" as const),
+    owner,
+    want: fc.option(value),
+    ttl: fc.option(fc.constantFrom(60, 900)),
+  }),
   fc.record({ op: fc.constant("release" as const), owner }),
   fc.record({ op: fc.constant("use" as const), owner }),
   fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 599, 601, 3601) }),
@@ -60,7 +65,15 @@ const anything = fc.record({
   op: fc.constantFrom("offer", "claim", "claim", "claim", "release", "close", "amend", "pass", "touch"),
   pool: fc.constantFrom("pool/p", "pool/p", "pool/q", "space/default"),
   owner: text,
-  pick: fc.constantFrom({}, {}, { size: 2n }, { size: 4n }, { want: extents("5") }, { want: extents("8-11") }, { want: extents("16-23") }),
+  pick: fc.constantFrom(
+    {},
+    {},
+    { size: 2n },
+    { size: 4n },
+    { want: extents("5") },
+    { want: extents("8-11") },
+    { want: extents("16-23") },
+  ),
   name: fc.option(text),
   key: fc.option(fc.constantFrom("k", "l")),
   port: fc.integer({ min: 1, max: 3 }),
@@ -75,7 +88,12 @@ test("any sequence of operations leaves a sound store, and a firm lease keeps it
   await fc.assert(
     fc.asyncProperty(fc.array(anything, { maxLength: 50 }), async (steps) => {
       const made = await world(engine);
-      await opened(made.pool, { kind: "id", extents: extents("1-40"), reserved: extents("6", "30-31"), staticOnly: extents("7-9") });
+      await opened(made.pool, {
+        kind: "id",
+        extents: extents("1-40"),
+        reserved: extents("6", "30-31"),
+        staticOnly: extents("7-9"),
+      });
       for (const one of steps) {
         const before = await firm(made);
         const touched = await act(made, one).catch((error: OverlayError) => {
@@ -96,7 +114,9 @@ test("any sequence of operations leaves a sound store, and a firm lease keeps it
 
 async function firm({ pool }: World): Promise<Lease[]> {
   const lists = await Promise.all(["pool/p", "pool/q", "space/default"].map((name) => pool.leases(name)));
-  return lists.flat().filter(({ state, expiresAt }) => (state === "reserved" || state === "used") && expiresAt === undefined);
+  return lists
+    .flat()
+    .filter(({ state, expiresAt }) => (state === "reserved" || state === "used") && expiresAt === undefined);
 }
 
 function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Anything): Request {
@@ -128,7 +148,13 @@ async function act({ pool, pass }: World, one: Anything): Promise<string | undef
   if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
   if (one.op === "amend") {
     const extent = one.pick.want && { extents: one.pick.want };
-    await pool.amend(one.pool, lease.leaseId, { sharingKey: one.key, ...extent, ...(names && { names }), ...(opens && { opens }), ...(ports && { ports }) });
+    await pool.amend(one.pool, lease.leaseId, {
+      sharingKey: one.key,
+      ...extent,
+      ...(names && { names }),
+      ...(opens && { opens }),
+      ...(ports && { ports }),
+    });
   }
   return lease.uid;
 }

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { fromLine, pointOf, toLine } from "../../../provider/addressing/line";
-import type { Lease } from "../../../provider/pool/types";
 import { memoryStore } from "../../../provider/pool/stores/memory";
+import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
@@ -28,7 +28,13 @@ class Reservations {
 
   async markUsed({ runner, ip, container }: Step): Promise<void> {
     const want = extents(ip!);
-    await this.#claim({ pool: poolOf(runner!), owner: `container ${container}`, type: "IPReservation", want, usedBy: container! });
+    await this.#claim({
+      pool: poolOf(runner!),
+      owner: `container ${container}`,
+      type: "IPReservation",
+      want,
+      usedBy: container!,
+    });
   }
 
   async #claim(request: Parameters<World["pool"]["claim"]>[0], as?: string): Promise<string | null> {
@@ -37,7 +43,9 @@ class Reservations {
       if (as) this.tokens.set(as, lease);
       return fromLine(lease.extents[0]!.first);
     } catch (error) {
-      expect(["PLAN_STALE", "IP_RESERVED", "IP_OUTSIDE_POOL", "POOL_NOT_FOUND"]).toContain((error as { code: string }).code);
+      expect(["PLAN_STALE", "IP_RESERVED", "IP_OUTSIDE_POOL", "POOL_NOT_FOUND"]).toContain(
+        (error as { code: string }).code,
+      );
       return null;
     }
   }
@@ -120,7 +128,11 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
     case "advance":
       return pass(step.seconds!);
     case "available": {
-      const offer = await another({ offerTtl: 0 }).offer({ pool: poolOf(step.runner!), owner: "probe", type: "IPReservation" });
+      const offer = await another({ offerTtl: 0 }).offer({
+        pool: poolOf(step.runner!),
+        owner: "probe",
+        type: "IPReservation",
+      });
       return expect({ [step.runner!]: [ipOf(offer)] }).toEqual(step.result);
     }
     case "info": {
@@ -136,7 +148,9 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
       }));
       // What was marked used without a reservation is no reservation there.
       const listed = step.result as { ip: string }[];
-      return expect(facts.filter(({ ip, container }) => container !== "x" || listed.some((l) => l.ip === ip))).toEqual(listed);
+      return expect(facts.filter(({ ip, container }) => container !== "x" || listed.some((l) => l.ip === ip))).toEqual(
+        listed,
+      );
     }
     case "stats": {
       const { pending_reservations, in_use_reservations } = step.result as Record<string, number>;

@@ -49,7 +49,12 @@ test.each(allocation)("$name", async ({ subnet, steps }) => {
   const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
   const registry = new Registry(await world(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
-  await opened(registry.world.pool, { name: "network/n", kind: "id", extents: extents(`1-${last}`), reclaimAfter: HOUR });
+  await opened(registry.world.pool, {
+    name: "network/n",
+    kind: "id",
+    extents: extents(`1-${last}`),
+    reclaimAfter: HOUR,
+  });
   for (const step of steps as Step[]) await play(registry, step);
   expect(await registry.world.pool.fsck()).toEqual([]);
 });
@@ -80,7 +85,10 @@ async function play(registry: Registry, { op, runner = "", error, result }: Step
       return expect(usage).toMatchObject({ capacity: BigInt(max_runners), held: BigInt(total_allocations) });
     }
     case "list": {
-      const expected = (result as { runner: string; runnerId: number }[]).map(({ runner, runnerId }) => ({ runner, runnerId }));
+      const expected = (result as { runner: string; runnerId: number }[]).map(({ runner, runnerId }) => ({
+        runner,
+        runnerId,
+      }));
       return expect(await registry.list()).toEqual(expected.sort((a, b) => a.runnerId - b.runnerId));
     }
     default:

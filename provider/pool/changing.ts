@@ -1,0 +1,85 @@
+import { type Asking, choose, mustKeepQuota } from "./choice";
+import type { Draft } from "./draft";
+import { vacate } from "./endings";
+import { enter } from "./entering";
+import { uidOf } from "./granting";
+import { leaseKey } from "./keys";
+import { log, record, specOf } from "./ledger";
+import { shut } from "./pools";
+import { given } from "./records";
+import { isFirm, isLive, isOver, sharedAs } from "./rows";
+import type { Rule } from "./rule";
+import { mayChangeKey, takePorts } from "./sharing";
+import type { Changes, Event, Lease } from "./types";
+import { fenced, leaseOver } from "./wording";
+
+/** What the holder of a lease id can do with its lease. */
+
+/** undefined when it is not the current lease, or its time is over. */
+export function* current(tx: Draft, pool: string, leaseId: string): Rule<Lease | undefined> {
+  const lease = yield* tx.get(leaseKey(pool, uidOf(leaseId)));
+  return lease?.leaseId === leaseId && isLive(lease, tx.now) ? lease : undefined;
+}
+
+function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
+  const lease = yield* tx.get(leaseKey(pool, uidOf(leaseId)));
+  if (lease?.leaseId !== leaseId || lease.state === "resting") throw fenced(pool, leaseId);
+  if (isOver(lease, tx.now)) throw leaseOver(lease);
+  return lease;
+}
+
+export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes): Rule<Lease> {
+  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+  const spec = yield* specOf(tx, pool);
+  const changed = amended(tx, lease, changes);
+  yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
+  if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
+  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
+  const after = yield* enter(tx, lease, changed, changes, isFirm(changed) ? undefined : changed.expiresAt);
+  log(tx, eventOf(lease, after), after);
+  yield* mustKeepQuota(tx, spec);
+  return after;
+}
+
+const resizing = (lease: Lease): Asking => ({
+  request: { pool: lease.pool, owner: lease.owner, type: lease.type, want: lease.extents },
+  firm: true,
+  planned: false,
+  leaves: () => false,
+});
+
+function amended(tx: Draft, lease: Lease, { names: _, opens: __, ttl, sharingKey, ...changes }: Changes): Lease {
+  const state = changes.state ?? lease.state;
+  const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
+  const ends = ttl === undefined ? lease.expiresAt : ttl === null ? undefined : tx.now + ttl * 1000;
+  return given<Lease>({
+    ...lease,
+    ...changes,
+    state,
+    usedBy,
+    updatedAt: tx.now,
+    expiresAt: state === "used" ? undefined : ends,
+    sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),
+  });
+}
+
+const eventOf = (before: Lease, after: Lease): Event["what"] =>
+  before.owner !== after.owner ? "renamed" : before.state !== "used" && after.state === "used" ? "used" : "amended";
+
+export function* close(tx: Draft, pool: string, leaseId: string): Rule<void> {
+  const { opens } = yield* mustBeCurrent(tx, pool, leaseId);
+  if (opens) yield* shut(tx, opens);
+}
+
+export function* release(tx: Draft, pool: string, leaseId: string): Rule<boolean> {
+  const lease = yield* current(tx, pool, leaseId);
+  if (!lease) return false;
+  if (isFirm(lease)) log(tx, "released", lease);
+  yield* vacate(tx, lease, tx.now + tx.terms.quarantine * 1000);
+  return true;
+}
+
+export function* touch(tx: Draft, pool: string, leaseId: string): Rule<void> {
+  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+  yield* record(tx, lease, { ...lease, lastSeen: tx.now });
+}

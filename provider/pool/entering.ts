@@ -1,0 +1,35 @@
+import type { Draft } from "./draft";
+import { record, specOf } from "./ledger";
+import { takeNames } from "./names";
+import { mayOpen, open } from "./openings";
+import { vanish } from "./pools";
+import { isFirm } from "./rows";
+import type { Rule } from "./rule";
+import type { Details, Lease, PoolSpec } from "./types";
+import { opensForever } from "./wording";
+
+/**
+ * Puts a lease in the place of an older version of it, with the names that it can have and the pool that it can open.
+ * `until` is when that pool ends again, if the lease is only an offer.
+ */
+export function* enter(
+  tx: Draft,
+  before: Lease | undefined,
+  lease: Lease,
+  { names, opens }: Pick<Details, "names" | "opens">,
+  until?: number,
+): Rule<Lease> {
+  const { opens: _, ...after }: Lease = { ...lease };
+  if (names) after.names = yield* takeNames(tx, { ...lease, names });
+  const spec = opens ?? (lease.opens === undefined ? undefined : yield* specOf(tx, lease.opens));
+  const opened: Lease = spec && (yield* clearTheWay(tx, lease, spec)) ? { ...after, opens: spec.name } : after;
+  yield* record(tx, before, opened);
+  if (opened.opens) yield* open(tx, opened, spec!, until);
+  return opened;
+}
+
+function* clearTheWay(tx: Draft, lease: Lease, spec: PoolSpec): Rule<boolean> {
+  if (isFirm(lease) && lease.expiresAt !== undefined) throw opensForever(lease, spec);
+  if (lease.opens !== undefined && lease.opens !== spec.name) yield* vanish(tx, lease.opens);
+  return yield* mayOpen(tx, lease, spec.name);
+}

@@ -1,0 +1,134 @@
+import { randomUUID } from "node:crypto";
+import { type Asking, type Choice, choose, mustKeepQuota } from "./choice";
+import type { Draft } from "./draft";
+import { sweep, vacate } from "./endings";
+import { enter } from "./entering";
+import { covers, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
+import { leaseKey } from "./keys";
+import { leasesOfOwner, log } from "./ledger";
+import { takeNames } from "./names";
+import { poolFor } from "./pools";
+import { given, type PoolRecord } from "./records";
+import { isFirm, isLive, sharedAs } from "./rows";
+import type { Rule } from "./rule";
+import { mayChangeKey, takePorts } from "./sharing";
+import type { Extent, Lease, PoolSpec, Request } from "./types";
+
+/** Offers and claims. First of all: what does this owner have already? */
+
+export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
+  const { opens: _, ...request } = asking.request;
+  const pool = yield* poolFor(tx, request.pool, false);
+  const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const own = answering(tx, pool.spec, request, mine);
+  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
+  const block = own ? undefined : outgrown(request, mine);
+  if (!block) return yield* grant(tx, pool, asking, own);
+  // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
+  tx.onlyImagined = true;
+  return yield* grant(tx, pool, { ...asking, request }, block);
+}
+
+/** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
+function* keptInPreview(tx: Draft, { names = [] }: Request, own: Lease): Rule<Lease> {
+  yield* takeNames(tx, { ...own, names });
+  tx.discard();
+  return own;
+}
+
+export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
+  const { request } = asking;
+  const pool = yield* poolFor(tx, request.pool, true);
+  const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const own = answering(tx, pool.spec, request, mine) ?? outgrown(request, mine);
+  const lease = yield* grant(tx, pool, asking, own);
+  log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
+  for (const { state, uid } of mine) {
+    const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
+    if (other) yield* vacate(tx, other);
+  }
+  return lease;
+}
+
+/** The lease that answers the request: firm before offered before past ones, then the newest. */
+function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Lease | undefined {
+  const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
+  const rank = (lease: Lease) => (isPast(lease) ? 2 : isFirm(lease) ? 0 : 1);
+  return mine
+    .filter((lease) => answers(lease, request) && (!isPast(lease) || comesBack(spec, lease, request)))
+    .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt)[0];
+}
+
+function answers({ extents }: Lease, { want, size = 1n, within, also = [] }: Request): boolean {
+  if (want) return sameExtents(extents, want);
+  const ranges = [within, ...also];
+  return (
+    extents.length === ranges.length &&
+    extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
+  );
+}
+
+/** Whether an owner finds what it had before: if asked for, or if the pool could have chosen it. */
+const comesBack = (spec: PoolSpec, { extents }: Lease, { want, sharingKey }: Request): boolean =>
+  want !== undefined ||
+  (sharingKey === undefined && spec.autoAssign !== false && covers(zonesOf(spec).automatic, extents));
+
+/** A block that is asked for larger or smaller than its owner has it: the same lease, with other bounds. */
+const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
+  mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
+
+function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
+  const { request, firm } = asking;
+  yield* sweep(tx, request.pool, request.owner);
+  const { extents, warnings } = yield* seat(tx, spec, asking, own);
+  const lease = newLease(tx, asking, extents, own);
+  const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
+  // Read again: to find it a seat, its own past lease may have been cleared away.
+  const before = own && (yield* tx.get(leaseKey(own.pool, own.uid)));
+  const after = yield* enter(tx, before, lease, request, ends);
+  yield* mustKeepQuota(tx, spec);
+  return warnings.length ? { ...after, warnings } : after;
+}
+
+function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
+  const keeps = own && answers(own, asking.request);
+  if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
+  if (!keeps) return yield* choose(tx, spec, asking, own);
+  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid);
+  return { extents: own.extents, warnings: [] };
+}
+
+/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
+const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
+/** A lease id begins with the uid, which is where the lease is found. */
+export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
+
+function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
+  const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
+  const wasUsed = own?.state === "used";
+  const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
+  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
+  const uid = own?.uid ?? newId();
+  return given<Lease>({
+    pool,
+    owner,
+    type,
+    extents,
+    state,
+    uid,
+    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId()}`,
+    createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
+    updatedAt: tx.now,
+    lastSeen: tx.now,
+    expiresAt: seconds === undefined ? undefined : tx.now + seconds * 1000,
+    tenant,
+    labels,
+    usedBy,
+    data,
+    by,
+    sharingKey,
+    ports,
+    opens: own?.opens,
+  });
+}

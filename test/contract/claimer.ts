@@ -1,0 +1,17 @@
+import { openPool } from "../../provider/pool";
+
+/** A process of its own that claims, uses and releases: `claimer.ts URL NAME COUNT`. Prints what it holds at its end. */
+async function main([url, name, count]: string[]): Promise<void> {
+  const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
+  const claim = (i: number) => pool.claim({ pool: "pool/p", owner: `${name} ${i}`, type: "IPReservation" });
+  const leases = [];
+  for (let i = 0; i < Number(count); i += 5) {
+    const group = await Promise.all([0, 1, 2, 3, 4].map((more) => claim(i + more)));
+    await pool.release("pool/p", group[0]!.leaseId);
+    leases.push(...group.slice(1));
+  }
+  await pool.end();
+  process.stdout.write(JSON.stringify(leases.map(({ extents, leaseId }) => [String(extents[0]!.first), leaseId])));
+}
+
+main(process.argv.slice(2));

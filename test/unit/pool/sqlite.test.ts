@@ -1,0 +1,117 @@
+import { mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeEach, expect, test } from "vitest";
+import { openPool } from "../../../provider/pool";
+import { networkName, sqliteStore, walIsSafe } from "../../../provider/pool/stores/sqlite";
+import { by, extents, opened } from "../../contract/world";
+
+const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
+afterAll(() => rmSync(top, { recursive: true }));
+const settings = { offerTtl: 3600, quarantine: 300 };
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(top, "t-"));
+});
+
+const put = (key: string, value: string) =>
+  function* (tx: Parameters<Parameters<Awaited<ReturnType<typeof sqliteStore>>["transact"]>[1]>[0]) {
+    yield tx.write([[key, value]]);
+  };
+
+test("a new pool file and its folder are for their user only", async () => {
+  const pool = await openPool(`sqlite:${folder}/deep/er/pool.db`, settings);
+  expect(statSync(join(folder, "deep")).mode & 0o777).toBe(0o700);
+  expect(statSync(join(folder, "deep/er/pool.db")).mode & 0o777).toBe(0o600);
+  await pool.end();
+});
+
+test("what was claimed is there after the process has gone", async () => {
+  const first = await openPool(`sqlite:${folder}/pool.db`, settings);
+  await opened(first, { kind: "id", extents: extents("1-9") });
+  const lease = await first.claim(by("a"));
+  await first.end();
+  const second = await openPool(`sqlite:${folder}/pool.db`, settings);
+  expect(await second.find("pool/p", { owner: "a" })).toEqual(lease);
+  await second.end();
+});
+
+test("a read-only store shows what is there, previews without writing, and refuses claims", async () => {
+  const writer = await openPool(`sqlite:${folder}/pool.db`, settings);
+  await opened(writer, { kind: "id", extents: extents("1-9") });
+  await writer.claim(by("a"));
+  const reader = await openPool(`sqlite:${folder}/pool.db?mode=ro`, settings);
+  expect((await reader.offer(by("b"))).extents).toEqual(extents("2"));
+  expect((await reader.offer(by("c"))).extents).toEqual(extents("3"));
+  await expect(reader.claim(by("b"))).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+  expect(await writer.leases("pool/p")).toHaveLength(1);
+  await reader.end();
+  await writer.end();
+});
+
+test("a file that is no database is said to be corrupt", async () => {
+  writeFileSync(join(folder, "pool.db"), "this was never a database, however long it is ".repeat(100));
+  await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
+});
+
+test("a store of a newer version is left alone", async () => {
+  const store = await sqliteStore(join(folder, "pool.db"));
+  await store.transact("", put("v", "2"));
+  await store.close();
+  await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
+    message: "STORE_VERSION: The store has version 2; this program knows versions up to 1. Update pulumi-overlay.",
+  });
+});
+
+test("a path that cannot be a file is unavailable, with the reason", async () => {
+  mkdirSync(join(folder, "pool.db"));
+  await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+  writeFileSync(join(folder, "file"), "");
+  await expect(openPool(`sqlite:${folder}/file/pool.db`, settings)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+  });
+  await expect(openPool(`sqlite:${folder}/missing.db?mode=ro`, settings)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+  });
+});
+
+test("who waits for a locked file goes on when it is free, and gives up after a while", async () => {
+  const path = join(folder, "pool.db");
+  const [patient, hasty] = [await sqliteStore(path), await sqliteStore(path, { patience: 0.1 })];
+  const { DatabaseSync } = await import("@photostructure/sqlite");
+  const rival = new DatabaseSync(path);
+  rival.exec("BEGIN IMMEDIATE");
+  const waiting = patient.transact("", put("a", "1"));
+  await expect(hasty.transact("", put("b", "2"))).rejects.toMatchObject({ code: "STORE_CONFLICT" });
+  rival.exec("ROLLBACK");
+  await waiting;
+  rival.close();
+  await patient.close();
+  await hasty.close();
+});
+
+test.each(["postgress://x/y", "nonsense", "", "sqlite:"])("the store '%s' is not a setting", async (url) => {
+  await expect(openPool(url, settings)).rejects.toMatchObject({ code: "SETTING_INVALID" });
+});
+
+test.each([
+  ["3.51.2", false],
+  ["3.51.3", true],
+  ["3.45.1", false],
+  ["3.53.0", true],
+  ["4.0.0", true],
+])("SQLite %s may use a write-ahead log: %s", (version, safe) => {
+  expect(walIsSafe(version)).toBe(safe);
+});
+
+test.each([
+  [0x6969, "NFS"],
+  [0xff534d42, "CIFS"],
+  [-11317950, "CIFS"],
+  [0xfe534d42, "SMB"],
+  [0xef53, undefined],
+  [0x01021994, undefined],
+])("file system %i is %s", (type, name) => {
+  expect(networkName(type)).toBe(name);
+});
