@@ -35,7 +35,16 @@ export async function benchUp(): Promise<void> {
     const unchangedTime = await timed(() => ours.mustUp());
     const unchanged = ours.trace();
     const byHand = await timed(() => twelveCommands(lab));
-    report({ lab, created, unchanged, createTime, unchangedTime, emptyTime, byHand, connections: await connections(lab) });
+    report({
+      lab,
+      created,
+      unchanged,
+      createTime,
+      unchangedTime,
+      emptyTime,
+      byHand,
+      connections: await connections(lab),
+    });
     await ours.destroy();
   } finally {
     await lab.down();
@@ -71,7 +80,16 @@ function report(m: Measured): void {
   );
   console.log(`SSH connections for each host: ${Math.min(...m.connections)} to ${Math.max(...m.connections)}`);
   console.log(`Conversations with the hub: ${conversations} for ${RUNNERS} runners and the network`);
-  const json = { runners: RUNNERS, createTime: m.createTime, unchangedTime: m.unchangedTime, emptyTime: m.emptyTime, byHand: m.byHand, inside, conversations, connections: m.connections };
+  const json = {
+    runners: RUNNERS,
+    createTime: m.createTime,
+    unchangedTime: m.unchangedTime,
+    emptyTime: m.emptyTime,
+    byHand: m.byHand,
+    inside,
+    conversations,
+    connections: m.connections,
+  };
   console.log(JSON.stringify(json));
 }
 
@@ -112,4 +130,3 @@ async function twelveCommands(lab: Lab): Promise<void> {
   const { code, stderr } = await lab.controller("xargs", ["-n", "1", "-P", String(AT_A_TIME), "sh", script], { input });
   if (code !== 0) throw new Error(`ssh by hand failed: ${stderr}`);
 }
-

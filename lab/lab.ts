@@ -14,7 +14,7 @@ import { join } from "node:path";
 import { type ContainerOptions, containerScript } from "./container";
 import { hostsOf, type LabHost, startAll, startHost, stopHost, wipeDisk } from "./parts";
 import * as plan from "./plan";
-import { type Identity, listens, type Result, type RunOptions, run } from "./process";
+import { type Identity, identityOf, listens, type Result, type RunOptions, run } from "./process";
 import * as records from "./record";
 
 export type { ContainerOptions } from "./container";
@@ -55,7 +55,7 @@ export class Lab {
     for (const record of records.list()) if (records.isLeftOver(record)) await records.remove(record);
 
     const record: records.LabRecord = { name, runners, ipv6: existsSync("/proc/sys/net/ipv6"), boot: records.bootId() };
-    if (!keep) record.owner = records.self();
+    if (!keep) record.owner = identityOf(process.pid)!;
     if (!records.create(record)) throw new Error(taken(name));
     try {
       await startAll(record);
@@ -154,20 +154,10 @@ export class Lab {
   /** argv that runs a command on a host, as root after a login. */
   hostCommand(host: string, command: readonly string[]): string[] {
     const { pid } = this.holder(this.host(host).name);
-    const namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"];
+    const enter = ["nsenter", `--target=${pid}`, "--mount", "--uts", "--ipc", "--net", "--pid", "--"];
     const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    const environment = ["HOME=/root", "LANG=C.UTF-8", `PATH=${path}`, `TERM=${process.env.TERM ?? "dumb"}`];
-    return [
-      "nsenter",
-      `--target=${pid}`,
-      ...namespaces,
-      "--",
-      "env",
-      "-i",
-      "--chdir=/root",
-      ...environment,
-      ...command,
-    ];
+    const login = ["env", "-i", "--chdir=/root", "HOME=/root", "LANG=C.UTF-8", `PATH=${path}`];
+    return [...enter, ...login, `TERM=${process.env.TERM ?? "dumb"}`, ...command];
   }
 
   /** argv that runs a command in the controller, in this process's environment and folder or another. */
@@ -184,7 +174,7 @@ export class Lab {
   }
 }
 
-function refuseWithoutRoot(): void {
+export function refuseWithoutRoot(): void {
   if (process.platform !== "linux" || process.getuid?.() !== 0)
     throw new Error("A lab is made of namespaces of the Linux kernel: it needs Linux, and root.");
 }

@@ -1,12 +1,13 @@
 /** `npm run lab -- …`: the lab from a terminal. */
 import { spawn } from "node:child_process";
 import { Command } from "commander";
-import { Lab } from "./lab";
+import { Lab, refuseWithoutRoot } from "./lab";
 import { isLeftOver, list, read, remove } from "./record";
 
 const program = new Command("lab")
   .description("Linux hosts on this machine, for trying things out")
   .showHelpAfterError();
+program.hook("preAction", refuseWithoutRoot);
 const command = (text: string) => program.command(text).option("--name <name>", "which lab", "lab");
 
 command("up")

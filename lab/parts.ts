@@ -23,9 +23,8 @@ export async function startAll(lab: LabRecord): Promise<void> {
   await must(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", `lab ${lab.name}`, "-f", identityFile]);
 
   await launch(lab, "underlay", ["unshare", "--net", "--mount"], "underlay.sh", [folder]);
-  await inParallel([plan.controllerPlan, ...hosts], 4 * availableParallelism(), (host) =>
-    host === plan.controllerPlan ? startController(lab) : startHost(lab, host),
-  );
+  const rest = [() => startController(lab), ...hosts.map((host) => () => startHost(lab, host))];
+  await inParallel(rest, 4 * availableParallelism());
   writeFileSync(join(folder, "known_hosts"), plan.knownHosts(hostsOf(lab)));
 }
 
@@ -69,7 +68,7 @@ function inUnderlay(lab: LabRecord, namespace: "net" | "mount", ...command: stri
   return ["nsenter", `--target=${process.pid}`, `--${namespace}`, "--", ...command];
 }
 
-/** Starts a script that outlives this process, and returns when it says `ready` on its third descriptor. */
+/** Starts a script that outlives this process, and returns when it says `ready` on descriptor 3. */
 async function launch(lab: LabRecord, part: string, namespaces: string[], script: string, args: string[]) {
   const folder = folderOf(lab.name);
   const record = ["sh", join(__dirname, "record.sh"), join(folder, "processes", part)];

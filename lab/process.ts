@@ -15,7 +15,7 @@ export interface Result {
 }
 
 /** The fields of /proc/PID/stat after the command's name, which may itself hold blanks and brackets; none for a zombie. */
-function statFields(pid: number | "self"): string[] | undefined {
+function statFields(pid: number): string[] | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
     const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
@@ -49,14 +49,14 @@ function kill(pid: number): void {
   }
 }
 
-/** Every process in the network namespace of `member`, but not the calling process and its ancestors. */
-export function namespaceMembers(member: Identity): Identity[] {
-  const namespace = networkNamespace(member.pid);
-  const lineage = new Set<number>();
-  for (let pid = process.pid; pid > 0; pid = Number(statFields(pid)?.[1] ?? 0)) lineage.add(pid);
+/** Every other process in the network namespace of `holder`, but not the calling process and its ancestors. */
+export function guestsOf(holder: Identity): Identity[] {
+  const namespace = networkNamespace(holder.pid);
+  const spared = new Set([holder.pid]);
+  for (let pid = process.pid; pid > 0; pid = Number(statFields(pid)?.[1] ?? 0)) spared.add(pid);
   return readdirSync("/proc")
     .map(Number)
-    .filter((pid) => pid > 0 && !lineage.has(pid) && networkNamespace(pid) === namespace)
+    .filter((pid) => pid > 0 && !spared.has(pid) && networkNamespace(pid) === namespace)
     .map(identityOf)
     .filter((identity) => identity !== undefined);
 }
@@ -103,16 +103,16 @@ export async function must(command: readonly string[]): Promise<string> {
   return stdout;
 }
 
-/** `work` on every item, at most `limit` at a time. After a failure nothing new is begun; what runs is awaited. */
-export async function inParallel<T>(items: readonly T[], limit: number, work: (item: T) => Promise<void>) {
-  const queue = [...items];
+/** Does all the work, at most `limit` pieces at a time. After a failure nothing new is begun; what runs is awaited. */
+export async function inParallel(work: readonly (() => Promise<void>)[], limit: number): Promise<void> {
+  const queue = [...work];
   const worker = async () => {
     try {
-      for (let item = queue.shift(); item !== undefined; item = queue.shift()) await work(item);
+      for (let next = queue.shift(); next !== undefined; next = queue.shift()) await next();
     } finally {
       queue.length = 0;
     }
   };
-  const ends = await Promise.allSettled(Array.from({ length: Math.min(limit, items.length) }, worker));
+  const ends = await Promise.allSettled(Array.from({ length: limit }, worker));
   for (const end of ends) if (end.status === "rejected") throw end.reason;
 }

@@ -5,7 +5,7 @@
  */
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { end, type Identity, identityOf, isAlive, namespaceMembers } from "./process";
+import { end, guestsOf, type Identity, isAlive } from "./process";
 
 const root = "/run/pulumi-overlay-lab";
 
@@ -67,28 +67,24 @@ export const isLeftOver = (record: LabRecord): boolean =>
 
 /** The process that holds a part of the lab (`underlay`, `controller`, a host), if it is still there. */
 export function holder(name: string, part: string): Identity | undefined {
-  try {
-    const [pid, start] = readFileSync(join(folderOf(name), "processes", part), "utf8")
-      .trim()
-      .split(" ");
-    const process = { pid: Number(pid), start: start! };
-    return isAlive(process) ? process : undefined;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw error;
-  }
+  const text = unlessAbsent(() => readFileSync(join(folderOf(name), "processes", part), "utf8"));
+  const [pid, start] = (text ?? "").trim().split(" ");
+  const process = { pid: Number(pid), start: start ?? "" };
+  return isAlive(process) ? process : undefined;
 }
 
-/** Takes the lab down. Namespaces, interfaces and mounts go with the processes that hold them. */
+/**
+ * Takes the lab down. Namespaces, interfaces and mounts go with the processes that hold them; what runs in the controller
+ * goes first, while its holder makes sure that the namespace is still the one meant.
+ */
 export async function remove(record: LabRecord): Promise<void> {
   const folder = folderOf(record.name);
   if (record.boot === bootId()) {
     const controller = holder(record.name, "controller");
+    const guests = () => (controller === undefined ? [] : guestsOf(controller));
+    for (let some = guests(); some.length > 0; some = guests()) await end(some);
     const holders = entries(join(folder, "processes")).map((part) => holder(record.name, part));
-    const guests = controller === undefined ? [] : namespaceMembers(controller);
-    await end([...holders, ...guests].filter((process) => process !== undefined));
+    await end(holders.filter((process) => process !== undefined));
   }
   rmSync(folder, { recursive: true, force: true, maxRetries: 3 }); // another run may be at it, too
 }
-
-export const self = (): Identity => identityOf(process.pid)!;

@@ -1,7 +1,7 @@
 import type { z } from "zod";
 import type { Connection } from "./host/types";
-import type { Item } from "./network/items";
 import type { Machine } from "./network/hub";
+import type { Item } from "./network/items";
 import type { Extent, PoolSpec, Request } from "./pool/types";
 
 /**

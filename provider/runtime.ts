@@ -44,7 +44,9 @@ function buildWorld(settings: Settings): World {
   let pool: Promise<Pool> | undefined;
   const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
   const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });
-  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(([, v]) => v !== undefined);
+  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
+    ([, v]) => v !== undefined,
+  );
   const reconciler = new Reconciler((conversation) => trace({ conversation }));
   return {
     // A failure is kept too: check is serial, and a thousand timeouts are hours.
@@ -95,7 +97,11 @@ export function provider(type: string) {
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
         const { owner, dryRun, ...inputs } = withoutProvider(news);
-        return l.check({ owner: scoped(String(owner)), dryRun: dryRun === true }, isEmpty(olds) ? undefined : olds, inputs);
+        return l.check(
+          { owner: scoped(String(owner)), dryRun: dryRun === true },
+          isEmpty(olds) ? undefined : olds,
+          inputs,
+        );
       }),
     diff: (_id: string, olds: Values, news: Values) => call("diff", olds.owner, (l) => l.diff(olds, news)),
     create: (inputs: Values) =>
@@ -139,7 +145,8 @@ async function timed<T>(type: string, method: string, owner: unknown, act: () =>
     return await act();
   } catch (error) {
     // Pulumi prints the stack of whatever is thrown; ours says all in its message.
-    if (error instanceof Error && !process.env.OVERLAY_DEBUG && (isOverlayError(error) || "id" in error)) error.stack = "";
+    if (error instanceof Error && !process.env.OVERLAY_DEBUG && (isOverlayError(error) || "id" in error))
+      error.stack = "";
     throw error;
   } finally {
     trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });

@@ -37,7 +37,8 @@ export const settingsSchema = z.object({
 export type Settings = z.output<typeof settingsSchema>;
 
 /** `OVERLAY_OFFER_TTL` for offerTtl. */
-export const environmentName = (key: string): string => `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
+export const environmentName = (key: string): string =>
+  `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
 
 export function readSettings(config: (key: string) => string | undefined): Settings {
   const given = Object.keys(settingsSchema.shape).flatMap((key) => {

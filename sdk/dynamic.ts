@@ -4,7 +4,7 @@ import * as pulumi from "@pulumi/pulumi";
 export interface Shape {
   type: string;
   secrets: string[];
-  references: Record<string, { passes: string[]; fills: Record<string, string> }>;
+  references: Record<string, { name: string; passes: string[]; fills: Record<string, string> }>;
   /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
   properties: string[];
 }
@@ -29,6 +29,9 @@ const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
   delete: async (id, props) => require("pulumi-overlay/runtime").provider(type).delete(id, props),
 });
 
+/** What each resource was given; those that refer to it pass it on. */
+const given = new WeakMap<OverlayResource, Record<string, unknown>>();
+
 export abstract class OverlayResource extends pulumi.dynamic.Resource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
     const props = {
@@ -39,16 +42,25 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
     super(providerOf(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+    given.set(this, args as Record<string, unknown>);
   }
 }
 
+/**
+ * A reference passes what the other resource was given, not its outputs: in previews Pulumi calls every output unknown that
+ * is not there. Only the name comes from the other resource itself, and makes it a dependency.
+ */
 function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };
-  for (const [key, { passes, fills }] of Object.entries(shape.references)) {
-    const target = args[key] as Record<string, unknown> | undefined;
+  for (const [key, { name, passes, fills }] of Object.entries(shape.references)) {
+    const target = args[key];
     if (!(target instanceof OverlayResource)) continue;
-    inputs[key] = Object.fromEntries(passes.map((property) => [property, target[property]]));
-    for (const [input, property] of Object.entries(fills)) inputs[input] ??= target[property];
+    const values = given.get(target)!;
+    inputs[key] = {
+      ...Object.fromEntries(passes.map((property) => [property, values[property]])),
+      [name]: (target as unknown as Record<string, unknown>)[name],
+    };
+    for (const [input, property] of Object.entries(fills)) inputs[input] ??= values[property];
   }
   for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
   return inputs;

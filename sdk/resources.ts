@@ -248,6 +248,7 @@ const RunnerSubnetShape: Shape = {
   ],
   "references": {
     "network": {
+      "name": "networkName",
       "passes": [
         "networkName",
         "subnets",

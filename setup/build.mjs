@@ -3,17 +3,7 @@
  * loaded both ways still has one instance of everything. Does nothing when dist/ is newer than its sources.
  */
 import { spawnSync } from "node:child_process";
-import {
-  chmodSync,
-  existsSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  utimesSync,
-  writeFileSync,
-} from "node:fs";
+import * as fs from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -25,7 +15,7 @@ const sources = ["provider", "sdk", "tsconfig.json", "package.json", "setup/buil
 const require = createRequire(import.meta.url);
 
 export const isBuilt = () =>
-  existsSync(stamp) && statSync(stamp).mtimeMs >= newestChange(sources.map((path) => join(root, path)));
+  fs.existsSync(stamp) && fs.statSync(stamp).mtimeMs >= newestChange(sources.map((path) => join(root, path)));
 
 /** Builds beside dist/ and swaps at the end: a program that runs meanwhile finds the old one or the new one. */
 export function build() {
@@ -36,12 +26,12 @@ export function build() {
     compile(draft);
     writeModule(join(draft, "sdk"));
     makeExecutable(draft);
-    writeFileSync(join(draft, ".built"), "");
-    utimesSync(join(draft, ".built"), started, started); // what changes meanwhile is newer
-    if (existsSync(dist)) renameSync(dist, old);
-    renameSync(draft, dist);
+    fs.writeFileSync(join(draft, ".built"), "");
+    fs.utimesSync(join(draft, ".built"), started, started); // what changes meanwhile is newer
+    if (fs.existsSync(dist)) fs.renameSync(dist, old);
+    fs.renameSync(draft, dist);
   } finally {
-    for (const folder of [draft, old]) rmSync(folder, { recursive: true, force: true });
+    for (const folder of [draft, old]) fs.rmSync(folder, { recursive: true, force: true });
   }
 }
 
@@ -58,28 +48,30 @@ function writeModule(folder) {
   const entry = join(folder, "index.js");
   const names = Object.keys(require(entry)).filter((name) => name !== "default");
   const lines = ['import module from "./index.js";', `export const { ${names.join(", ")} } = module;`, ""];
-  writeFileSync(join(folder, "index.mjs"), lines.join("\n"));
-  writeFileSync(join(folder, "index.d.mts"), 'export * from "./index.js";\n');
+  fs.writeFileSync(join(folder, "index.mjs"), lines.join("\n"));
+  fs.writeFileSync(join(folder, "index.d.mts"), 'export * from "./index.js";\n');
 }
 
 /** @param {string} folder */
 function makeExecutable(folder) {
-  const { bin } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
+  const { bin } = JSON.parse(fs.readFileSync(join(root, "package.json"), "utf8"));
   for (const path of Object.values(bin)) {
     const file = join(folder, String(path).replace(/^\.\/dist\//, ""));
-    const text = readFileSync(file, "utf8");
-    if (!text.startsWith("#!")) writeFileSync(file, `#!/usr/bin/env node\n${text}`);
-    chmodSync(file, 0o755);
+    const text = fs.readFileSync(file, "utf8");
+    if (!text.startsWith("#!")) fs.writeFileSync(file, `#!/usr/bin/env node\n${text}`);
+    fs.chmodSync(file, 0o755);
   }
 }
 
 /** Folders count, too: theirs is the time of the last file that came or went. @param {string[]} paths @returns {number} */
 function newestChange(paths) {
-  const times = paths.filter(existsSync).map((path) => {
-    const stat = statSync(path);
-    const inside = stat.isDirectory() ? newestChange(readdirSync(path).map((name) => join(path, name))) : 0;
-    return Math.max(stat.mtimeMs, inside);
-  });
+  const times = paths
+    .filter((path) => fs.existsSync(path))
+    .map((path) => {
+      const stat = fs.statSync(path);
+      const inside = stat.isDirectory() ? newestChange(fs.readdirSync(path).map((name) => join(path, name))) : 0;
+      return Math.max(stat.mtimeMs, inside);
+    });
   return Math.max(0, ...times);
 }
 

@@ -1,5 +1,5 @@
 /** npm and Debian packages: only what is missing. */
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { during, run, say } from "./progress.mjs";
 import { folderOnPath, root } from "./tools.mjs";
@@ -30,7 +30,9 @@ const packagesFor = { start: forLab, bench: forLab, test: [...forLab, ...forTest
 export async function ensureNpmPackages() {
   if (npmPackagesAreInstalled()) return;
   say("Installing the npm packages of package-lock.json into node_modules.");
-  await during("npm ci", () => run("npm", ["ci", "--include=dev", "--no-audit", "--no-fund"], { cwd: root }));
+  // Not `npm ci`: it refuses a lock file that was made where packages for other platforms could not be had.
+  const args = ["install", "--no-save", "--include=dev", "--no-audit", "--no-fund"];
+  await during("npm install", () => run("npm", args, { cwd: root }));
 }
 
 /** npm notes in node_modules what it has installed, at the very end: an interrupted installation does not pass. */
@@ -43,6 +45,12 @@ function npmPackagesAreInstalled() {
     ([path, { version, optional, devOptional }]) =>
       path === "" || installed[path]?.version === version || (!installed[path] && (optional || devOptional)),
   );
+}
+
+/** Pulumi resolves the provider's code from its own place in node_modules: there the package must find itself. */
+export function linkItself() {
+  const link = join(root, "node_modules", "pulumi-overlay");
+  if (!existsSync(link)) symlinkSync("..", link);
 }
 
 /** @param {string} purpose */

@@ -1,5 +1,6 @@
 /** What set-up says: one line for each thing it does and why, and a sign of life while that takes long. */
 import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
 
 /** @param {string} line */
 export const say = (line) => console.log(line);
@@ -40,27 +41,18 @@ export async function during(label, work) {
  */
 export function run(command, args, { onLine = () => {}, ...options } = {}) {
   const child = spawn(command, args, { ...options, stdio: ["ignore", "pipe", "pipe"] });
-  let [stdout, all, rest] = ["", "", ""];
-  child.stdout.setEncoding("utf8").on("data", (text) => {
-    stdout += text;
-  });
+  const stdout = /** @type {string[]} */ ([]);
+  const all = /** @type {string[]} */ ([]);
   for (const stream of [child.stdout, child.stderr])
-    stream.setEncoding("utf8").on("data", (text) => {
-      all += text;
-      const lines = (rest + text).split("\n");
-      rest = lines.pop() ?? "";
-      lines.forEach(onLine);
+    createInterface({ input: stream }).on("line", (line) => {
+      if (stream === child.stdout) stdout.push(line);
+      all.push(line);
+      onLine(line);
     });
+  const failure = (/** @type {number | null} */ code) =>
+    new Error(`${command} ${args[0]} ended with exit code ${code}:\n${all.slice(-40).join("\n")}`);
   return new Promise((resolve, reject) => {
     child.once("error", reject);
-    child.once("close", (code) => {
-      if (code === 0) resolve(stdout);
-      else
-        reject(
-          new Error(
-            `${command} ${args[0]} ended with exit code ${code}:\n${all.trim().split("\n").slice(-25).join("\n")}`,
-          ),
-        );
-    });
+    child.once("close", (code) => (code === 0 ? resolve(stdout.join("\n")) : reject(failure(code))));
   });
 }

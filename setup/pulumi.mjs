@@ -46,7 +46,8 @@ export async function ensurePulumi() {
     try {
       await download(draft);
     } catch (error) {
-      say(`  The official release is out of reach (${reason(error)}).`);
+      say(`  The official release cannot be had (${reason(error)}).`);
+      for (const name of readdirSync(draft)) rmSync(join(draft, name), { recursive: true });
       await buildFromRegistry(draft);
     }
   });
@@ -114,7 +115,7 @@ async function fetchBytes(url, detail = (/** @type {string} */ _text) => {}) {
 async function buildFromRegistry(folder) {
   if (!folderOnPath("go"))
     throw new NoPulumi(
-      "There is no Pulumi CLI, its release cannot be downloaded, and there is no Go to build it with: install one of the two.",
+      "There is no Pulumi CLI, its release cannot be had, and there is no Go to build it with. Install Pulumi, or Go.",
     );
   say("  Building it from its Go modules instead: about 4 minutes on two cores, and 3 GB in Go's own caches.");
   for (const build of builds) await goBuild(folder, build);

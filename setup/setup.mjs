@@ -4,7 +4,7 @@
  */
 import { parseArgs } from "node:util";
 import { build, isBuilt } from "./build.mjs";
-import { ensureDebianPackages, ensureNpmPackages } from "./packages.mjs";
+import { ensureDebianPackages, ensureNpmPackages, linkItself } from "./packages.mjs";
 import { say } from "./progress.mjs";
 import { ensurePulumi, NoPulumi } from "./pulumi.mjs";
 import { whyNoLab } from "./tools.mjs";
@@ -26,6 +26,7 @@ async function setUp(purpose) {
         "What works without: `npm test` (its unit and contract tests), `npm run overlayctl`, and the provider itself.",
     );
   await ensureNpmPackages();
+  linkItself();
   if (reason === undefined) {
     await ensureDebianPackages(purpose);
     await ensurePulumi().catch((error) => {

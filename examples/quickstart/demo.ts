@@ -38,7 +38,9 @@ async function main(): Promise<void> {
     if (!keep) rmSync(folder, { recursive: true, force: true });
     if (!keep) rmSync(stackFile, { force: true });
   }
-  say(`All of it worked, in ${Math.round((Date.now() - started) / 1000)} s. Next: README.md, and \`npm start -- --keep\` to look around`);
+  say(
+    `All of it worked, in ${Math.round((Date.now() - started) / 1000)} s. Next: README.md, and \`npm start -- --keep\` to look around`,
+  );
 }
 
 interface Machine {
@@ -57,12 +59,16 @@ async function deploy(lab: Lab, pulumi: Pulumi): Promise<void> {
   await pulumi("preview", "--diff");
   say("pulumi up");
   await pulumi("up", "--yes", "--skip-preview");
-  say("Containers on r1 and r2 (namespaces on the runners' bridges) ping each other and the hub, unfragmented at full size");
+  say(
+    "Containers on r1 and r2 (namespaces on the runners' bridges) ping each other and the hub, unfragmented at full size",
+  );
   await pings(lab);
   say("pulumi up again: nothing to do, and no machine is written to");
   const before = traceLines();
   await pulumi("up", "--yes", "--skip-preview", "--expect-no-changes");
-  const wrote = traceLines().slice(before.length).filter((line) => line.includes('"conversation"'));
+  const wrote = traceLines()
+    .slice(before.length)
+    .filter((line) => line.includes('"conversation"'));
   if (wrote.length > 0) throw new Error(`the second up spoke to hosts:\n${wrote.join("\n")}`);
   console.log("  conversations with hosts during the second up: 0");
 }
@@ -77,7 +83,10 @@ async function configure(lab: Lab, pulumi: Pulumi): Promise<void> {
 }
 
 async function pings(lab: Lab): Promise<void> {
-  const { stdout } = await lab.controller("pulumi", ["stack", "output", "--json"], { cwd: root, env: environment(lab) });
+  const { stdout } = await lab.controller("pulumi", ["stack", "output", "--json"], {
+    cwd: root,
+    env: environment(lab),
+  });
   const { hub, machines } = JSON.parse(stdout) as { hub: string; machines: Machine[] };
   const containers = machines.filter(({ runnerName }) => runnerName !== "r3");
   for (const { runnerName, subnet, gateway, firstIp } of containers) {
@@ -85,7 +94,8 @@ async function pings(lab: Lab): Promise<void> {
     await lab.container(runnerName, "job", { bridge: "kohaku-overlay", address, gateway });
   }
   for (const from of containers) {
-    for (const to of [...containers.map(({ firstIp }) => firstIp), hub]) if (to !== from.firstIp) await ping(lab, from, to);
+    for (const to of [...containers.map(({ firstIp }) => firstIp), hub])
+      if (to !== from.firstIp) await ping(lab, from, to);
   }
 }
 

@@ -17,4 +17,9 @@ const subnets = Object.entries(runners).map(
 
 export const range = network.cidr;
 export const hub = network.hubIp;
-export const machines = subnets.map(({ runnerName, subnet, gateway, firstIp }) => ({ runnerName, subnet, gateway, firstIp }));
+export const machines = subnets.map(({ runnerName, subnet, gateway, firstIp }) => ({
+  runnerName,
+  subnet,
+  gateway,
+  firstIp,
+}));

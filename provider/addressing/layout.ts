@@ -114,7 +114,11 @@ function checkBits(text: string, family: Family, prefix: number, nodeBits: numbe
   const width = widthOf(family);
   const sum = prefix + nodeBits + subnetBits;
   if (family === 6 && sum === 32) {
-    throw new OverlayError("SUBNET_FORMAT", `Layout '${text}' has an IPv6 base and the bits of an IPv4 layout.`, EXAMPLE);
+    throw new OverlayError(
+      "SUBNET_FORMAT",
+      `Layout '${text}' has an IPv6 base and the bits of an IPv4 layout.`,
+      EXAMPLE,
+    );
   }
   if (sum !== width) {
     throw new OverlayError(

@@ -48,3 +48,7 @@ export function fromLine(value: bigint): string {
 export const cidrText = (first: bigint, prefix: number): string => `${fromLine(first)}/${prefix}`;
 
 export const overlaps = (a: Block, b: Block): boolean => a.first <= b.last && b.first <= a.last;
+
+/** A count as JSON can carry it: a number, or its digits where a number would lose some. */
+export const exactNumber = (value: bigint): number | string =>
+  value > BigInt(Number.MAX_SAFE_INTEGER) ? String(value) : Number(value);

@@ -1,5 +1,6 @@
 import { Command, InvalidArgumentError } from "commander";
 import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
+import { exactNumber } from "../addressing/line";
 import { deviceName } from "../addressing/names";
 import { isOverlayError, type OverlayError } from "../errors";
 
@@ -43,9 +44,6 @@ function show(config: string, options: Options): void {
 
 const errorView = (config: string, { code, message }: OverlayError) => ({ config, error: code, message });
 
-/** A number, or its digits where a number would lose some. */
-const exact = (value: bigint): number | string => (value > BigInt(Number.MAX_SAFE_INTEGER) ? String(value) : Number(value));
-
 function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) {
   const { text, cidr, hubIp, maxRunners, ipsPerRunner, runnerPrefix } = layout;
   return {
@@ -53,7 +51,7 @@ function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) 
     cidr,
     hubIp,
     maxRunners,
-    ipsPerRunner: exact(ipsPerRunner),
+    ipsPerRunner: exactNumber(ipsPerRunner),
     runnerPrefix,
     ...(runner !== undefined && { runner: runnerView(layout, runner, vniBase, devicePrefix) }),
   };
@@ -61,14 +59,26 @@ function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) 
 
 function runnerView(layout: Layout, id: number, vniBase: number, devicePrefix: string) {
   const { runnerId, subnet, gateway, hubIp, firstIp, lastIp } = runnerLayout(layout, id);
-  const usableIps = exact(layout.ipsPerRunner);
-  return { runnerId, subnet, gateway, hubIp, firstIp, lastIp, usableIps, vni: vniBase + id, hubDevice: deviceName(devicePrefix, id) };
+  const usableIps = exactNumber(layout.ipsPerRunner);
+  return {
+    runnerId,
+    subnet,
+    gateway,
+    hubIp,
+    firstIp,
+    lastIp,
+    usableIps,
+    vni: vniBase + id,
+    hubDevice: deviceName(devicePrefix, id),
+  };
 }
 
 function table(view: object, indent = ""): string {
   return Object.entries(view)
     .map(([key, value]) =>
-      typeof value === "object" ? `${indent}${key}\n${table(value, `${indent}  `)}` : `${indent}${key.padEnd(16 - indent.length)}${value}`,
+      typeof value === "object"
+        ? `${indent}${key}\n${table(value, `${indent}  `)}`
+        : `${indent}${key.padEnd(16 - indent.length)}${value}`,
     )
     .join("\n");
 }

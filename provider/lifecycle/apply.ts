@@ -41,7 +41,14 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
 }
 
 /** Removes what this lease has on these machines. */
-export function withdraw(def: Definition, world: World, props: Values, held: Held, parts: Part[], fence: () => Promise<void>) {
+export function withdraw(
+  def: Definition,
+  world: World,
+  props: Values,
+  held: Held,
+  parts: Part[],
+  fence: () => Promise<void>,
+) {
   return everyPart(parts, ({ connection }) =>
     world.fleet.apply(connection, { ...wantOf(def, props, held, []), fence }),
   );
@@ -78,7 +85,12 @@ async function probe(def: Definition, world: World, props: Values, machines: Mac
 }
 
 /** How the machines differ from the plan, as text; a machine that cannot be asked is a difference too. */
-export async function drift(def: Definition, world: World, props: Values, held: Pick<Held, "uid" | "owner">): Promise<string[]> {
+export async function drift(
+  def: Definition,
+  world: World,
+  props: Values,
+  held: Pick<Held, "uid" | "owner">,
+): Promise<string[]> {
   try {
     const machines = await askAll(def, world, props);
     const plan = def.plan(props, machines);

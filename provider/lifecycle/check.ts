@@ -2,7 +2,17 @@ import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Extent, Pool } from "../pool/types";
 import type { Definition, Impossible } from "../resource";
-import { equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt, without, withUnknown } from "./values";
+import {
+  equal,
+  isWithin,
+  type Path,
+  UNKNOWN,
+  unknownPaths,
+  type Values,
+  valueAt,
+  without,
+  withUnknown,
+} from "./values";
 import type { World } from "./world";
 
 export interface Caller {
@@ -80,13 +90,17 @@ function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values
     const pending = new Set(whole.error.issues.map(({ path }) => String(path[0])));
     const known = Object.fromEntries(Object.entries(news).filter(([key]) => !pending.has(key)));
     const mask = Object.fromEntries([...pending].map((key) => [key, true as const]));
-    return { inputs: def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known), failures: [] };
+    return {
+      inputs: def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known),
+      failures: [],
+    };
   }
   const inputs = whole.data as Values;
   return { inputs, failures: unknown.length > 0 ? [] : [...(def.impossible?.(inputs) ?? [])].map(coded) };
 }
 
-const failureOf = (issue: z.core.$ZodIssue): Impossible => coded({ property: issue.path.join("."), reason: issue.message });
+const failureOf = (issue: z.core.$ZodIssue): Impossible =>
+  coded({ property: issue.path.join("."), reason: issue.message });
 
 const coded = ({ property, reason }: Impossible): Impossible => ({
   property,
@@ -137,5 +151,7 @@ export async function refuseLost(def: Definition, pool: Pool, olds: Values): Pro
 
 const unknownValues = (def: Definition): Values =>
   Object.fromEntries(
-    Object.entries(def.computed.shape).flatMap(([key, schema]) => (schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]])),
+    Object.entries(def.computed.shape).flatMap(([key, schema]) =>
+      schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]],
+    ),
   );

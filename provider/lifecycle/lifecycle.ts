@@ -50,7 +50,8 @@ export class Lifecycle {
     const changed = this.#changed(olds, news);
     const unknown = unknownPaths(news);
     const replaces = this.def.replaceOn.filter(
-      (path) => isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
+      (path) =>
+        isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
     );
     const lost = await this.#leaseLost(olds);
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
@@ -134,7 +135,12 @@ export class Lifecycle {
       const lease = await this.#lease(pool, olds);
       if (lease) return lease;
     }
-    return pool.amend(after.pool, String(olds.leaseId), { owner, ...(names && { names }), ...(opens && { opens }), ...(labels && { labels }) });
+    return pool.amend(after.pool, String(olds.leaseId), {
+      owner,
+      ...(names && { names }),
+      ...(opens && { opens }),
+      ...(labels && { labels }),
+    });
   }
 
   /** A machine that is no longer part of it is cleaned, if it can be reached. */
@@ -156,7 +162,12 @@ export class Lifecycle {
     const changed = this.#changed(olds, news);
     const unfinished = !Array.isArray(olds.drift) || olds.drift.length > 0;
     const moved = !equal(this.def.hosts(olds).map(addressOf), this.def.hosts(news).map(addressOf));
-    return changed.length > 0 && !unfinished && !moved && changed.every((path) => isWithin(path, [...this.def.quiet, "owner"]));
+    return (
+      changed.length > 0 &&
+      !unfinished &&
+      !moved &&
+      changed.every((path) => isWithin(path, [...this.def.quiet, "owner"]))
+    );
   }
 
   #changed(olds: Values, news: Values): Path[] {
@@ -181,7 +192,11 @@ export class Lifecycle {
   }
 
   #request(inputs: Values): Request {
-    return { ...this.def.request(without(inputs, unknownPaths(inputs))), owner: String(inputs.owner), type: this.def.type };
+    return {
+      ...this.def.request(without(inputs, unknownPaths(inputs))),
+      owner: String(inputs.owner),
+      type: this.def.type,
+    };
   }
 
   #inputsOf(props: Values): Values {
@@ -196,7 +211,8 @@ const heldBy = (props: Values): Omit<Held, "pool"> => ({
   owner: String(props.owner),
 });
 
-const addressOf = ({ connection: { host, port } }: { connection: Connection } | Part): string => `${host}:${port ?? 22}`;
+const addressOf = ({ connection: { host, port } }: { connection: Connection } | Part): string =>
+  `${host}:${port ?? 22}`;
 
 const isTouched = (paths: Path[], path: string): boolean =>
   paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));

@@ -58,5 +58,7 @@ export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
   if (equal(a, b)) return [];
   const deeper = isContainer(a) && isContainer(b) && !Array.isArray(a) && !Array.isArray(b);
   if (!deeper) return [at];
-  return [...new Set([...Object.keys(a), ...Object.keys(b)])].flatMap((key) => changedPaths(a[key], b[key], [...at, key]));
+  return [...new Set([...Object.keys(a), ...Object.keys(b)])].flatMap((key) =>
+    changedPaths(a[key], b[key], [...at, key]),
+  );
 }

@@ -1,6 +1,6 @@
+import type { MachineQuestion } from "../host/machine";
 import type { Work } from "../host/reconcile";
 import type { Connection } from "../host/types";
-import type { MachineQuestion } from "../host/machine";
 import type { Difference } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Want } from "../network/steps";

@@ -1,6 +1,6 @@
 import type { Family } from "../addressing/line";
 import { RECORDS, sysctlPath } from "./facts";
-import { type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
 import type { Step } from "./steps";
 
 /** The three tools that a host's changes go through, each called once with all its lines. */
@@ -59,7 +59,7 @@ function render({ verb, item }: Step, lines: Lines): void {
       renderLink(verb, item, lines);
       break;
     case "address":
-      lines.ip.push(`address ${verb === "remove" ? "del" : "replace"} ${item.address} dev ${item.dev}`);
+      lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
@@ -105,6 +105,10 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   ];
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
 }
+
+/** The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. */
+const addressText = ({ address, dev }: Address): string =>
+  `address replace ${address} dev ${dev}${address.includes(":") ? " nodad" : ""}`;
 
 const routeText = ({ dst, via, dev, metric }: Route): string =>
   [

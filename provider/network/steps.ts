@@ -49,16 +49,17 @@ function putSteps(want: Item[], facts: Facts): Step[] {
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
   const lost = want.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, recreated));
-  const all: Step[] = [...steps, ...lost.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
+  const all: Step[] = [
+    ...steps,
+    ...lost.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item })),
+  ];
   return all.sort((a, b) => rank(a.item) - rank(b.item));
 }
 
 /** remote, local, MTU, MAC and master change in place: ifindex, addresses and routes stay. VNI and port do not. */
 function canChange(item: Link, facts: Facts): boolean {
   const have = facts.links.get(item.name)!;
-  return (
-    isOfType(item.type, have.type) && have.vxlan?.vni === item.vxlan?.vni && have.vxlan?.port === item.vxlan?.port
-  );
+  return isOfType(item.type, have.type) && have.vxlan?.vni === item.vxlan?.vni && have.vxlan?.port === item.vxlan?.port;
 }
 
 /** What goes away with a device: its addresses, the routes over it, and its ports' membership. */

@@ -11,7 +11,7 @@ import { isFirm, isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
 import type { Changes, Event, Lease } from "./types";
-import { fenced, leaseOver } from "./wording";
+import { fenced, leaseOver, onlyOffered } from "./wording";
 
 /** What the holder of a lease id can do with its lease. */
 
@@ -30,12 +30,13 @@ function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
 
 export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes): Rule<Lease> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
+  if (!isFirm(lease)) throw onlyOffered(lease);
   const spec = yield* specOf(tx, pool);
   const changed = amended(tx, lease, changes);
   yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
-  const after = yield* enter(tx, lease, changed, changes, isFirm(changed) ? undefined : changed.expiresAt);
+  const after = yield* enter(tx, lease, changed, changes);
   log(tx, eventOf(lease, after), after);
   yield* mustKeepQuota(tx, spec);
   return after;

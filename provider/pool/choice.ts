@@ -1,9 +1,9 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, sweep, vacate } from "./endings";
+import { givesWay, lapse, NO_REST, sweep, vacate } from "./endings";
 import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
 import { pick } from "./free";
-import { byTime, type Class, countsKey } from "./keys";
-import { leasesIn, log, sitting } from "./ledger";
+import { byTime, type Class, countsKey, leaseKey } from "./keys";
+import { log, sitting } from "./ledger";
 import { holdersIn } from "./pools";
 import { isFirm, isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -61,6 +61,16 @@ function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (avoided || meetsAny(spec.reserved ?? [], extent)) throw withheld(spec, extent);
 }
 
+/** Whether a lease with these extents is what the request asks for. */
+export function answers({ extents }: Pick<Lease, "extents">, { want, size = 1n, within, also = [] }: Request): boolean {
+  if (want) return sameExtents(extents, want);
+  const ranges = [within, ...also];
+  return (
+    extents.length === ranges.length &&
+    extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
+  );
+}
+
 /** Clears a requested extent of one holder, or refuses. */
 function* stepAside(
   tx: Draft,
@@ -72,7 +82,7 @@ function* stepAside(
 ): Rule<void> {
   const { request } = asking;
   const own = holder.owner === request.owner;
-  if (isOver(holder, tx.now)) return yield* lapse(tx, holder);
+  if (isOver(holder, tx.now)) return yield* lapse(tx, holder, NO_REST);
   if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));
   if (givesWay(tx, holder) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
   const key = sharedAs(request);
@@ -101,7 +111,7 @@ const isInactive = ({ now }: Draft, { reclaimAfter }: PoolSpec, lease: Lease): b
 
 function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
   const { request } = asking;
-  const shared = yield* placeOfKey(tx, spec, request);
+  const shared = yield* placeOfKey(tx, spec, request, (extents) => answers({ extents }, request));
   if (shared) return { extents: shared, warnings: [] };
   if (spec.allocation === "external" || spec.autoAssign === false) throw notRequested(spec);
   const choice: Choice = { extents: [], warnings: [] };
@@ -138,14 +148,18 @@ function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[]): Rule<[Class, Lease
 
 /** The first of its class, by time, that can go and whose going helps. */
 function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[]): Rule<Lease | undefined> {
-  const goes = type === "h" ? isInactive.bind(undefined, tx, spec) : givesWay.bind(undefined, tx);
-  for (const lease of yield* leasesIn(tx, spec.name, yield* tx.range(byTime(spec.name, type), CANDIDATES))) {
-    // Ordered by time: after the first that must stay, all must.
-    if (!goes(lease)) return undefined;
-    const used = lease.opens ? (yield* holdersIn(tx, lease.opens, 1)).length > 0 : false;
-    if (!used && common(zone, lease.extents).length > 0) return lease;
+  for (const uid of yield* tx.range(byTime(spec.name, type), CANDIDATES)) {
+    const lease = (yield* tx.get(leaseKey(spec.name, uid)))!;
+    // In the order of when they were last seen: after the first that stays, all do.
+    if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
+    const goes = type === "h" ? !(yield* isOpenForOthers(tx, lease)) : givesWay(tx, lease);
+    if (goes && common(zone, lease.extents).length > 0) return lease;
   }
   return undefined;
+}
+
+function* isOpenForOthers(tx: Draft, { opens }: Lease): Rule<boolean> {
+  return opens !== undefined && (yield* holdersIn(tx, opens, 1)).length > 0;
 }
 
 /** So many are looked at for one whose going helps. */

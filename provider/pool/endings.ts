@@ -8,8 +8,10 @@ import type { Lease } from "./types";
 
 /** How leases end: given up, taken away, or simply over. */
 
+export const NO_REST = 0;
+
 /** Ends a lease, and the pool that it opened. A firm one rests until `rest` if nobody else uses its values. */
-export function* vacate(tx: Draft, lease: Lease, rest = 0): Rule<void> {
+export function* vacate(tx: Draft, lease: Lease, rest = NO_REST): Rule<void> {
   if (lease.opens) yield* vanish(tx, lease.opens);
   const rests = isFirm(lease) && rest > tx.now && !(yield* hasFellows(tx, lease));
   yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : undefined);
@@ -31,10 +33,10 @@ const atRest = ({ pool, owner, type, extents, leaseId, uid, createdAt, lastSeen 
     expiresAt: rest,
   }) satisfies Lease;
 
-/** Ends a lease whose time is over. One that was reserved rests from then on, as if it had been released. */
-export function* lapse(tx: Draft, lease: Lease): Rule<void> {
+/** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
+export function* lapse(tx: Draft, lease: Lease, rest = lease.expiresAt! + tx.terms.quarantine * 1000): Rule<void> {
   if (isFirm(lease)) log(tx, "expired", lease);
-  yield* vacate(tx, lease, lease.expiresAt! + tx.terms.quarantine * 1000);
+  yield* vacate(tx, lease, rest);
 }
 
 const ENDING: Class[] = ["o", "r", "t"];

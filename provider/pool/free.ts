@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from "node:crypto";
+import { hash, randomBytes } from "node:crypto";
 import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
 import { common, isBoundary, larger, smaller, total, trimmed, valueAt, widened, without, zonesOf } from "./extents";
@@ -78,8 +78,8 @@ export function* pick(
 /** Hashed picks give an owner the same value again wherever it is still free, and two previews rarely the same one. */
 function startIn(zone: Extent[], allocation: PoolSpec["allocation"], owner: string): bigint {
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
-  const bytes = allocation === "hashed" ? createHash("sha256").update(owner).digest() : randomBytes(32);
-  return valueAt(zone, BigInt(`0x${bytes.toString("hex")}`) % total(zone));
+  const digits = allocation === "hashed" ? hash("sha256", owner, "hex") : randomBytes(32).toString("hex");
+  return valueAt(zone, BigInt(`0x${digits}`) % total(zone));
 }
 
 /** One seek for single values; only aligned blocks in a fragmented pool may need several. */

@@ -1,6 +1,6 @@
 import { type Draft, drafted, type Terms } from "./draft";
 import { merged, total } from "./extents";
-import { countsKey, derivedOf, leaseKey, leasesOf, names, poolKey, poolsFrom } from "./keys";
+import { countsKey, derivedOf, leaseKey, leasesOf, names, poolIn, poolKey, poolsFrom, rowsBehind } from "./keys";
 import { fits } from "./openings";
 import { freeRows } from "./pools";
 import type { PoolRecord } from "./records";
@@ -35,9 +35,32 @@ function* check(tx: Draft): Rule<Finding[]> {
   const findings: Finding[] = [];
   const report: Report = (pool, problem, repairable = false) => findings.push({ pool, problem, repairable });
   const demandedNames: Demanded = new Map();
-  for (const pool of yield* tx.all(poolsFrom(""))) yield* checkPool(tx, pool, demandedNames, report);
+  const pools = yield* tx.all(poolsFrom(""));
+  for (const pool of pools) yield* checkPool(tx, pool, demandedNames, report);
   yield* compare(tx, "", [names], demandedNames, report);
+  yield* checkStrangers(tx, new Set(pools.map(({ spec }) => spec.name)), report);
   return findings;
+}
+
+/** Rows of pools that are not there, from one pool to the next. */
+function* checkStrangers(tx: Draft, known: Set<string>, report: Report): Rule<void> {
+  for (const i of rowsBehind().keys()) {
+    for (
+      let [row] = yield* tx.rows(rowsBehind()[i]!, 1);
+      row;
+      [row] = yield* tx.rows(rowsBehind(poolIn(row[0]))[i]!, 1)
+    ) {
+      const pool = poolIn(row[0]);
+      if (known.has(pool)) continue;
+      known.add(pool);
+      const leases = yield* tx.all(leasesOf(pool));
+      if (leases.length) report(pool, `the pool is gone, but ${named(leases[0]!)} has a lease in it`);
+      else {
+        yield* compare(tx, pool, derivedOf(pool), new Map(), report);
+        tx.delete(countsKey(pool));
+      }
+    }
+  }
 }
 
 function* checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Rule<void> {

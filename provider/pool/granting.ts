@@ -1,9 +1,9 @@
 import { randomUUID } from "node:crypto";
-import { type Asking, type Choice, choose, mustKeepQuota } from "./choice";
+import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
+import { covers, meetsAny, zonesOf } from "./extents";
 import { leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
@@ -23,10 +23,11 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const own = answering(tx, pool.spec, request, mine);
   if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
   const block = own ? undefined : outgrown(request, mine);
-  if (!block) return yield* grant(tx, pool, asking, own);
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
-  tx.onlyImagined = true;
-  return yield* grant(tx, pool, { ...asking, request }, block);
+  if (block) tx.onlyImagined = true;
+  const lease = yield* grant(tx, pool, block ? { ...asking, request } : asking, own ?? block);
+  yield* mustKeepQuota(tx, pool.spec);
+  return lease;
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
@@ -47,6 +48,7 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
     const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
     if (other) yield* vacate(tx, other);
   }
+  yield* mustKeepQuota(tx, pool.spec);
   return lease;
 }
 
@@ -57,15 +59,6 @@ function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease
   return mine
     .filter((lease) => answers(lease, request) && (!isPast(lease) || comesBack(spec, lease, request)))
     .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt)[0];
-}
-
-function answers({ extents }: Lease, { want, size = 1n, within, also = [] }: Request): boolean {
-  if (want) return sameExtents(extents, want);
-  const ranges = [within, ...also];
-  return (
-    extents.length === ranges.length &&
-    extents.every((extent, i) => sizeOf(extent) === size && (!ranges[i] || covers([ranges[i]], [extent])))
-  );
 }
 
 /** Whether an owner finds what it had before: if asked for, or if the pool could have chosen it. */
@@ -86,7 +79,6 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   // Read again: to find it a seat, its own past lease may have been cleared away.
   const before = own && (yield* tx.get(leaseKey(own.pool, own.uid)));
   const after = yield* enter(tx, before, lease, request, ends);
-  yield* mustKeepQuota(tx, spec);
   return warnings.length ? { ...after, warnings } : after;
 }
 

@@ -100,6 +100,9 @@ export const dueBy = (pool: string, type: Class, now: number): Span<string> => (
   to: `${byTime(pool, type).from}${moment(now)}`,
 });
 
+/** Those with a ttl whose time is not over. */
+export const endingFrom = (pool: string, now: number): Span<string> => from(byTime(pool, "t"), moment(now));
+
 export const sharerKey = (pool: string, sharedAs: string, last: bigint, uid: string): Key<string> =>
   key(textCodec, "s", part(pool), part(sharedAs), digits(last), uid);
 export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<string> =>
@@ -117,5 +120,15 @@ export const eventsFrom = (pool: string, time: number): Span<Event> =>
 
 /** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
 export const derivedOf = (pool: string): Span<string>[] =>
-  ["a", "f", "g", "o", "x", "s", "q"].map((letter) => under(textCodec, letter, part(pool)));
+  DERIVED.map((letter) => under(textCodec, letter, part(pool)));
+const DERIVED = ["a", "f", "g", "o", "x", "s", "q"];
+
 export const names: Span<string> = under(textCodec, "u");
+
+/** For finding rows of pools that are not there: all leases and derived rows behind those of `pool`, kind by kind. */
+export const rowsBehind = (pool?: string): Span<string>[] =>
+  ["l", "c", ...DERIVED].map((letter) => ({
+    ...under(textCodec, letter),
+    ...(pool !== undefined && { from: `${letter}/${part(pool)}0` }),
+  }));
+export const poolIn = (key: string): string => key.split("/")[1]!.replaceAll("%2F", "/").replaceAll("%25", "%");

@@ -79,7 +79,7 @@ export function* sitting(tx: Draft, pool: string, { first, last }: Extent): Rule
   return leases;
 }
 
-function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Seat): Rule<Lease[]> {
+export function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Seat): Rule<Lease[]> {
   const uids = uid === undefined ? yield* tx.all(sharersOf(pool, sharedAs!, extent.last)) : [uid];
   return yield* leasesIn(tx, pool, uids);
 }

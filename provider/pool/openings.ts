@@ -1,5 +1,5 @@
 import type { Draft } from "./draft";
-import { lapse, vacate } from "./endings";
+import { givesWay, lapse, vacate } from "./endings";
 import { covers, isBoundary, sizeOf, zonesOf } from "./extents";
 import { leaseKey, leasesOf, poolKey } from "./keys";
 import { record } from "./ledger";
@@ -38,7 +38,11 @@ export function* mayOpen(tx: Draft, lease: Lease, name: string): Rule<boolean> {
     yield* vanish(tx, name);
     return true;
   }
-  if (holder.owner !== lease.owner) throw nameTaken(name, holder);
+  if (holder.owner !== lease.owner) {
+    if (!givesWay(tx, holder)) throw nameTaken(name, holder);
+    yield* vacate(tx, holder);
+    return true;
+  }
   if (!isFirm(lease) && isFirm(holder)) return false;
   const { opens: _, ...rest } = holder;
   yield* record(tx, holder, rest);
@@ -72,6 +76,6 @@ function* relayout(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
   if (held.length) throw poolInUse(old, held.slice(0, 10), "cannot lose values that are held");
   for (const lease of out) yield* vacate(tx, lease);
   yield* dropFree(tx, spec.name);
-  const kept = leases.filter((lease) => !out.includes(lease));
+  const kept = leases.filter((lease) => fits(spec, lease));
   for (const [key, text] of freeRows(spec, kept)) tx.writes.set(key, text);
 }

@@ -165,7 +165,7 @@ export class LivePool implements Pool {
   async #look<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
     const stored = await this.#read(view);
     if (stored !== undefined || this.#imagined.size === 0) return stored;
-    return this.store.read((tx) => drafted(tx, this.settings, view, this.#imagined));
+    return this.store.read((tx) => drafted(tx, this.settings, view, new Sorted(this.#imagined)));
   }
 }
 

@@ -2,10 +2,10 @@ import { LINE_END } from "../addressing/line";
 import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
-import { byTime, countsKey, freeFrom, freeKey, leasesOf, poolKey } from "./keys";
+import { byTime, countsKey, endingFrom, freeFrom, freeKey, leasesOf, poolKey } from "./keys";
 import { leasesIn, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
-import { isLive, noCounts, rowsOf } from "./rows";
+import { noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
 import type { Lease, PoolSpec } from "./types";
 import { poolInUse, poolMissing } from "./wording";
@@ -55,8 +55,8 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
 /** The firm leases in a pool, longest unseen first. */
 export function* holdersIn(tx: Draft, pool: string, limit: number): Rule<Lease[]> {
   const held = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, "h"), limit));
-  const ending = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, "t"), limit));
-  return [...held, ...ending.filter((lease) => isLive(lease, tx.now))].slice(0, limit);
+  const ending = yield* leasesIn(tx, pool, yield* tx.range(endingFrom(pool, tx.now), limit));
+  return [...held, ...ending].slice(0, limit);
 }
 
 function* mustBeUnused(tx: Draft, name: string): Rule<void> {

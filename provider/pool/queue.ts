@@ -1,7 +1,6 @@
-import { isOverlayError } from "../errors";
 import { Draft, type Terms } from "./draft";
 import type { Rule } from "./rule";
-import { LostRace, type Store, type Tx } from "./store";
+import { EngineFault, type Store, type Tx } from "./store";
 
 type Work<T> = (tx: Draft) => Rule<T>;
 type Outcome = { value: unknown } | { error: unknown };
@@ -80,18 +79,15 @@ export class Queue {
   }
 }
 
-/** One member's error is its own; only the store's concern all, since then nobody knows what is written. */
+/** One member's error is its own; only the engine's concern all, since then nobody knows what is written. */
 function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
   let value: unknown;
   try {
     value = yield* work(draft);
   } catch (error) {
-    if (isStoreFault(error)) throw error;
+    if (error instanceof EngineFault) throw error;
     return { error };
   }
   yield* draft.flush();
   return { value };
 }
-
-const isStoreFault = (error: unknown): boolean =>
-  error instanceof LostRace || isOverlayError(error, "STORE_UNAVAILABLE", "STORE_READ_ONLY", "STORE_CONFLICT");

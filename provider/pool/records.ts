@@ -111,5 +111,8 @@ export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };
 
 /** Optional fields are there or not, never undefined. */
-export const given = <T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T =>
-  Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as T;
+export function given<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {
+  const result: Partial<T> = {};
+  for (const key in fields) if (fields[key] !== undefined) result[key] = fields[key];
+  return result as T;
+}

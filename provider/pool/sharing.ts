@@ -10,11 +10,17 @@ import { portConflict, sharingConflict } from "./wording";
 /** One value for several leases: same key of the same tenant, and no (protocol, port) twice. */
 
 /** The extents that a request joins because its key is already there; undefined when it is the first with its key. */
-export function* placeOfKey(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[] | undefined> {
+export function* placeOfKey(
+  tx: Draft,
+  spec: PoolSpec,
+  request: Request,
+  suits: (extents: Extent[]) => boolean,
+): Rule<Extent[] | undefined> {
   const key = sharedAs(request);
   if (key === undefined) return undefined;
   const sharers = yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, key)));
-  const places = new Map(sharers.filter((lease) => !isOver(lease, tx.now)).map((l) => [l.extents[0]!.last, l.extents]));
+  const joinable = sharers.filter((lease) => !isOver(lease, tx.now) && suits(lease.extents));
+  const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
   for (const extents of places.values()) {
     if (!(yield* firstConflict(tx, spec, extents, request.ports ?? []))) return extents;
   }

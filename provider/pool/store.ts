@@ -31,5 +31,9 @@ export interface Tx {
   write(writes: Write[]): Maybe<void>;
 }
 
-/** What an engine throws inside a transaction that lost a race and has to be run again. */
-export class LostRace extends Error {}
+/** What an engine's own failures are wrapped in: they concern everybody in the transaction, not the one who asked. */
+export class EngineFault extends Error {
+  constructor(override readonly cause: unknown) {
+    super("the engine failed");
+  }
+}

@@ -1,12 +1,13 @@
 import { current } from "./changing";
 import type { Draft } from "./draft";
+import { sweep } from "./endings";
 import { capacityOf, single } from "./extents";
-import { countsKey, dueBy, eventsFrom, poolsFrom, seatsFrom } from "./keys";
-import { leasesIn, leasesOfOwner, sitting } from "./ledger";
+import { countsKey, eventsFrom, poolsFrom, seatsFrom } from "./keys";
+import { leasesOfOwner, sitters, sitting } from "./ledger";
 import { poolOf } from "./pools";
-import { counted, isFirm, isLive, isOver, noCounts } from "./rows";
+import { isFirm, isLive, noCounts } from "./rows";
 import type { Rule } from "./rule";
-import type { Event, Lease, Pool, PoolSpec, Usage } from "./types";
+import type { Event, Extent, Lease, Pool, PoolSpec, Usage } from "./types";
 
 /** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
 
@@ -27,19 +28,28 @@ export function* spec(tx: Draft, pool: string): Rule<PoolSpec | undefined> {
 
 /** In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. */
 export function* leases(tx: Draft, pool: string, { after = -1n, limit = Infinity } = {}): Rule<Lease[]> {
-  const found = new Map<string, Lease>();
-  if (!(yield* poolOf(tx, pool))) return [];
-  for (let at = after + 1n; found.size < limit; ) {
-    const seat = yield* tx.first(seatsFrom(pool, at));
-    if (!seat) break;
-    for (const lease of yield* sitting(tx, pool, seat.extent)) {
-      // A lease with several extents is listed where it begins.
-      const begins = lease.extents.every(({ first }) => first >= seat.extent.first);
-      if (begins && !isOver(lease, tx.now)) found.set(lease.uid, lease);
+  const found: Lease[] = [];
+  if (!(yield* poolOf(tx, pool))) return found;
+  yield* cleanedUp(tx, pool);
+  for (let at = after + 1n; found.length < limit; ) {
+    const page = yield* tx.range(seatsFrom(pool, at), Math.min(limit, PAGE));
+    for (const seat of page) {
+      for (const lease of yield* sitters(tx, pool, seat)) if (begins(lease, seat.extent)) found.push(lease);
     }
-    at = seat.extent.last + 1n;
+    if (page.length === 0) break;
+    at = page.at(-1)!.extent.last + 1n;
   }
-  return [...found.values()];
+  return found;
+}
+
+const PAGE = 500;
+
+/** A lease with several extents is listed where it begins. */
+const begins = ({ extents }: Lease, { first }: Extent): boolean => extents.every((extent) => extent.first >= first);
+
+/** What the next operation would clean up, cleaned up in this view of the store alone. */
+function* cleanedUp(tx: Draft, pool: string): Rule<void> {
+  while (yield* sweep(tx, pool));
 }
 
 export function* pools(tx: Draft, prefix: string): Rule<PoolSpec[]> {
@@ -50,19 +60,9 @@ export function* pools(tx: Draft, prefix: string): Rule<PoolSpec[]> {
 export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
   const record = yield* poolOf(tx, pool);
   if (!record) return undefined;
-  let counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
-  for (const type of ["o", "r", "t"] as const) {
-    const over = yield* leasesIn(tx, pool, yield* tx.all(dueBy(pool, type, tx.now)));
-    for (const lease of over)
-      counts = counted(
-        counts,
-        lease,
-        -1,
-        lease.extents.reduce((sum, e) => sum + e.last - e.first + 1n, 0n),
-      );
-  }
-  const { soonest: _, ...now } = counts;
-  return { capacity: capacityOf(record.spec), ...now };
+  yield* cleanedUp(tx, pool);
+  const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool))) ?? noCounts();
+  return { capacity: capacityOf(record.spec), ...counts };
 }
 
 export function* history(tx: Draft, pool: string, { after = -1, limit = 1000 } = {}): Rule<Event[]> {

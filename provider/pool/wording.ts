@@ -117,6 +117,13 @@ export const leaseOver = (lease: Lease): OverlayError =>
     "Run up again: it asks for a new one.",
   );
 
+export const onlyOffered = (lease: Lease): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `Lease ${lease.leaseId} of ${lease.owner} in ${lease.pool} is only an offer.`,
+    "Claim it first.",
+  );
+
 export const opensForever = (lease: Lease, { name }: PoolSpec): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",

@@ -22,7 +22,10 @@ export const address = z.string().refine((text) => pointOf(text) !== undefined, 
 
 export const resourceName = z
   .string()
-  .regex(/^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i, "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends");
+  .regex(
+    /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i,
+    "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
+  );
 
 /** 15 bytes is the kernel's limit. */
 export const deviceName = z
@@ -46,14 +49,28 @@ const credentials = {
   privateKeyPassword: z.string().optional().describe("Passphrase of the private key."),
   privateKeyPath: z.string().optional().describe("File with the private key on the machine that runs Pulumi."),
   agentSocketPath: z.string().optional().describe("Socket of an SSH agent. Default: SSH_AUTH_SOCK."),
-  hostKey: z.string().optional().describe("The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides."),
-  dialErrorLimit: z.number().int().min(0).optional().describe("Failed dials before giving up. Default 10; 0: no limit."),
+  hostKey: z
+    .string()
+    .optional()
+    .describe("The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides."),
+  dialErrorLimit: z
+    .number()
+    .int()
+    .min(0)
+    .optional()
+    .describe("Failed dials before giving up. Default 10; 0: no limit."),
   perDialTimeout: z.number().int().min(0).optional().describe("Seconds for one dial. Default 15."),
 };
 
 /** The shape of `@pulumi/command`'s connection, plus `privateKeyPath` and `sudo`: one object serves both packages. */
-export const connection = z.strictObject({
-  ...credentials,
-  proxy: z.strictObject(credentials).meta({ id: "Proxy" }).optional().describe("Jump host through which the machine is reached."),
-  sudo: z.boolean().optional().describe("Become root with `sudo -n`. Default: true for a user other than root."),
-}).meta({ id: "Connection" });
+export const connection = z
+  .strictObject({
+    ...credentials,
+    proxy: z
+      .strictObject(credentials)
+      .meta({ id: "Proxy" })
+      .optional()
+      .describe("Jump host through which the machine is reached."),
+    sudo: z.boolean().optional().describe("Become root with `sudo -n`. Default: true for a user other than root."),
+  })
+  .meta({ id: "Connection" });

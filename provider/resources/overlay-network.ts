@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { type Layout, layoutOf } from "../addressing/layout";
+import { exactNumber } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
@@ -7,37 +8,42 @@ import { defineResource, type Impossible } from "../resource";
 import { address, connection, deviceName, labels, layout, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
-export const networkSettings = z.strictObject({
-  networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
-  subnets: z
-    .union([layout, z.tuple([layout, layout])])
-    .default("10.128.0.0/12/6/14")
-    .describe(
-      "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
-    ),
-  hubUnderlayIp: address
-    .optional()
-    .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
-  vniBase: z
-    .number()
-    .int()
-    .min(0)
-    .max(2 ** 24 - 2)
-    .default(100)
-    .describe("VNI of runner i is vniBase + i."),
-  vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
-  mtu: z
-    .union([z.literal("auto"), z.number().int().min(576).max(65000)])
-    .default("auto")
-    .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
-  masquerade: z.boolean().default(true).describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
-  devicePrefix: deviceName
-    .max(11)
-    .default("vxkr")
-    .describe("Tunnel devices are named by this and the runner's id in base 36."),
-  bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
-  verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
-}).meta({ id: "NetworkSettings" });
+export const networkSettings = z
+  .strictObject({
+    networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
+    subnets: z
+      .union([layout, z.tuple([layout, layout])])
+      .default("10.128.0.0/12/6/14")
+      .describe(
+        "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
+      ),
+    hubUnderlayIp: address
+      .optional()
+      .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
+    vniBase: z
+      .number()
+      .int()
+      .min(0)
+      .max(2 ** 24 - 2)
+      .default(100)
+      .describe("VNI of runner i is vniBase + i."),
+    vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
+    mtu: z
+      .union([z.literal("auto"), z.number().int().min(576).max(65000)])
+      .default("auto")
+      .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
+    masquerade: z
+      .boolean()
+      .default(true)
+      .describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
+    devicePrefix: deviceName
+      .max(11)
+      .default("vxkr")
+      .describe("Tunnel devices are named by this and the runner's id in base 36."),
+    bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
+  })
+  .meta({ id: "NetworkSettings" });
 
 export type NetworkSettings = z.output<typeof networkSettings>;
 
@@ -55,7 +61,10 @@ export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.m
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
   hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
-  adopt: z.boolean().default(false).describe("Take over devices that already stand as wanted but are in nobody's record."),
+  adopt: z
+    .boolean()
+    .default(false)
+    .describe("Take over devices that already stand as wanted but are in nobody's record."),
   onExhausted: z
     .enum(["fail", "reclaimInactive"])
     .default("fail")
@@ -73,7 +82,9 @@ const computed = z.object({
   cidr: z.string().describe("The whole range of the overlay."),
   hubIp: z.string().describe("The hub's own overlay address."),
   maxRunners: z.number().describe("How many runners it has room for."),
-  ipsPerRunner: z.union([z.number(), z.string()]).describe("Addresses for workloads on each runner; a string past 2^53."),
+  ipsPerRunner: z
+    .union([z.number(), z.string()])
+    .describe("Addresses for workloads on each runner; a string past 2^53."),
   runnerPrefix: z.number().describe("Prefix length of a runner's subnet."),
   cidr6: z.string().optional().describe("The IPv6 range of a dual-stack network."),
   hubIp6: z.string().optional().describe("The hub's IPv6 overlay address in a dual-stack network."),
@@ -81,7 +92,8 @@ const computed = z.object({
 
 export const overlayNetwork = defineResource({
   type: "OverlayNetwork",
-  description: "A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them.",
+  description:
+    "A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them.",
   inputs,
   computed,
   impossible,
@@ -121,12 +133,11 @@ export const overlayNetwork = defineResource({
   values: ({ subnets }) => {
     const layouts = layoutsOf(subnets);
     const [first, second] = layouts as [Layout, Layout?];
-    const ips = layouts.reduce((least, l) => (l.ipsPerRunner < least ? l.ipsPerRunner : least), first.ipsPerRunner);
     return {
       cidr: first.cidr,
       hubIp: first.hubIp,
       maxRunners: maxRunnersOf(layouts),
-      ipsPerRunner: ips > BigInt(Number.MAX_SAFE_INTEGER) ? String(ips) : Number(ips),
+      ipsPerRunner: exactNumber(first.ipsPerRunner),
       runnerPrefix: first.runnerPrefix,
       ...(second && { cidr6: second.cidr, hubIp6: second.hubIp }),
     };
@@ -161,7 +172,10 @@ function settingsOf(inputs: NetworkSettings): NetworkSettings {
 function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
   const layouts = layoutsOf(value.subnets);
   if (layouts.length === 2 && (layouts[0]!.family !== 4 || layouts[1]!.family !== 6)) {
-    yield { property: "subnets", reason: "SUBNET_FORMAT: a pair is one IPv4 layout and one IPv6 layout, in this order." };
+    yield {
+      property: "subnets",
+      reason: "SUBNET_FORMAT: a pair is one IPv4 layout and one IPv6 layout, in this order.",
+    };
   }
   const lastVni = value.vniBase + maxRunnersOf(layouts);
   if (lastVni >= 2 ** 24) {

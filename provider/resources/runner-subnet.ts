@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
+import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
@@ -7,7 +8,9 @@ import { address, connection, deviceName, labels, resourceName } from "./inputs"
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings } from "./overlay-network";
 
 const inputs = z.strictObject({
-  network: networkSettings.describe("The network that it joins: an OverlayNetwork, or the name of one in another stack."),
+  network: networkSettings.describe(
+    "The network that it joins: an OverlayNetwork, or the name of one in another stack.",
+  ),
   runnerName: resourceName.describe("Name of the runner, unique in the network. Default: the resource's name."),
   connection: connection.describe("How SSH reaches the runner."),
   hubConnection: connection.describe("How SSH reaches the hub. Default: the network's, where that is a resource."),
@@ -15,10 +18,15 @@ const inputs = z.strictObject({
     .optional()
     .describe("The runner's address on the network below. Default: the one that it uses towards the hub."),
   runnerId: z.number().int().min(1).optional().describe("A wish for this id. Default: the lowest free one."),
-  runnerDevice: deviceName.optional().describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
+  runnerDevice: deviceName
+    .optional()
+    .describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
-  adopt: z.boolean().default(false).describe("Take over devices that already stand as wanted but are in nobody's record."),
+  adopt: z
+    .boolean()
+    .default(false)
+    .describe("Take over devices that already stand as wanted but are in nobody's record."),
   labels,
 });
 
@@ -70,7 +78,15 @@ export const runnerSubnet = defineResource({
       pool: (name) => `network/${name}`,
     },
   },
-  replaceOn: ["network.networkName", "network.subnets", "network.devicePrefix", "network.bridgeName", "runnerName", "runnerId", "runnerDevice"],
+  replaceOn: [
+    "network.networkName",
+    "network.subnets",
+    "network.devicePrefix",
+    "network.bridgeName",
+    "runnerName",
+    "runnerId",
+    "runnerDevice",
+  ],
   late: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
   quiet: ["connection", "hubConnection", "labels", "adopt", "network.verify"],
 
@@ -96,7 +112,7 @@ export const runnerSubnet = defineResource({
       hubIp: main!.hubIp,
       firstIp: main!.firstIp,
       lastIp: main!.lastIp,
-      usableIps: usable > BigInt(Number.MAX_SAFE_INTEGER) ? String(usable) : Number(usable),
+      usableIps: exactNumber(usable),
       vni: inputs.network.vniBase + runnerId,
       hubDevice,
       runnerDevice: inputs.runnerDevice ?? hubDevice,
@@ -135,7 +151,10 @@ function* impossible({ network, runnerId, connection, hubConnection }: z.output<
     yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
   }
   if (connection.host === hubConnection.host && connection.port === hubConnection.port) {
-    yield { property: "connection", reason: `${connection.host} is the network's hub; a runner must be another machine` };
+    yield {
+      property: "connection",
+      reason: `${connection.host} is the network's hub; a runner must be another machine`,
+    };
   }
 }
 

@@ -1,5 +1,5 @@
 import type { Definition } from "../../provider/resource";
-import { resources } from "../../provider/resources";
+import { resourceOf, resources } from "../../provider/resources";
 import { type Property, packageSchema, type ResourceSchema } from "./schema";
 
 /** The TypeScript classes of the SDK, written from the package schema, with the user's documentation on every property. */
@@ -50,7 +50,10 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
   secrets: def.secrets,
   references: Object.fromEntries(
-    Object.entries(def.references ?? {}).map(([key, { passes, fills }]) => [key, { passes, fills: fills ?? {} }]),
+    Object.entries(def.references ?? {}).map(([key, { to, passes, fills }]) => [
+      key,
+      { name: resourceOf(to).nameInput, passes, fills: fills ?? {} },
+    ]),
   ),
   properties: Object.keys(schema.properties),
 });

@@ -120,6 +120,15 @@ export function leaseContract(engine: Engine): void {
     expect(firstOf(await pool.claim(by("old")))).toBe(2n);
   });
 
+  test("an offer cannot be amended, only claimed", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const { leaseId } = await pool.offer(by("a"));
+    await expect(pool.amend("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
+    expect(await pool.release("pool/p", leaseId)).toBe(true);
+    expect(await pool.leases("pool/p")).toEqual([]);
+  });
+
   test("history says who had what, and offers leave no trace in it", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });

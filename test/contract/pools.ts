@@ -149,6 +149,18 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("one lease that still stands protects its pool, however many have expired", async () => {
+    const { pool, pass } = await world(engine);
+    const net = await pool.claim(network("n", "10.0.0.0/8"));
+    const reserve = (i: number, ttl: number) => pool.claim({ pool: "network/n", owner: `o${i}`, type: "T", ttl });
+    for (let i = 0; i < 20; i++) await reserve(i, 60);
+    await reserve(20, 600);
+    pass(61);
+    await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
+    pass(600);
+    await pool.close("space/default", net.leaseId);
+  });
+
   test("with its opener a pool goes, and everything that was only promised in it", async () => {
     const { pool, pass } = await world(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
@@ -256,5 +268,17 @@ export function poolContract(engine: Engine): void {
     const rival = { ...plain, owner: "other", want: extents("11.0.0.0/8") };
     await expect(pool.claim(rival)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     expect(await pool.find("space/default", { owner: "other" })).toBeUndefined();
+  });
+
+  test("an old offer gives way with its names and its pool", async () => {
+    const { pool, pass } = await world(engine);
+    const { names: _, ...unnamed } = network("n", "10.0.0.0/8");
+    await pool.offer(unnamed);
+    const rival = { ...network("n", "11.0.0.0/8"), owner: "other" };
+    await expect(pool.claim(rival)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
+    pass(600);
+    expect(await pool.claim(rival)).toMatchObject({ owner: "other", opens: "network/n" });
+    expect(await pool.find("space/default", { owner: "network n" })).toBeUndefined();
+    expect(await pool.fsck()).toEqual([]);
   });
 }

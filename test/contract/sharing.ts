@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Port, Request } from "../../provider/pool/types";
+import type { Extent, Port, Request } from "../../provider/pool/types";
 import { by, type Engine, extents, opened, world } from "./world";
 
 /** One address for several leases. */
@@ -87,6 +87,17 @@ export function sharingContract(engine: Engine): void {
     for (const { leaseId } of old) expect(await pool.release("pool/p", leaseId)).toBe(true);
     expect((await pool.claim(shared("c", "k", "tcp/3"))).extents).toEqual(extents("10.0.0.5"));
     expect((await pool.claim(by("d"))).extents).toEqual(extents("10.0.0.1"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a key is joined only where the address is of the family that is asked for", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
+    const [v4, v6] = extents("0.0.0.0/0", "fd00::/8") as [Extent, Extent];
+    const ask = (owner: string, port: string, within: Extent) => pool.claim({ ...shared(owner, "k", port), within });
+    expect((await ask("a", "tcp/1", v4)).extents).toEqual(extents("10.0.0.1"));
+    expect((await ask("b", "tcp/1", v6)).extents).toEqual(extents("fd00::1"));
+    expect((await ask("c", "tcp/2", v6)).extents).toEqual(extents("fd00::1"));
     expect(await pool.fsck()).toEqual([]);
   });
 

@@ -120,6 +120,15 @@ export function timeContract(engine: Engine): void {
     expect([await pool.claim(by("c")), await pool.claim(by("d"))].map(firstOf)).toEqual([2n, 1n]);
   });
 
+  test("an old offer gives way behind a younger one that ends sooner", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, small);
+    await pool.offer(wants("a", "2"));
+    pass(600);
+    await another({ offerTtl: 60 }).offer(wants("b", "1"));
+    expect(firstOf(await pool.claim(by("c")))).toBe(2n);
+  });
+
   test("a repeated preview renews its offers", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, small);
@@ -164,6 +173,16 @@ export function timeContract(engine: Engine): void {
     expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
     expect((await pool.history("pool/p")).map(({ what }) => what)).toContain("reclaimed");
     await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+  });
+
+  test("what is asked for by value is had from an expired holder, however far cleaning up is behind", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-300") });
+    await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
+    pass(400);
+    expect(await pool.claim(wants("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
+    expect(await pool.usage("pool/p")).toMatchObject({ reserved: 1, resting: 258 });
+    expect(await pool.fsck()).toEqual([]);
   });
 
   test("thousands of expired offers are cleaned up a part at a time, and stand in nobody's way", async () => {

@@ -18,18 +18,26 @@ afterAll(async () => {
 });
 
 const subnets = (steps: PlannedStep[]): Record<string, unknown> =>
-  Object.fromEntries(steps.filter(({ type, op }) => type === "RunnerSubnet" && op === "create").map(({ name, inputs }) => [name, [inputs.runnerId, inputs.subnet]]));
+  Object.fromEntries(
+    steps
+      .filter(({ type, op }) => type === "RunnerSubnet" && op === "create")
+      .map(({ name, inputs }) => [name, [inputs.runnerId, inputs.subnet]]),
+  );
 
 test("two previews and the up after them agree on 40 new runners, while another stack takes addresses in between", async () => {
   const [main, other] = [await workspace.stack("main"), await workspace.stack("other", { project: "other" })];
   const network = `const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });`;
   main.program(network);
   await main.mustUp();
-  main.program(`${network} for (let i = 1; i <= ${MANY}; i++) new overlay.RunnerSubnet("r" + i, { network, connection: at("r" + i) });`);
+  main.program(
+    `${network} for (let i = 1; i <= ${MANY}; i++) new overlay.RunnerSubnet("r" + i, { network, connection: at("r" + i) });`,
+  );
   const first = subnets(await main.preview());
   expect(Object.keys(first)).toHaveLength(MANY);
 
-  other.program(`for (const name of ["r41", "r42"]) new overlay.RunnerSubnet(name, { network: "training", connection: at(name), hubConnection: at("hub") });`);
+  other.program(
+    `for (const name of ["r41", "r42"]) new overlay.RunnerSubnet(name, { network: "training", connection: at(name), hubConnection: at("hub") });`,
+  );
   await other.mustUp();
   const taken = Object.values(await other.state()).map(({ outputs }) => outputs.runnerId);
   expect(Object.values(first).map((value) => (value as unknown[])[0])).not.toEqual(expect.arrayContaining(taken));
@@ -38,7 +46,9 @@ test("two previews and the up after them agree on 40 new runners, while another 
   main.trace();
   await main.mustUp();
   const given = Object.entries(await main.state()).filter(([name]) => name !== "training");
-  expect(Object.fromEntries(given.map(([name, { outputs }]) => [name, [outputs.runnerId, outputs.subnet]]))).toEqual(first);
+  expect(Object.fromEntries(given.map(([name, { outputs }]) => [name, [outputs.runnerId, outputs.subnet]]))).toEqual(
+    first,
+  );
 
   const hub = main.trace().filter(({ conversation }) => conversation?.host === lab.host("hub").address);
   expect(hub.length).toBeLessThan(MANY);

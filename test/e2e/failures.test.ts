@@ -115,7 +115,8 @@ test("kill -9 of the provider between claim and SSH: the next up gives the same 
 
 test("kill -9 of the provider between hub and runner, then of the CLI: nothing is torn down, nothing is left", async () => {
   program(["r1", "r2", "r3", "r4"]);
-  const tunnels = async (): Promise<string> => (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: vxkr[0-9a-z]+' | sort")).stdout;
+  const tunnels = async (): Promise<string> =>
+    (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: vxkr[0-9a-z]+' | sort")).stdout;
   const before = await tunnels();
   let release = await holdLock("r4");
   const up = startUp();
@@ -126,7 +127,9 @@ test("kill -9 of the provider between hub and runner, then of the CLI: nothing i
 
   const second = startUp();
   const provider = await second.provider();
-  await until("r4 is waited for", () => stack.peek().some(({ call, type }) => call === "check" && type === "RunnerSubnet"));
+  await until("r4 is waited for", () =>
+    stack.peek().some(({ call, type }) => call === "check" && type === "RunnerSubnet"),
+  );
   process.kill(second.cli.pid!, "SIGKILL");
   await second.ended;
   await until("the provider ends with its CLI", () => !isAlive(provider));
@@ -155,7 +158,13 @@ test("a machine that the program itself makes, and that boots 20 s late: preview
     new overlay.RunnerSubnet("r1", { network, connection: at(r1.at) });
   `);
   const runner = (await stack.preview()).find(({ name }) => name === "r1")!;
-  expect(runner.inputs).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", gateway: "10.128.64.1", vni: 101, hubDevice: "vxkr1" });
+  expect(runner.inputs).toMatchObject({
+    runnerId: 1,
+    subnet: "10.128.64.0/18",
+    gateway: "10.128.64.1",
+    vni: 101,
+    hubDevice: "vxkr1",
+  });
   await lab.start("r1", { late: 20 });
   await stack.mustUp();
   expect((await stack.state()).r1!.outputs).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", drift: [] });

@@ -19,7 +19,8 @@ afterAll(async () => {
   workspace?.remove();
 });
 
-const network = (more = ""): string => `const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub"), ${more} });`;
+const network = (more = ""): string =>
+  `const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub"), ${more} });`;
 const runner = (name: string, args = "", opts = ""): string =>
   `new overlay.RunnerSubnet("${name}", { network, connection: at("r1"), ${args} }, { ${opts} });`;
 const second = `new overlay.RunnerSubnet("r2", { network, connection: at("r2") });`;
@@ -31,9 +32,12 @@ async function live(): Promise<string> {
 }
 
 const values = async (): Promise<Record<string, unknown>> =>
-  Object.fromEntries(Object.entries(await stack.state()).map(([name, { outputs }]) => [name, outputs.subnet ?? outputs.cidr]));
+  Object.fromEntries(
+    Object.entries(await stack.state()).map(([name, { outputs }]) => [name, outputs.subnet ?? outputs.cidr]),
+  );
 
-const urn = (type: string, name: string): string => `urn:pulumi:dev::e2e::pulumi-nodejs:dynamic/overlay:${type}::${name}`;
+const urn = (type: string, name: string): string =>
+  `urn:pulumi:dev::e2e::pulumi-nodejs:dynamic/overlay:${type}::${name}`;
 
 let devices: string;
 
@@ -84,7 +88,11 @@ test("a lease that was lost is claimed again; refresh says so, and the network s
 
 test("--target changes one runner and leaves the other as it is", async () => {
   stack.trace();
-  stack.program(network() + runner("one", "mtu: 1400", `aliases: [{ name: "r1" }]`) + second.replace("at(\"r2\")", "at(\"r2\"), mtu: 1400"));
+  stack.program(
+    network() +
+      runner("one", "mtu: 1400", `aliases: [{ name: "r1" }]`) +
+      second.replace('at("r2")', 'at("r2"), mtu: 1400'),
+  );
   await stack.mustUp("--target", urn("RunnerSubnet", "one"));
   const state = await stack.state();
   expect(state.one!.outputs.effectiveMtu).toBe(1400);
@@ -106,7 +114,11 @@ test("equal child names under two components are two runners", async () => {
   await stack.mustUp();
   const text = await stack.must("stack", "export", "--stack", "dev");
   const nodes = JSON.parse(text).deployment.resources.filter((r: { urn: string }) => r.urn.endsWith("::node"));
-  expect(nodes.map((r: { outputs: { runnerId: number } }) => r.outputs.runnerId).sort()).toEqual(planned.map(({ inputs }) => inputs.runnerId).sort());
+  expect(nodes.map((r: { outputs: { runnerId: number } }) => r.outputs.runnerId).sort()).toEqual(
+    planned.map(({ inputs }) => inputs.runnerId).sort(),
+  );
+  stack.program(network() + runner("one", "mtu: 1400") + second);
+  await stack.mustUp();
 });
 
 test("a foreign device of our name is refused and left as it is", async () => {
@@ -115,7 +127,9 @@ test("a foreign device of our name is refused and left as it is", async () => {
     new overlay.RunnerSubnet("r3", { network, connection: at("r3"), runnerId: 5 });`);
   const { code, text } = await stack.up();
   expect(code).not.toBe(0);
-  expect(text).toMatch(/DEVICE_FOREIGN: 10\.254\.0\.1: There is already a device vxkr5 \(vxlan, VNI 7\), and it is not in our records/);
+  expect(text).toMatch(
+    /DEVICE_FOREIGN: 10\.254\.0\.1: There is already a device vxkr5 \(vxlan, VNI 7\), and it is not in our records/,
+  );
   expect((await lab.exec("hub", "ip -d link show vxkr5")).stdout).toContain("vxlan id 7 remote 10.254.9.9");
   await lab.exec("hub", "ip link del vxkr5");
   await stack.mustUp();

@@ -1,5 +1,4 @@
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
@@ -17,7 +16,19 @@ const PROGRAM = `
   const runners = ${JSON.stringify(RUNNERS)}.map((name) => new overlay.RunnerSubnet(name, { network, connection: at(name) }));
   return Object.fromEntries(runners.map((r, i) => ["r" + (i + 1), { subnet: r.subnet, firstIp: r.firstIp, gateway: r.gateway }]));
 `;
-const VALUES = ["runnerId", "subnet", "gateway", "hubIp", "firstIp", "lastIp", "usableIps", "vni", "hubDevice", "runnerDevice", "bridge"];
+const VALUES = [
+  "runnerId",
+  "subnet",
+  "gateway",
+  "hubIp",
+  "firstIp",
+  "lastIp",
+  "usableIps",
+  "vni",
+  "hubDevice",
+  "runnerDevice",
+  "bridge",
+];
 
 const pick = (values: Record<string, unknown>): unknown[] => VALUES.map((key) => values[key]);
 const address = (host: string): string => lab.host(host).address;
@@ -39,12 +50,26 @@ let promised: Record<string, unknown[]>;
 test("the first preview shows every value of every resource, twice the same, and asks no machine", async () => {
   const steps = await stack.preview();
   const again = await stack.preview();
-  expect(steps.map(({ op, name }) => `${op} ${name}`).sort()).toEqual(["create r1", "create r2", "create r3", "create training"]);
-  expect(steps.find(({ name }) => name === "training")!.inputs).toMatchObject({ cidr: "10.128.0.0/12", hubIp: "10.128.0.1", maxRunners: 63 });
-  const valuesOf = (of: typeof steps) => Object.fromEntries(of.filter(({ name }) => name !== "training").map(({ name, inputs }) => [name, pick(inputs)]));
+  expect(steps.map(({ op, name }) => `${op} ${name}`).sort()).toEqual([
+    "create r1",
+    "create r2",
+    "create r3",
+    "create training",
+  ]);
+  expect(steps.find(({ name }) => name === "training")!.inputs).toMatchObject({
+    cidr: "10.128.0.0/12",
+    hubIp: "10.128.0.1",
+    maxRunners: 63,
+  });
+  const valuesOf = (of: typeof steps) =>
+    Object.fromEntries(of.filter(({ name }) => name !== "training").map(({ name, inputs }) => [name, pick(inputs)]));
   promised = valuesOf(steps);
   expect(valuesOf(again)).toEqual(promised);
-  expect(Object.values(promised).map(([id]) => id).sort()).toEqual([1, 2, 3]);
+  expect(
+    Object.values(promised)
+      .map(([id]) => id)
+      .sort(),
+  ).toEqual([1, 2, 3]);
   expect(Stack.writes(stack.trace())).toEqual({});
 });
 
@@ -61,12 +86,23 @@ test("up gives what preview promised, with one SSH connection for each machine",
 });
 
 test("containers on two runners reach each other and the hub with full-size packets", async () => {
-  const outputs = JSON.parse(await stack.must("stack", "output", "--json")) as Record<string, { subnet: string; firstIp: string; gateway: string }>;
+  const outputs = JSON.parse(await stack.must("stack", "output", "--json")) as Record<
+    string,
+    { subnet: string; firstIp: string; gateway: string }
+  >;
   for (const name of ["r1", "r2"]) {
     const { subnet, firstIp, gateway } = outputs[name]!;
-    await lab.container(name, "job", { bridge: "kohaku-overlay", address: `${firstIp}/${subnet.split("/")[1]}`, gateway });
+    await lab.container(name, "job", {
+      bridge: "kohaku-overlay",
+      address: `${firstIp}/${subnet.split("/")[1]}`,
+      gateway,
+    });
   }
-  for (const [from, to] of [["r1", outputs.r2!.firstIp], ["r2", outputs.r1!.firstIp], ["r1", "10.128.0.1"]] as const) {
+  for (const [from, to] of [
+    ["r1", outputs.r2!.firstIp],
+    ["r2", outputs.r1!.firstIp],
+    ["r1", "10.128.0.1"],
+  ] as const) {
     const { stdout } = await lab.exec(from, `ip netns exec job ping -q -c 3 -i 0.2 -M do -s 1422 ${to}`);
     expect(stdout).toContain(" 0% packet loss");
   }
@@ -88,28 +124,50 @@ test("the private key is nowhere in plain text, and state holds no code but the 
     expect(stdout).toBe("");
   }
   const text = String((await stack.state()).r1!.outputs.__provider);
-  const golden = readFileSync(join(__dirname, "provider-text.golden"), "utf8");
-  expect(text).toBe(golden);
+  await expect(text).toMatchFileSnapshot("provider-text.golden");
   expect(text.length).toBeLessThan(4000);
 });
 
 const DRIFT: [what: string, host: string, spoil: string, drift: RegExp][] = [
   ["a deleted tunnel", "hub", "ip link del vxkr1", /10\.254\.0\.1: link vxkr1: missing/],
-  ["a changed remote", "r2", "ip link set VXLAN type vxlan id VNI remote 10.254.9.9", /10\.254\.1\.2: link vxkr\d: remote is 10\.254\.9\.9, should be 10\.254\.0\.1/],
-  ["a flushed chain", "r3", "iptables -F OVERLAY-FWD", /10\.254\.1\.3: rule '-s 10\.128\.0\.0\/12 -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/],
-  ["a lost address", "r1", "ip addr flush dev kohaku-overlay scope global", /10\.254\.1\.1: address 10\.128\.\d+\.1\/18 on kohaku-overlay: missing/],
+  [
+    "a changed remote",
+    "r2",
+    "ip link set VXLAN type vxlan id VNI remote 10.254.9.9",
+    /10\.254\.1\.2: link vxkr\d: remote is 10\.254\.9\.9, should be 10\.254\.0\.1/,
+  ],
+  [
+    "a flushed chain",
+    "r3",
+    "iptables -F OVERLAY-FWD",
+    /10\.254\.1\.3: rule '-s 10\.128\.0\.0\/12 -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/,
+  ],
+  [
+    "a lost address",
+    "r1",
+    "ip addr flush dev kohaku-overlay scope global",
+    /10\.254\.1\.1: address 10\.128\.\d+\.1\/18 on kohaku-overlay: missing/,
+  ],
 ];
 
 test("drift in kernels: refresh names host, item and difference; up mends exactly that", async () => {
   for (const [, host, spoil] of DRIFT) {
     const { outputs } = (await stack.state())[host === "hub" ? "r1" : host]!;
-    const { code, stderr } = await lab.exec(host, spoil.replace("VXLAN", String(outputs.runnerDevice)).replace("VNI", String(outputs.vni)));
+    const { code, stderr } = await lab.exec(
+      host,
+      spoil.replace("VXLAN", String(outputs.runnerDevice)).replace("VNI", String(outputs.vni)),
+    );
     expect(`${code} ${stderr}`).toBe("0 ");
   }
   const before = await lab.exec("r2", "cat /sys/class/net/kohaku-overlay/ifindex");
   const preview = await stack.must("preview", "--refresh", "--diff", "--stack", "dev");
   for (const [what, , , drift] of DRIFT) expect(`${what}: ${drift.test(preview)}`).toBe(`${what}: true`);
-  expect(Stack.writes(stack.trace())).toEqual({ [address("hub")]: 0, [address("r1")]: 0, [address("r2")]: 0, [address("r3")]: 0 });
+  expect(Stack.writes(stack.trace())).toEqual({
+    [address("hub")]: 0,
+    [address("r1")]: 0,
+    [address("r2")]: 0,
+    [address("r3")]: 0,
+  });
   await stack.mustUp("--refresh");
   const writes = Stack.writes(stack.trace());
   expect(writes).toEqual({ [address("hub")]: 2, [address("r1")]: 2, [address("r2")]: 1, [address("r3")]: 2 });

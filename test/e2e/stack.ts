@@ -115,7 +115,11 @@ module.exports = (() => {\n${body}\n})();\n`,
 
   async pulumi(...args: string[]): Promise<Output> {
     const options = { cwd: this.folder, env: this.env };
-    const { code, stdout, stderr } = await this.workspace.lab.controller("pulumi", ["--non-interactive", ...args], options);
+    const { code, stdout, stderr } = await this.workspace.lab.controller(
+      "pulumi",
+      ["--non-interactive", ...args],
+      options,
+    );
     const text = stdout + stderr;
     this.log.push(text);
     return { code: code ?? -1, text };
@@ -156,7 +160,9 @@ module.exports = (() => {\n${body}\n})();\n`,
   }
 
   /** Resources of ours in the state, by name. */
-  async state(): Promise<Record<string, { id: string; inputs: Record<string, unknown>; outputs: Record<string, unknown> }>> {
+  async state(): Promise<
+    Record<string, { id: string; inputs: Record<string, unknown>; outputs: Record<string, unknown> }>
+  > {
     const text = await this.must("stack", "export", "--stack", this.name);
     const { deployment } = JSON.parse(text.slice(text.indexOf("{")));
     const ours = (deployment.resources ?? []).filter((r: { type: string }) => r.type.includes("dynamic/overlay"));
@@ -191,6 +197,7 @@ module.exports = (() => {\n${body}\n})();\n`,
     const target = join(this.folder, "node_modules/pulumi-overlay");
     rmSync(target);
     cpSync(join(REPO, "dist"), join(target, "dist"), { recursive: true });
+    symlinkSync(join(REPO, "node_modules"), join(target, "node_modules"));
     const pkg = JSON.parse(readFileSync(join(REPO, "package.json"), "utf8"));
     writeFileSync(join(target, "package.json"), JSON.stringify({ ...pkg, version: "9.9.9" }));
     for (const file of ["sdk/dynamic.js", "sdk/resources.js", "sdk/index.js", "provider/runtime.js"]) {

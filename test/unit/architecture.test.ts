@@ -7,8 +7,32 @@ const ROOT = join(__dirname, "../..");
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "provider/addressing", "ip-address", "node:crypto"]],
   ["provider/network", ["provider/errors", "provider/addressing", "provider/network"]],
-  ["provider/resources", ["provider/errors", "provider/resources", "provider/addressing", "provider/network", "provider/resource", "provider/pool/types", "zod"]],
-  ["provider/lifecycle", ["provider/errors", "provider/lifecycle", "provider/network", "provider/resource", "provider/pool/types", "provider/host/types", "provider/host/reconcile", "provider/host/machine", "zod"]],
+  [
+    "provider/resources",
+    [
+      "provider/errors",
+      "provider/resources",
+      "provider/addressing",
+      "provider/network",
+      "provider/resource",
+      "provider/pool/types",
+      "zod",
+    ],
+  ],
+  [
+    "provider/lifecycle",
+    [
+      "provider/errors",
+      "provider/lifecycle",
+      "provider/network",
+      "provider/resource",
+      "provider/pool/types",
+      "provider/host/types",
+      "provider/host/reconcile",
+      "provider/host/machine",
+      "zod",
+    ],
+  ],
   ["sdk", ["sdk", "@pulumi/pulumi"]],
 ];
 /** Types cost nothing at run time and tie nobody to an implementation. */
@@ -40,7 +64,14 @@ test("only composition roots build stores and SSH", () => {
   const roots = ["provider/runtime.ts", "provider/cli/"];
   const wrong = filesIn("provider")
     .map((file) => ({ file: relative(ROOT, file), targets: importsOf(file) }))
-    .filter(({ file }) => !roots.some((root) => file.startsWith(root)) && !file.startsWith("provider/pool") && !file.startsWith("provider/host"))
-    .filter(({ targets }) => targets.some((t) => t === "provider/pool" || t === "provider/pool/index" || t === "provider/host/ssh"));
+    .filter(
+      ({ file }) =>
+        !roots.some((root) => file.startsWith(root)) &&
+        !file.startsWith("provider/pool") &&
+        !file.startsWith("provider/host"),
+    )
+    .filter(({ targets }) =>
+      targets.some((t) => t === "provider/pool" || t === "provider/pool/index" || t === "provider/host/ssh"),
+    );
   expect(wrong).toEqual([]);
 });

@@ -12,7 +12,10 @@ const runner = schema.resources["overlay:index:RunnerSubnet"]!;
 const network = schema.resources["overlay:index:OverlayNetwork"]!;
 
 test("secrets, defaults and what replaces are in the schema", () => {
-  expect(network.inputProperties.hubConnection).toMatchObject({ $ref: "#/types/overlay:index:Connection", secret: true });
+  expect(network.inputProperties.hubConnection).toMatchObject({
+    $ref: "#/types/overlay:index:Connection",
+    secret: true,
+  });
   expect(network.inputProperties.vxlanPort).toMatchObject({ type: "integer", default: 4789 });
   expect(network.inputProperties.networkName).toMatchObject({ willReplaceOnChanges: true });
   expect(network.properties.cidr).toMatchObject({ type: "string", description: "The whole range of the overlay." });
@@ -20,7 +23,10 @@ test("secrets, defaults and what replaces are in the schema", () => {
 });
 
 test("a reference is a resource's values or a name, and fills in what it can", () => {
-  expect(runner.inputProperties.network!.oneOf).toEqual([{ type: "string" }, { $ref: "#/types/overlay:index:NetworkSettings" }]);
+  expect(runner.inputProperties.network!.oneOf).toEqual([
+    { type: "string" },
+    { $ref: "#/types/overlay:index:NetworkSettings" },
+  ]);
   expect(runner.requiredInputs).toEqual(["network", "connection"]);
 });
 
@@ -30,12 +36,19 @@ test("a resource of the dynamic face is an alias of the same one in the plugin",
 
 test("every property of every resource is documented", () => {
   const all = Object.entries(schema.resources).flatMap(([token, { inputProperties, properties }]) =>
-    Object.entries({ ...properties, ...inputProperties }).map(([key, { description }]) => [`${token}.${key}`, description]),
+    Object.entries({ ...properties, ...inputProperties }).map(([key, { description }]) => [
+      `${token}.${key}`,
+      description,
+    ]),
   );
   expect(all.filter(([, description]) => !description).map(([name]) => name)).toEqual([]);
 });
 
 test("no output has the name of an input: it would look like a change of it", () => {
-  const twice = resources.flatMap(({ type, inputs, outputs }) => Object.keys(outputs.shape).filter((key) => key in inputs.shape).map((key) => `${type}.${key}`));
+  const twice = resources.flatMap(({ type, inputs, outputs }) =>
+    Object.keys(outputs.shape)
+      .filter((key) => key in inputs.shape)
+      .map((key) => `${type}.${key}`),
+  );
   expect(twice).toEqual([]);
 });

@@ -1,12 +1,12 @@
-import { mkdir, open, statfs } from "node:fs/promises";
+import { access, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import { driven, type Rule } from "../rule";
-import type { Row, Store, Tx } from "../store";
+import { EngineFault, type Row, type Store, type Tx } from "../store";
 
 /**
- * One file on one machine. A transaction runs from BEGIN to COMMIT without ever going back to the event loop, so it
+ * One file on one machine. A transaction runs from BEGIN to COMMIT without ever going back to the event loop, so that it
  * needs no queue of its own; processes wait for each other in short naps here, never inside SQLite, which would stop
  * everything else that this process does.
  */
@@ -20,43 +20,56 @@ export interface SqliteOptions {
 /** What we use of `node:sqlite`, and of the package with the same interface. */
 interface Database {
   exec(sql: string): void;
-  prepare(sql: string): {
-    get(...values: unknown[]): unknown;
-    all(...values: unknown[]): unknown[];
-    run(...values: unknown[]): unknown;
-  };
+  prepare(sql: string): Statement;
   close(): void;
 }
-type Sqlite = { DatabaseSync: new (path: string, options?: { readOnly?: boolean }) => Database };
+interface Statement {
+  get(...values: unknown[]): unknown;
+  all(...values: unknown[]): unknown[];
+  run(...values: unknown[]): unknown;
+}
+type Engine = { DatabaseSync: new (path: string, options: { readOnly: boolean }) => Database };
 
 export async function sqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
-  const { readOnly = false, clock = Date.now, patience = 30 } = options;
-  const { DatabaseSync } = await engine();
-  await mustBeLocal(path, readOnly);
-  const db = await patiently(path, patience, () => prepared(new DatabaseSync(path, { readOnly }), readOnly));
-  const tx = txOf(db, clock);
+  const { clock = Date.now, patience = 30 } = options;
+  const engine = await loadEngine();
+  const readOnly = options.readOnly || !(await canWrite(path));
+  await mustBeLocal(path);
+  const { db, tx, once } = await patiently(path, patience, () => connect(engine, path, readOnly, clock));
   return {
     readOnly,
-    transact: (_pool, work) => patiently(path, patience, () => once(db, "BEGIN IMMEDIATE", () => work(tx))),
-    read: (work) => patiently(path, patience, () => once(db, "BEGIN", () => work(tx))),
+    transact: (_pool, work) => patiently(path, patience, () => once("toWrite", () => work(tx))),
+    read: (work) => patiently(path, patience, () => once("toRead", () => work(tx))),
     close: async () => db.close(),
   };
 }
 
 /** Node's own from 22 on; before that the package, whose binaries need no install script. */
-async function engine(): Promise<Sqlite> {
-  const builtIn = process.getBuiltinModule?.("node:sqlite" as "node:fs") as unknown as Sqlite | undefined;
+async function loadEngine(): Promise<Engine> {
+  const builtIn = process.getBuiltinModule?.("node:sqlite" as "node:fs") as unknown as Engine | undefined;
   if (builtIn) return builtIn;
   try {
-    return (await import("@photostructure/sqlite")) as unknown as Sqlite;
+    return (await import("@photostructure/sqlite")) as unknown as Engine;
   } catch (cause) {
     const what = `Node ${process.version} has no SQLite of its own, and the package @photostructure/sqlite is not there.`;
-    throw new OverlayError(
-      "STORE_UNAVAILABLE",
-      what,
-      "Use Node 22 or later, or `npm install @photostructure/sqlite`.",
-      cause,
+    const fix = "Use Node 22 or later, or `npm install @photostructure/sqlite`.";
+    throw new OverlayError("STORE_UNAVAILABLE", what, fix, cause);
+  }
+}
+
+/** Makes the file if it has to. A file that is there but cannot be written still serves previews. */
+async function canWrite(path: string): Promise<boolean> {
+  try {
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    await (await open(path, "a", 0o600)).close();
+    return true;
+  } catch (error) {
+    const isThere = await access(path).then(
+      () => true,
+      () => false,
     );
+    if (isThere && ["EACCES", "EPERM", "EROFS"].includes((error as NodeJS.ErrnoException).code ?? "")) return false;
+    throw unavailable(path, error);
   }
 }
 
@@ -77,37 +90,36 @@ const NETWORKS = new Map([
 /** The kernel's number may come as a signed one. */
 export const networkName = (type: number): string | undefined => NETWORKS.get(type >>> 0);
 
-async function mustBeLocal(path: string, readOnly: boolean): Promise<void> {
+async function mustBeLocal(path: string): Promise<void> {
+  const { type } = await statfs(path).catch((error: unknown) => {
+    throw unavailable(path, error);
+  });
+  const network = networkName(type);
+  if (!network) return;
+  const what = `The pool file ${path} is on ${network}, where locks between machines cannot be trusted.`;
+  throw new OverlayError("STORE_UNAVAILABLE", what, "Keep it on a local disk, or use a postgres:// or etcd:// store.");
+}
+
+function connect({ DatabaseSync }: Engine, path: string, readOnly: boolean, clock: () => number) {
+  const db = new DatabaseSync(path, { readOnly });
   try {
-    if (!readOnly) {
-      await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-      await (await open(path, "a", 0o600)).close();
-    }
-    const network = networkName((await statfs(path)).type);
-    if (!network) return;
-    const what = `The pool file ${path} is on ${network}, where locks between machines cannot be trusted.`;
-    throw new OverlayError(
-      "STORE_UNAVAILABLE",
-      what,
-      "Keep it on a local disk, or use a postgres:// or etcd:// store.",
-    );
+    db.exec("PRAGMA busy_timeout = 5");
+    if (!readOnly) prepareFile(db);
+    return { db, tx: txOf(db, clock), once: transactionsOn(db) };
   } catch (error) {
-    throw error instanceof OverlayError ? error : unavailable(path, error);
+    db.close();
+    throw error;
   }
 }
 
-function prepared(db: Database, readOnly: boolean): Database {
-  db.exec("PRAGMA busy_timeout = 5");
-  if (!readOnly) {
-    const { v } = db.prepare("SELECT sqlite_version() AS v").get() as { v: string };
-    db.exec(`PRAGMA journal_mode = ${walIsSafe(v) ? "WAL" : "DELETE"}`);
-    db.exec("PRAGMA synchronous = FULL");
-    db.exec("CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID");
-  }
-  return db;
+function prepareFile(db: Database): void {
+  const { v } = db.prepare("SELECT sqlite_version() AS v").get() as { v: string };
+  db.exec(`PRAGMA journal_mode = ${walIsSafe(v) ? "WAL" : "DELETE"}`);
+  db.exec("PRAGMA synchronous = FULL");
+  db.exec("CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID");
 }
 
-/** Before 3.51.3 a WAL file can be reset while another process still reads it, and lose what was committed. */
+/** Before 3.51.3 a write-ahead log can be reset while another process still reads it, and lose what was committed. */
 export function walIsSafe(version: string): boolean {
   const [major = 0, minor = 0, patch = 0] = version.split(".").map(Number);
   return major * 1e6 + minor * 1e3 + patch >= 3_051_003;
@@ -125,23 +137,47 @@ function txOf(db: Database, clock: () => number): Tx {
     (limit === 1 ? [range.get(from, to, 1)].filter(Boolean) : range.all(from, to, limit)) as Found[];
   return {
     now: clock,
-    get: (key) => (get.get(key) as Found | undefined)?.value,
-    range: (from, to, limit) => found(from, to, limit).map(({ key, value }): Row => [key, value]),
-    write: (writes) => {
+    get: asFault((key) => (get.get(key) as Found | undefined)?.value),
+    range: asFault((from, to, limit) => found(from, to, limit).map(({ key, value }): Row => [key, value])),
+    write: asFault((writes) => {
       for (const [key, value] of writes) value === null ? remove.run(key) : put.run(key, value);
-    },
+    }),
   };
 }
 
-function once<T>(db: Database, begin: string, work: () => Rule<T>): T {
-  db.exec(begin);
+const asFault =
+  <A extends unknown[], R>(call: (...args: A) => R) =>
+  (...args: A): R => {
+    try {
+      return call(...args);
+    } catch (error) {
+      throw new EngineFault(error);
+    }
+  };
+
+/** BEGIN IMMEDIATE takes the lock for writing at once: two that read first and write later could never both go on. */
+function transactionsOn(db: Database) {
+  const begin = { toRead: db.prepare("BEGIN"), toWrite: db.prepare("BEGIN IMMEDIATE") };
+  const commit = db.prepare("COMMIT");
+  return <T>(kind: keyof typeof begin, work: () => Rule<T>): T => {
+    begin[kind].run();
+    try {
+      const result = driven(work());
+      commit.run();
+      return result;
+    } catch (error) {
+      rollBack(db);
+      throw error;
+    }
+  };
+}
+
+function rollBack(db: Database): void {
   try {
-    const result = driven(work());
-    db.exec("COMMIT");
-    return result;
-  } catch (error) {
     db.exec("ROLLBACK");
-    throw error;
+  } catch (error) {
+    // After a full disk or an I/O error SQLite has done it already.
+    if (codeOf(error) !== GENERIC) throw error;
   }
 }
 
@@ -152,57 +188,43 @@ async function patiently<T>(path: string, patience: number, attempt: () => T): P
     try {
       return attempt();
     } catch (error) {
-      if (!isBusy(error)) throw translated(path, error);
-      if (Date.now() > deadline) {
-        const what = `Other processes kept the pool file ${path} locked for ${patience} s.`;
-        throw new OverlayError(
-          "STORE_CONFLICT",
-          what,
-          "Run it again; if that does not help, see who has the file open.",
-          error,
-        );
-      }
+      if (![BUSY, LOCKED].includes(codeOf(error))) throw translated(path, error);
+      if (Date.now() > deadline) throw lockedFor(path, patience, error);
     }
     await sleep(1 + Math.random() * nap);
   }
 }
 
-/** SQLite's primary result code; undefined when the error is not SQLite's. */
-const codeOf = (error: unknown): number | undefined => {
-  const { errcode } = error as { errcode?: number };
-  return typeof errcode === "number" ? errcode & 0xff : undefined;
-};
-const [BUSY, LOCKED, READONLY, CORRUPT, NOTADB] = [5, 6, 8, 11, 26];
-const isBusy = (error: unknown): boolean => [BUSY, LOCKED].includes(codeOf(error) ?? 0);
+const [NONE = 0, GENERIC, BUSY, LOCKED, READONLY, CORRUPT, NOTADB] = [0, 1, 5, 6, 8, 11, 26];
+
+/** SQLite's primary result code; NONE when the error is not SQLite's. */
+function codeOf(error: unknown): number {
+  const { errcode } = (error instanceof EngineFault ? error.cause : error) as { errcode?: number };
+  return typeof errcode === "number" ? errcode & 0xff : NONE;
+}
 
 function translated(path: string, error: unknown): unknown {
   switch (codeOf(error)) {
-    case undefined:
+    case NONE:
       return error;
     case READONLY:
-      return new OverlayError(
-        "STORE_READ_ONLY",
-        `The pool file ${path} cannot be written.`,
-        "Check its permissions.",
-        error,
-      );
+      return new OverlayError("STORE_READ_ONLY", `The pool file ${path} is read-only.`, "Open it for writing.", error);
     case CORRUPT:
-    case NOTADB:
-      return new OverlayError(
-        "STORE_CORRUPT",
-        `The pool file ${path} is not a sound database.`,
-        "Restore it from a backup, or run `overlayctl recover`.",
-        error,
-      );
+    case NOTADB: {
+      const fix = "Restore it from a backup, or run `overlayctl recover`.";
+      return new OverlayError("STORE_CORRUPT", `The pool file ${path} is not a sound database.`, fix, error);
+    }
     default:
-      return unavailable(path, error);
+      return unavailable(path, error instanceof EngineFault ? error.cause : error);
   }
 }
 
-const unavailable = (path: string, cause: unknown): OverlayError =>
-  new OverlayError(
-    "STORE_UNAVAILABLE",
-    `The pool file ${path} cannot be used: ${(cause as Error).message}.`,
-    "Check the path, its permissions and the disk.",
-    cause,
-  );
+const unavailable = (path: string, cause: unknown): OverlayError => {
+  const what = `The pool file ${path} cannot be used: ${(cause as Error).message}.`;
+  return new OverlayError("STORE_UNAVAILABLE", what, "Check the path, its permissions and the disk.", cause);
+};
+
+const lockedFor = (path: string, seconds: number, cause: unknown): OverlayError => {
+  const what = `Other processes kept the pool file ${path} locked for ${seconds} s.`;
+  return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see who has it open.", cause);
+};

@@ -16,7 +16,12 @@ test.each(vectors.decode)("'$device' on $subnet is the name of runner $runnerId 
 
 test("MACs are fixed, local, unicast, and differ by network, runner and role", () => {
   expect(macOf("training", 1, "hub")).toBe(macOf("training", 1, "hub"));
-  const all = [macOf("training", 1, "hub"), macOf("training", 2, "hub"), macOf("training", 1, "bridge"), macOf("b", 1, "hub")];
+  const all = [
+    macOf("training", 1, "hub"),
+    macOf("training", 2, "hub"),
+    macOf("training", 1, "bridge"),
+    macOf("b", 1, "hub"),
+  ];
   expect(new Set(all).size).toBe(4);
   for (const mac of all) expect(mac).toMatch(/^02(:[0-9a-f]{2}){5}$/);
 });

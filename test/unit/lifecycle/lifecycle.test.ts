@@ -41,7 +41,9 @@ async function makeNetwork(more: Values = {}): Promise<Values> {
 
 const settings = (network: Values): Values =>
   Object.fromEntries(
-    ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName", "verify"].map((k) => [k, network[k]]),
+    ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName", "verify"].map(
+      (k) => [k, network[k]],
+    ),
   );
 
 const runnerInputs = (network: Values, name: string, host: string, more: Values = {}): Values => ({
@@ -61,12 +63,27 @@ test("check adds all values that the lease decides, and up gives the very same",
   expect(network).toMatchObject({ cidr: "10.128.0.0/12", hubIp: "10.128.0.1", maxRunners: 63, ipsPerRunner: 16380 });
   const first = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
   const second = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"));
-  expect(first).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", gateway: "10.128.64.1", hubIp: "10.128.64.254", vni: 101, hubDevice: "vxkr1", runnerDevice: "vxkr1", bridge: "kohaku-overlay", usableIps: 16380 });
+  expect(first).toMatchObject({
+    runnerId: 1,
+    subnet: "10.128.64.0/18",
+    gateway: "10.128.64.1",
+    hubIp: "10.128.64.254",
+    vni: 101,
+    hubDevice: "vxkr1",
+    runnerDevice: "vxkr1",
+    bridge: "kohaku-overlay",
+    usableIps: 16380,
+  });
   expect(second).toMatchObject({ runnerId: 2 });
   expect(await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"))).toEqual(second);
   expect(fleet.asked).toEqual([]);
   await networks.create(network);
-  expect((await runners.create(second)).props).toMatchObject({ runnerId: 2, effectiveUnderlayIp: "192.0.2.12", effectiveMtu: 1450, drift: [] });
+  expect((await runners.create(second)).props).toMatchObject({
+    runnerId: 2,
+    effectiveUnderlayIp: "192.0.2.12",
+    effectiveMtu: 1450,
+    drift: [],
+  });
 });
 
 test("all failures are reported at once, each with its property and a code", async () => {
@@ -81,7 +98,13 @@ test("all failures are reported at once, each with its property and a code", asy
 });
 
 test("a connection that is not known yet makes no pool value unknown", async () => {
-  const network = await checked(networks, "training", netInputs({ hubConnection: UNKNOWN, hubUnderlayIp: UNKNOWN }), undefined, true);
+  const network = await checked(
+    networks,
+    "training",
+    netInputs({ hubConnection: UNKNOWN, hubUnderlayIp: UNKNOWN }),
+    undefined,
+    true,
+  );
   expect(network).toMatchObject({ cidr: "10.128.0.0/12", hubConnection: UNKNOWN, hubUnderlayIp: UNKNOWN });
   const news = runnerInputs(network, "a", "x", { connection: { host: UNKNOWN, user: "root" }, hubConnection: UNKNOWN });
   (news.network as Values).hubUnderlayIp = UNKNOWN;
@@ -91,7 +114,11 @@ test("a connection that is not known yet makes no pool value unknown", async () 
 
 test("an unknown network makes the values unknown, and no offer", async () => {
   const news = runnerInputs({}, "a", "192.0.2.11", { network: UNKNOWN });
-  expect(await checked(runners, "a", news, undefined, true)).toMatchObject({ runnerId: UNKNOWN, subnet: UNKNOWN, network: UNKNOWN });
+  expect(await checked(runners, "a", news, undefined, true)).toMatchObject({
+    runnerId: UNKNOWN,
+    subnet: UNKNOWN,
+    network: UNKNOWN,
+  });
 });
 
 test("a store out of reach: preview shows unknown and warns, up fails", async () => {
@@ -115,14 +142,20 @@ test("a runner by the network's name finds its settings in the pool", async () =
 test("two networks: overlap, equal names, devices and VNIs on one hub are refused in preview, naming the holder", async () => {
   await makeNetwork();
   const attempt = async (more: Values): Promise<string> => {
-    const { failures } = await networks.check({ owner: owner("b"), dryRun: true }, undefined, netInputs({ networkName: "b", subnets: "10.16.0.0/12/6/14", ...more }));
+    const { failures } = await networks.check(
+      { owner: owner("b"), dryRun: true },
+      undefined,
+      netInputs({ networkName: "b", subnets: "10.16.0.0/12/6/14", ...more }),
+    );
     return failures[0]?.reason ?? "none";
   };
   expect(await attempt({ subnets: "10.128.0.0/13/5/14" })).toMatch(/^POOL_OVERLAP: .*training/);
   expect(await attempt({ networkName: "training" })).toMatch(/^NETWORK_EXISTS: .*training/);
   expect(await attempt({})).toMatch(/^DEVICE_FOREIGN: .*training/);
   const names = { devicePrefix: "vxb", hubInterface: "b-host" };
-  expect(await attempt(names)).toMatch(/^NETWORK_EXISTS: Networks b \(VNI 101 to 163\) and training \(VNI 101 to 163\) would meet on hub 192.0.2.1/);
+  expect(await attempt(names)).toMatch(
+    /^NETWORK_EXISTS: Networks b \(VNI 101 to 163\) and training \(VNI 101 to 163\) would meet on hub 192.0.2.1/,
+  );
   expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
 });
 
@@ -138,7 +171,11 @@ test("a failure after the claim keeps the state and the value, and update goes o
   expect(properties).toMatchObject({ runnerId: 1, drift: [expect.stringContaining("not applied: SSH_UNREACHABLE")] });
   fleet.down.clear();
   expect(await runners.diff(properties, inputs)).toMatchObject({ changes: true, replaces: [] });
-  expect(await runners.update(id, properties, inputs)).toMatchObject({ runnerId: 1, drift: [], leaseId: properties.leaseId });
+  expect(await runners.update(id, properties, inputs)).toMatchObject({
+    runnerId: 1,
+    drift: [],
+    leaseId: properties.leaseId,
+  });
   expect(fleet.standing("192.0.2.11")).toContain("link vxkr1");
 });
 
@@ -153,7 +190,11 @@ test("a create whose answer was lost is made again with the same value and nothi
 test("a forced replacement with equal inputs renews the lease; deleting the old life touches no host", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
-  expect(await runners.diff(old, await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), old))).toEqual({ changes: false, replaces: [], deleteBeforeReplace: false });
+  expect(await runners.diff(old, await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), old))).toEqual({
+    changes: false,
+    replaces: [],
+    deleteBeforeReplace: false,
+  });
   const renewed = await makeRunner(network, "a", "192.0.2.11");
   fleet.asked.length = 0;
   await runners.delete(old);
@@ -179,12 +220,20 @@ test("changed credentials reach the state and no host; a changed host is configu
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   fleet.asked.length = 0;
-  const rotated = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11", { connection: { host: "192.0.2.11", privateKey: "new" } }), old);
+  const rotated = await checked(
+    runners,
+    "a",
+    runnerInputs(network, "a", "192.0.2.11", { connection: { host: "192.0.2.11", privateKey: "new" } }),
+    old,
+  );
   expect(await runners.diff(old, rotated)).toMatchObject({ changes: true, replaces: [] });
   const props = await runners.update("training/a", old, rotated);
   expect(fleet.asked).toEqual([]);
   const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), rotated);
-  expect(await runners.update("training/a", props, moved)).toMatchObject({ runnerId: 1, effectiveUnderlayIp: "192.0.2.99" });
+  expect(await runners.update("training/a", props, moved)).toMatchObject({
+    runnerId: 1,
+    effectiveUnderlayIp: "192.0.2.99",
+  });
   expect(fleet.standing("192.0.2.99")).toContain("link kohaku-overlay");
   expect(fleet.standing("192.0.2.11")).toEqual([]);
 });
@@ -198,7 +247,11 @@ test("asking for what is held, or no longer asking, changes nothing; another wis
   expect(await runners.diff(props, await checked(runners, "a", wish(), asked))).toMatchObject({ changes: false });
   const other = await checked(runners, "a", wish(7), props);
   expect(other).toMatchObject({ runnerId: 7, subnet: "10.129.192.0/18" });
-  expect(await runners.diff(props, other)).toMatchObject({ changes: true, deleteBeforeReplace: true, replaces: ["runnerId", "runnerDevice"] });
+  expect(await runners.diff(props, other)).toMatchObject({
+    changes: true,
+    deleteBeforeReplace: true,
+    replaces: ["runnerId", "runnerDevice"],
+  });
 });
 
 test("read names what differs, and the next diff is an update", async () => {
@@ -251,7 +304,11 @@ test("a lost pool gives out nothing", async () => {
   await expect(networks.diff(network, network)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.diff(runner, runner)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.delete(runner)).rejects.toThrow(/^STORE_LOST/);
-  const { failures } = await runners.check({ owner: owner("b"), dryRun: true }, undefined, runnerInputs(network, "b", "192.0.2.12"));
+  const { failures } = await runners.check(
+    { owner: owner("b"), dryRun: true },
+    undefined,
+    runnerInputs(network, "b", "192.0.2.12"),
+  );
   expect(failures[0]?.reason).toMatch(/^POOL_NOT_FOUND/);
 });
 
@@ -259,7 +316,9 @@ test("a lost lease is replaced with the network alive, and work of the old life 
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   await pool.release("network/training", String(old.leaseId));
-  expect((await runners.read("training/a", old)).props.drift).toEqual([`lease ${old.leaseId}: not in the pool any more`]);
+  expect((await runners.read("training/a", old)).props.drift).toEqual([
+    `lease ${old.leaseId}: not in the pool any more`,
+  ]);
   expect(await runners.diff(old, old)).toEqual({ changes: true, replaces: ["leaseId"], deleteBeforeReplace: false });
   await expect(runners.update("training/a", old, { ...old, mtu: 1400 })).rejects.toThrow("LEASE_FENCED");
   const fresh = await makeRunner(network, "a", "192.0.2.11");

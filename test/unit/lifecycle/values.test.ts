@@ -2,7 +2,11 @@ import { expect, test } from "vitest";
 import { changedPaths, equal, UNKNOWN, unknownPaths, without, withUnknown } from "../../../provider/lifecycle/values";
 
 test("unknown values are found, taken out and put back at any depth", () => {
-  const values = { network: { networkName: "a", hubUnderlayIp: UNKNOWN }, connection: UNKNOWN, subnets: ["x", UNKNOWN] };
+  const values = {
+    network: { networkName: "a", hubUnderlayIp: UNKNOWN },
+    connection: UNKNOWN,
+    subnets: ["x", UNKNOWN],
+  };
   const paths = unknownPaths(values);
   expect(paths).toEqual([["network", "hubUnderlayIp"], ["connection"], ["subnets", "1"]]);
   expect(without(values, paths)).toEqual({ network: { networkName: "a" }, subnets: ["x"] });

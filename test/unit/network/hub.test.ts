@@ -21,7 +21,13 @@ const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
 const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
 
 /** What a bare machine is told, one line each. */
-const shell = (items: Item[]): string[] => renderScript(items.map((item) => ({ verb: "add", item })), [], [], []).split("\n");
+const shell = (items: Item[]): string[] =>
+  renderScript(
+    items.map((item) => ({ verb: "add", item })),
+    [],
+    [],
+    [],
+  ).split("\n");
 
 test("a hub carries its address, forwards, and refuses subnets that nobody has", () => {
   expect(shell(planHub(network()))).toEqual([
@@ -85,7 +91,7 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
 test("IPv6 goes through the same code with ip6tables", () => {
   const dual = network({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")] });
   const lines = shell(planRunner(dual, 2, "vxkr2", hub, runner));
-  expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay");
+  expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay nodad");
   expect(lines).toContain("route replace fd00:128::/40 via fd00:128:8::fe dev kohaku-overlay proto 183");
   expect(lines).toContain("ip6tables-restore --noflush -w 10 <<'END' || rc=1");
   expect(lines).toContain("-A OVERLAY-NAT -s fd00:128:8::/46 ! -d fd00:128::/40 -j MASQUERADE");

@@ -29,7 +29,14 @@ const recordOf = ({ record, items }: Want): HostRecord => ({ ...record, items })
 
 /** A machine on which exactly these wants have been fulfilled. */
 function machine(...wants: Want[]): Facts {
-  const facts: Facts = { links: new Map(), addresses: new Set(), routes: [], chains: new Map(), sysctls: new Map(), records: wants.map(recordOf) };
+  const facts: Facts = {
+    links: new Map(),
+    addresses: new Set(),
+    routes: [],
+    chains: new Map(),
+    sysctls: new Map(),
+    records: wants.map(recordOf),
+  };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
   for (const chain of ["4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
   for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
@@ -48,7 +55,8 @@ function put(facts: Facts, item: Item): void {
   if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
   if (item.kind === "chain") chain(item.chain);
   if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
-  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`)) chain(item.from).unshift(`-j ${item.chain}`);
+  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`))
+    chain(item.from).unshift(`-j ${item.chain}`);
 }
 
 const linkFact = (link: Link) => ({
@@ -60,7 +68,8 @@ const linkFact = (link: Link) => ({
   ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
 });
 
-const text = (wants: Want[], facts: Facts): string[] => planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+const text = (wants: Want[], facts: Facts): string[] =>
+  planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
 
 const hubWant = want("net", planHub(network));
 const tunnel1 = want("r1", planTunnel(network, 1, hub, runner));
@@ -189,8 +198,16 @@ test("an earlier life of the same owner is taken over, and what it had besides i
 
 test("a foreign device of our name is refused, also when only a record of another owner lists it", () => {
   const foreign = machine();
-  foreign.links.set("vxkr1", { type: "vxlan", mac: "", mtu: 1500, up: true, vxlan: { vni: 7, port: 4789, remote: "198.51.100.7", local: "", learning: true } });
-  expect(() => refuseForeign(tunnel1, foreign)).toThrow("DEVICE_FOREIGN: There is already a device vxkr1 (vxlan, VNI 7), and it is not in our records.");
+  foreign.links.set("vxkr1", {
+    type: "vxlan",
+    mac: "",
+    mtu: 1500,
+    up: true,
+    vxlan: { vni: 7, port: 4789, remote: "198.51.100.7", local: "", learning: true },
+  });
+  expect(() => refuseForeign(tunnel1, foreign)).toThrow(
+    "DEVICE_FOREIGN: There is already a device vxkr1 (vxlan, VNI 7), and it is not in our records.",
+  );
   const theirs = machine(want("x", tunnel1.items));
   expect(() => refuseForeign(tunnel1, theirs)).toThrow("belongs to org/x (network training)");
   expect(() => refuseForeign(tunnel1, machine(tunnel1))).not.toThrow();
@@ -207,8 +224,17 @@ test("adopt takes a device that stands as wanted, and no other", () => {
 
 test("a foreign route to the overlay's range is refused", () => {
   const facts = machine();
-  facts.routes.push({ family: 4, dst: "10.128.0.0/12", via: "192.0.2.254", dev: "eth0", protocol: "static", unreachable: false });
-  expect(() => refuseForeign(runnerWant, facts)).toThrow("ROUTE_OVERLAP: There is already a route to 10.128.0.0/12 (via 192.0.2.254 dev eth0, protocol static).");
+  facts.routes.push({
+    family: 4,
+    dst: "10.128.0.0/12",
+    via: "192.0.2.254",
+    dev: "eth0",
+    protocol: "static",
+    unreachable: false,
+  });
+  expect(() => refuseForeign(runnerWant, facts)).toThrow(
+    "ROUTE_OVERLAP: There is already a route to 10.128.0.0/12 (via 192.0.2.254 dev eth0, protocol static).",
+  );
 });
 
 test("facts are read from what the tools print", () => {

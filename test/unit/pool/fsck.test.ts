@@ -72,6 +72,21 @@ test("two leases on one value are reported, and nothing is repaired behind anybo
   );
 });
 
+test("rows of a pool that is not there are removed, unless there is a lease among them", async () => {
+  const made = await lively();
+  const before = await rows(made);
+  await damage(made, ["f/pool%2Fgone/00ff", "1-ff"], ["c/pool%2Fgone", "{}"], ["o/pool%2Fq/x/1", "1"]);
+  expect((await made.pool.fsck({ repair: true })).map(({ pool, repairable }) => [pool, repairable])).toEqual([
+    ["pool/gone", true],
+    ["pool/q", true],
+  ]);
+  expect(await rows(made)).toEqual(before);
+  await damage(made, ["p/pool%2Fp", null]);
+  expect((await made.pool.fsck({ repair: true })).filter(({ pool }) => pool === "pool/p")).toMatchObject([
+    { problem: expect.stringMatching(/^the pool is gone, but .* has a lease in it$/), repairable: false },
+  ]);
+});
+
 test("a pool whose opener is gone, and leases outside their pool, are for a person to decide", async () => {
   const made = await lively();
   const before = await rows(made);

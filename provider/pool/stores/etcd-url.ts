@@ -1,0 +1,62 @@
+import { readFileSync } from "node:fs";
+import { OverlayError } from "../../errors";
+
+export interface Cluster {
+  /** `HOST:PORT,HOST:PORT/PREFIX`, for messages. */
+  place: string;
+  /** With `http://` or `https://`. */
+  members: string[];
+  /** Ends with a slash. */
+  prefix: string;
+  tls?: { ca?: Buffer; cert?: Buffer; key?: Buffer };
+  login?: { username: string; password: string };
+}
+
+const KNOWN = ["tls", "ca", "cert", "key", "user"];
+const FORM = "Write it like etcd://user:password@host1:2379,host2:2379,host3:2379/prefix?ca=ca.pem.";
+const URL_FORM = /^etcd:\/\/(?:([^@/]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/;
+
+/** Takes a URL apart. No message has any part of it but hosts, prefix and user: the rest may be secret. */
+export function clusterOf(url: string): Cluster {
+  const [, userinfo = "", hosts, path = "", query] = URL_FORM.exec(url) ?? [];
+  if (hosts === undefined) throw invalid("it does not have that form.");
+  const params = new URLSearchParams(query);
+  const unknown = [...params.keys()].find((key) => !KNOWN.includes(key));
+  if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
+  const tls = tlsOf(params);
+  const prefix = decodeURIComponent(path).replace(/\/*$/, "") || "overlay";
+  const login = loginOf(userinfo, params.get("user"));
+  return {
+    place: `${hosts}/${prefix}`,
+    members: hosts.split(",").map((host) => `${tls ? "https" : "http"}://${/:\d+$/.test(host) ? host : `${host}:2379`}`),
+    prefix: `${prefix}/`,
+    ...(tls && { tls }),
+    ...(login && { login }),
+  };
+}
+
+function loginOf(userinfo: string, user: string | null): Cluster["login"] {
+  const [name = "", ...rest] = userinfo.split(":");
+  const username = user ?? decodeURIComponent(name);
+  return username ? { username, password: decodeURIComponent(rest.join(":")) } : undefined;
+}
+
+function tlsOf(params: URLSearchParams): Cluster["tls"] {
+  const file = (name: string) => (params.has(name) ? fileOf(name, params.get(name)!) : undefined);
+  const [ca, cert, key] = [file("ca"), file("cert"), file("key")];
+  const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
+  const asked = params.get("tls") ?? String(Object.keys(files).length > 0);
+  if (!["true", "false"].includes(asked)) throw invalid("tls is true or false.");
+  return asked === "true" ? files : undefined;
+}
+
+function fileOf(name: string, path: string): Buffer {
+  try {
+    return readFileSync(path);
+  } catch (cause) {
+    throw invalid(`${name} cannot be read: ${(cause as Error).message}.`);
+  }
+}
+
+const invalid = (reason: string): OverlayError =>
+  new OverlayError("SETTING_INVALID", `The address of the etcd store cannot be used: ${reason}`, FORM);

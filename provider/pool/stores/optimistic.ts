@@ -1,0 +1,246 @@
+import { randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { OverlayError } from "../../errors";
+import { awaited, type Rule } from "../rule";
+import { EngineFault, type Row, type Store, type Tx, type Write } from "../store";
+import { Known } from "./known";
+import { View } from "./view";
+
+/**
+ * Transactions on a server far away, in one round trip where nobody interferes.
+ *
+ * The store has one version, which every commit replaces, and a short log of what the last commits wrote. A process keeps
+ * the rows that it has seen; the log keeps them true. A transaction runs on them without asking anybody, and its commit
+ * says "if the version is still this one": so everything that it has read is checked at once, rows that were not there
+ * too. Who loses takes what the winners wrote from the log and runs again, with hardly anything left to fetch.
+ *
+ * A commit whose answer is lost (server restarted, leader killed) is neither repeated nor given up blindly. Its version is
+ * random: if the log has it, the commit took place, and its result stands. If it has not, the next commit on the same
+ * version shuts it out for ever, since only one of the two can succeed. Where the log no longer reaches back so far the
+ * work is run again, which is safe: by owner and lease id, every operation of the pool finds what it did before.
+ */
+export interface Version {
+  number: number;
+  /** Random: content and id belong together, also after a backup was restored. */
+  id: string;
+  /** When it was made. Time does not go back behind it, whoever's clock it was. */
+  at: number;
+}
+
+/** `writes` is missing where they were too many to keep. */
+export type Commit = Version & { writes?: Write[] };
+
+export interface News {
+  head: Version;
+  /** All commits after the version that was asked about, oldest first; undefined when it is too long ago. */
+  since?: Commit[];
+}
+
+/** The engine's time; undefined when it was not heard for too long. */
+export type Clock = () => number | undefined;
+
+/** What commits go through. Every call throws `LostRace` where it finds another version, `Away` where it finds nobody. */
+export interface Journal {
+  news(since?: Version): Promise<News>;
+  rows(at: Version, from: string, to: string, limit: number): Promise<Row[]>;
+  /** News when `from` is not the newest version any more, or it is somebody else's turn; nothing when it went well. */
+  commit(from: Version, commit: Required<Commit>): Promise<News | undefined>;
+}
+
+export interface Engine extends Journal {
+  readonly readOnly: boolean;
+  /** For messages. */
+  readonly place: string;
+  readonly clock: Clock;
+  /** So many races are lost before it asks for a turn. */
+  readonly losses: number;
+  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. */
+  turn(patience: number): Promise<Turn>;
+  read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+export interface Turn extends Journal {
+  end(): Promise<void>;
+}
+
+export class LostRace extends Error {}
+
+/** The server does not answer now, but may come back. */
+export class Away extends Error {
+  constructor(override readonly cause: OverlayError) {
+    super(cause.message);
+  }
+}
+
+export interface Patience {
+  /** How long a transaction waits for others, in seconds. */
+  others: number;
+  /** How long a server may be away in the middle of something, in seconds. */
+  server: number;
+}
+
+export const PATIENCE: Patience = { others: 30, server: 10 };
+
+/** A process forgets everything rather than to keep more rows than this. */
+const MEMORY = 50_000;
+
+export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): Store {
+  const writer = new Writer(engine, patience);
+  return {
+    readOnly: engine.readOnly,
+    transact: (_pool, work) => writer.transact(work),
+    read: (work) => patiently(engine, patience, () => engine.read(work)),
+    close: () => engine.close(),
+  };
+}
+
+/** A commit that was sent; until the log has been seen, its outcome may be unknown. */
+interface Sent<T> {
+  id: string;
+  outcome: Outcome<T>;
+}
+type Outcome<T> = { value: T } | { error: unknown };
+
+const settled = <T>(outcome: Outcome<T>): T => {
+  if ("error" in outcome) throw outcome.error;
+  return outcome.value;
+};
+
+class Writer {
+  readonly #known = new Known();
+  #head: Version | undefined;
+  /** Set while it is not sure that the head is still the newest. */
+  #stale = true;
+  /** Transactions of one process do not race each other. */
+  #last: Promise<unknown> = Promise.resolve();
+
+  constructor(
+    private readonly engine: Engine,
+    private readonly patience: Patience,
+  ) {}
+
+  transact<T>(work: (tx: Tx) => Rule<T>): Promise<T> {
+    const done = this.#last.then(() => {
+      const sent: Sent<T>[] = [];
+      return patiently(this.engine, this.patience, (losses, left) => this.#try(work, sent, losses, left));
+    });
+    this.#last = done.catch(() => {});
+    return done;
+  }
+
+  async #try<T>(work: (tx: Tx) => Rule<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
+    if (losses < this.engine.losses) return this.#attempt(this.engine, work, sent);
+    const turn = await this.engine.turn(left);
+    this.#stale = true;
+    try {
+      return await this.#attempt(turn, work, sent);
+    } finally {
+      await turn.end();
+    }
+  }
+
+  async #attempt<T>(journal: Journal, work: (tx: Tx) => Rule<T>, sent: Sent<T>[]): Promise<T> {
+    if (this.#stale || !this.#head || this.engine.clock() === undefined) {
+      const landed = this.#take(await journal.news(this.#head), sent);
+      if (landed) return settled(landed);
+    }
+    const head = this.#head!;
+    this.#stale = true;
+    const now = Math.max(this.engine.clock()!, head.at);
+    const view = new View(now, this.#known, (from, to, limit) => journal.rows(head, from, to, limit));
+    const outcome = await outcomeOf(work(view));
+    if (view.fault) throw view.fault.cause;
+    const writes = "error" in outcome ? [] : view.writes;
+    const lost = await this.#settle(journal, head, { at: now, writes }, outcome, sent);
+    return settled(lost ?? outcome);
+  }
+
+  /** Makes an outcome true. Another one is returned if it turns out that an earlier commit has landed after all. */
+  async #settle<T>(
+    journal: Journal,
+    head: Version,
+    { at, writes }: { at: number; writes: Write[] },
+    outcome: Outcome<T>,
+    sent: Sent<T>[],
+  ): Promise<Outcome<T> | undefined> {
+    // What was decided without writing must hold as well: nothing may have happened since. But an earlier commit whose
+    // fate is unknown has to be shut out, and only a commit does that.
+    if (writes.length === 0 && sent.length === 0) {
+      this.#take(await journal.news(head), sent);
+      if (this.#head!.id !== head.id) throw new LostRace();
+      return undefined;
+    }
+    const commit = { number: head.number + 1, id: randomBytes(8).toString("hex"), at, writes };
+    sent.push({ id: commit.id, outcome });
+    const news = await journal.commit(head, commit);
+    if (!news) {
+      this.#follow([commit]);
+      return undefined;
+    }
+    const landed = this.#take(news, sent);
+    if (!landed) throw new LostRace();
+    return landed;
+  }
+
+  /** Learns what others wrote, and finds out whether one of the commits sent has landed. */
+  #take<T>({ head, since }: News, sent: Sent<T>[]): Outcome<T> | undefined {
+    if (since) this.#follow(since);
+    else this.#known.forget();
+    this.#head = head;
+    this.#stale = false;
+    return sent.find(({ id }) => since?.some((commit) => commit.id === id))?.outcome;
+  }
+
+  #follow(commits: Commit[]): void {
+    for (const { writes, number, id, at } of commits) {
+      if (writes) this.#known.apply(writes);
+      else this.#known.forget();
+      this.#head = { number, id, at };
+    }
+    if (this.#known.size > MEMORY) this.#known.forget();
+    this.#stale = false;
+  }
+}
+
+async function outcomeOf<T>(rule: Rule<T>): Promise<Outcome<T>> {
+  try {
+    return { value: await awaited(rule) };
+  } catch (error) {
+    return { error };
+  }
+}
+
+/** Tries again after lost races, and for a while when the server is away; naps of random length between. */
+async function patiently<T>(
+  engine: Engine,
+  patience: Patience,
+  attempt: (losses: number, left: number) => Promise<T>,
+): Promise<T> {
+  const deadline = Date.now() + patience.others * 1000;
+  let awaySince: number | undefined;
+  for (let losses = 0; ; ) {
+    try {
+      return await attempt(losses, deadline - Date.now());
+    } catch (thrown) {
+      const error = thrown instanceof EngineFault ? thrown.cause : thrown;
+      if (error instanceof LostRace) {
+        losses++;
+        awaySince = undefined;
+        if (Date.now() > deadline) throw overtaken(engine.place, patience.others);
+      } else if (error instanceof Away) {
+        awaySince ??= Date.now();
+        if (Date.now() - awaySince > patience.server * 1000) throw error.cause;
+      } else throw error;
+    }
+    // Whose turn is next has nothing to wait for.
+    if (awaySince || losses < engine.losses) await sleep(Math.random() * (awaySince ? 200 : Math.min(losses, 10)));
+  }
+}
+
+const overtaken = (place: string, seconds: number): OverlayError =>
+  new OverlayError(
+    "STORE_CONFLICT",
+    `Other processes were ahead at ${place} for ${seconds} s.`,
+    "Run it again; if that does not help, see who writes to it all the time.",
+  );

@@ -1,0 +1,94 @@
+import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
+import type { Row, Write } from "../store";
+import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
+import { toBytes, toText } from "./view";
+
+/** Runs one statement, on whatever connection, and says what went wrong in our words. */
+export type Ask = (query: QueryConfig) => Promise<QueryResult>;
+
+/** So many commits can be looked up by those who missed them. */
+const KEPT = 1000;
+/** A process that missed more than this is quicker to fetch what it needs. */
+const CAUGHT_UP = 200;
+/** Commits that write more rows are not written twice. */
+const LOGGED = 2000;
+
+type Statement = { name: string; text: string };
+const NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
+
+/** Each is planned once for a connection, by its name. */
+export function statementsFor(name: string): Record<"news" | "rows" | "all" | "commit", Statement> {
+  const schema = escapeIdentifier(name);
+  const head = `SELECT number, id, at FROM ${schema}.log ORDER BY number DESC LIMIT 1`;
+  const range = `SELECT key, value FROM ${schema}.kv WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3`;
+  return {
+    news: {
+      name: "overlay news",
+      text: `SELECT number, id, at, writes, ${NOW} FROM ${schema}.log WHERE number >= $1 ORDER BY number DESC LIMIT $2`,
+    },
+    all: { name: "overlay all", text: range },
+    // One statement sees one state: the rows are those of the version that comes with them.
+    rows: {
+      name: "overlay rows",
+      text: `SELECT id, key, value FROM (${head}) AS head LEFT JOIN LATERAL (${range}) AS found ON true ORDER BY key`,
+    },
+    // The newest version is where the next number is still free. Somebody who waits for his turn goes first.
+    commit: {
+      name: "overlay commit",
+      text: `
+        WITH won AS (
+          INSERT INTO ${schema}.log
+          SELECT number + 1, $3, $4, $5 FROM ${schema}.log
+          WHERE number = $1 AND id = $2 AND pg_try_advisory_xact_lock_shared($9) IS NOT FALSE
+          ON CONFLICT DO NOTHING RETURNING number
+        ), put AS (
+          INSERT INTO ${schema}.kv SELECT key, value FROM won, unnest($6::text[], $7::text[]) AS new (key, value)
+          ON CONFLICT (key) DO UPDATE SET value = excluded.value
+        ), gone AS (
+          DELETE FROM ${schema}.kv USING won WHERE key = ANY ($8::text[])
+        ), forgotten AS (
+          DELETE FROM ${schema}.log USING won WHERE log.number = won.number - ${KEPT}
+        )
+        SELECT (SELECT number FROM won) AS number, ${NOW}`,
+    },
+  };
+}
+
+/** `lock`: what others wait in line by; null when it is ours. */
+export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (time: number) => void): Journal {
+  const statements = statementsFor(schema);
+  const news = async (since?: Version): Promise<News> => {
+    const { rows } = await ask({ ...statements.news, values: since ? [since.number, CAUGHT_UP] : [0, 1] });
+    hear(rows[0].now);
+    const commits = rows.map(commitOf).reverse();
+    const reaches = since !== undefined && commits[0]!.id === since.id;
+    return { head: commits.at(-1)!, ...(reaches && { since: commits.slice(1) }) };
+  };
+  return {
+    news,
+    rows: async (at, from, to, limit) => {
+      const { rows } = await ask({ ...statements.rows, values: [toText(from), toText(to), limit] });
+      if (rows[0].id !== at.id) throw new LostRace();
+      return rows[0].key === null ? [] : rows.map(rowOf);
+    },
+    commit: async (from, commit) => {
+      const { rows } = await ask({ ...statements.commit, values: [from.number, from.id, ...valuesOf(commit), lock] });
+      hear(rows[0].now);
+      return rows[0].number === null ? news(from) : undefined;
+    },
+  };
+}
+
+export const rowOf = ({ key, value }: { key: string; value: string }): Row => [toBytes(key), value];
+
+function commitOf({ number, id, at, writes }: Record<"number" | "id" | "at" | "writes", string>): Commit {
+  return { number: Number(number), id, at: Number(at), ...(writes && { writes: JSON.parse(writes) }) };
+}
+
+function valuesOf({ id, at, writes }: Required<Commit>): unknown[] {
+  const puts = writes.filter((write): write is Row => write[1] !== null);
+  const gone = writes.filter(([, value]) => value === null);
+  const log = writes.length > LOGGED ? null : JSON.stringify(writes);
+  const keys = (rows: Write[]) => rows.map(([key]) => toText(key));
+  return [id, at, log, keys(puts), puts.map(([, value]) => value), keys(gone)];
+}

@@ -1,0 +1,80 @@
+import { createHash } from "node:crypto";
+import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
+import { OverlayError } from "../../errors";
+import type { Address } from "./postgres-url";
+
+/** From layout i to i + 1 of our tables, each in one transaction. What lies in the rows has a version of its own. */
+const MIGRATIONS: ((schema: string) => string)[] = [
+  (schema) => `
+    CREATE SCHEMA IF NOT EXISTS ${schema};
+    CREATE TABLE ${schema}.layout (version integer NOT NULL);
+    INSERT INTO ${schema}.layout VALUES (0);
+    CREATE TABLE ${schema}.kv (key text COLLATE "C" PRIMARY KEY, value text NOT NULL);
+    CREATE TABLE ${schema}.log (number bigint PRIMARY KEY, id text NOT NULL, at bigint NOT NULL, writes text);
+    INSERT INTO ${schema}.log VALUES (0, gen_random_uuid(), 0, '[]');`,
+];
+
+/** What transactions wait in line by; one for each schema. */
+export const lockOf = ({ schema }: Address): string =>
+  createHash("sha256").update(`pulumi-overlay/${schema}`).digest().readBigInt64BE().toString();
+
+/** Makes or updates our tables. Any number of processes may do so at once: one does, the others find it done. */
+export async function ensureTables(pool: Pool, address: Address): Promise<{ readOnly: boolean }> {
+  const readOnly = await isReadOnly(pool);
+  const found = await layoutOf(pool, address);
+  mustBeKnown(found, address);
+  if (found < MIGRATIONS.length) {
+    if (readOnly) throw noTables(address);
+    await migrate(pool, address);
+  }
+  return { readOnly: readOnly || !(await mayWrite(pool, address)) };
+}
+
+async function isReadOnly(pool: Pool): Promise<boolean> {
+  const { rows } = await pool.query("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS it");
+  return rows[0].it;
+}
+
+async function mayWrite(pool: Pool, { schema }: Address): Promise<boolean> {
+  const table = `${escapeIdentifier(schema)}.kv`;
+  const { rows } = await pool.query("SELECT has_table_privilege($1, 'INSERT') AS it", [table]);
+  return rows[0].it;
+}
+
+async function layoutOf(client: Pool | PoolClient, { schema }: Address): Promise<number> {
+  const table = `${escapeIdentifier(schema)}.layout`;
+  const { rows } = await client.query("SELECT to_regclass($1) IS NOT NULL AS there", [table]);
+  return rows[0].there ? (await client.query(`SELECT version FROM ${table}`)).rows[0].version : 0;
+}
+
+async function migrate(pool: Pool, address: Address): Promise<void> {
+  const schema = escapeIdentifier(address.schema);
+  const client = await pool.connect();
+  let failure: unknown;
+  try {
+    await client.query(`BEGIN; SELECT pg_advisory_xact_lock(${escapeLiteral(lockOf(address))})`);
+    for (let from = await layoutOf(client, address); from < MIGRATIONS.length; from++) {
+      await client.query(MIGRATIONS[from]!(schema));
+      await client.query(`UPDATE ${schema}.layout SET version = ${from + 1}`);
+    }
+    await client.query("COMMIT");
+  } catch (error) {
+    failure = error;
+    throw error;
+  } finally {
+    client.release(failure !== undefined);
+  }
+}
+
+function mustBeKnown(found: number, { place }: Address): void {
+  if (found <= MIGRATIONS.length) return;
+  const what = `The tables at ${place} have layout ${found}; this program knows layouts up to ${MIGRATIONS.length}.`;
+  throw new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
+}
+
+const noTables = ({ place, schema }: Address): OverlayError =>
+  new OverlayError(
+    "STORE_READ_ONLY",
+    `PostgreSQL at ${place} takes no writes, and has no pool in the schema ${schema} yet.`,
+    "Open it once where it can be written.",
+  );

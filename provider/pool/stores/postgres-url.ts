@@ -1,0 +1,77 @@
+import { readFileSync } from "node:fs";
+import type { ConnectionOptions } from "node:tls";
+import type { PoolConfig } from "pg";
+import { OverlayError } from "../../errors";
+
+export interface Address {
+  /** `HOST:PORT/DATABASE`, for messages. */
+  place: string;
+  user: string;
+  schema: string;
+  connection: PoolConfig;
+}
+
+const KNOWN = ["host", "schema", "sslmode", "sslrootcert", "sslcert", "sslkey"];
+const FORM = "Write it like postgres://user:password@host:5432/database?sslmode=verify-full&sslrootcert=ca.pem.";
+
+/** Takes a URL apart. No message has any part of it but host, port, database and user: the rest may be secret. */
+export function addressOf(url: string): Address {
+  const { hostname, port, username, password, pathname, searchParams } = parsed(url);
+  const unknown = [...searchParams.keys()].find((key) => !KNOWN.includes(key));
+  if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
+  const host = searchParams.get("host") || decodeURIComponent(hostname) || "127.0.0.1";
+  const user = decodeURIComponent(username) || "postgres";
+  const database = decodeURIComponent(pathname.slice(1)) || user;
+  return {
+    place: `${host}:${port || 5432}/${database}`,
+    user,
+    schema: searchParams.get("schema") || "overlay",
+    connection: {
+      host: host.replace(/^\[(.*)\]$/, "$1"),
+      port: Number(port || 5432),
+      user,
+      database,
+      password: decodeURIComponent(password),
+      ssl: tlsOf(searchParams),
+    },
+  };
+}
+
+function parsed(url: string): URL {
+  try {
+    return new URL(url);
+  } catch {
+    // Without a cause: it would carry the URL, and that the password.
+    throw invalid("it is not a URL.");
+  }
+}
+
+/** As libpq has it, except that nothing is tried in the clear when TLS was asked for. */
+function tlsOf(params: URLSearchParams): ConnectionOptions | false {
+  const file = (name: string) => (params.has(name) ? fileOf(name, params.get(name)!) : undefined);
+  const [ca, cert, key] = [file("sslrootcert"), file("sslcert"), file("sslkey")];
+  const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
+  switch (params.get("sslmode") ?? (ca ? "verify-full" : "disable")) {
+    case "disable":
+      return false;
+    case "require":
+      return ca ? { ...files, checkServerIdentity: () => undefined } : { ...files, rejectUnauthorized: false };
+    case "verify-ca":
+      return { ...files, checkServerIdentity: () => undefined };
+    case "verify-full":
+      return files;
+    default:
+      throw invalid("sslmode is one of disable, require, verify-ca, verify-full.");
+  }
+}
+
+function fileOf(name: string, path: string): Buffer {
+  try {
+    return readFileSync(path);
+  } catch (cause) {
+    throw invalid(`${name} cannot be read: ${(cause as Error).message}.`);
+  }
+}
+
+const invalid = (reason: string): OverlayError =>
+  new OverlayError("SETTING_INVALID", `The address of the PostgreSQL store cannot be used: ${reason}`, FORM);

@@ -1,0 +1,140 @@
+import { Pool, type PoolClient } from "pg";
+import { awaited, type Rule } from "../rule";
+import type { Store, Tx } from "../store";
+import { HeardClock } from "./clock";
+import { Known } from "./known";
+import { Away, type Engine, type Journal, optimisticStore, type Patience, type Turn } from "./optimistic";
+import { translated } from "./postgres-errors";
+import { type Ask, journalOn, rowOf, statementsFor } from "./postgres-journal";
+import { ensureTables, lockOf } from "./postgres-schema";
+import { type Address, addressOf } from "./postgres-url";
+import { toText, View } from "./view";
+
+/**
+ * Two tables: the rows, and a log whose newest entry is the version of the store. A commit is one statement that inserts
+ * the next entry and, if nobody else has, writes the rows with it. So no lock is held while a client thinks, and one that
+ * sleeps or dies in the middle stops nobody. Who loses a race waits in line by an advisory lock, which PostgreSQL gives
+ * in the order of asking, and which others' commits respect.
+ */
+export interface PostgresOptions {
+  /** For tests: instead of the server's time. */
+  clock?: () => number;
+  patience?: Patience;
+}
+
+export async function postgresStore(url: string, { clock, patience }: PostgresOptions = {}): Promise<Store> {
+  const address = addressOf(url);
+  const pool = new Pool({ ...address.connection, ...CONNECTIONS });
+  // Connections that lie idle when the server goes are replaced when they are needed.
+  pool.on("error", () => {});
+  try {
+    const { readOnly } = await ensureTables(pool, address);
+    return optimisticStore(engineOn(pool, address, readOnly, clock), patience);
+  } catch (thrown) {
+    await pool.end();
+    const error = translated(thrown, address);
+    throw error instanceof Away ? error.cause : error;
+  }
+}
+
+const CONNECTIONS = {
+  // One writes, since group commit merges what waits; the others are for readers.
+  max: 4,
+  application_name: "pulumi-overlay",
+  connectionTimeoutMillis: 5000,
+  // For servers that vanish without a word; longer than anybody waits in line.
+  query_timeout: 40_000,
+  keepAlive: true,
+  allowExitOnIdle: true,
+};
+
+function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () => number): Engine {
+  const heard = new HeardClock(1000);
+  const journal = (ask: Ask, lock: string | null) => journalOn(ask, address.schema, lock, (time) => heard.hear(time));
+  const connect = () => connected(pool, address);
+  return {
+    ...journal(asking(pool, address), lockOf(address)),
+    readOnly,
+    place: `PostgreSQL at ${address.place}`,
+    clock: clock ?? (() => heard.now()),
+    losses: 1,
+    turn: async (patience) => turnOn(await connect(), address, journal, patience),
+    read: async (work) => readOn(await connect(), address, work, clock),
+    close: () => pool.end(),
+  };
+}
+
+const asking =
+  (on: Pool | PoolClient, address: Address): Ask =>
+  (query) =>
+    (on as Pool).query(query).catch((error: unknown) => {
+      throw translated(error, address);
+    });
+
+async function connected(pool: Pool, address: Address): Promise<PoolClient> {
+  const client = await pool.connect().catch((error: unknown) => {
+    throw translated(error, address);
+  });
+  // What happens to it while it is ours is seen in the next answer.
+  if (client.listenerCount("error") === 0) client.on("error", () => {});
+  return client;
+}
+
+/** Never fails: a connection that cannot be cleaned up is thrown away. */
+async function giveBack(client: PoolClient): Promise<void> {
+  try {
+    if (client.getTransactionStatus() !== "I") await client.query("ROLLBACK");
+    client.release();
+  } catch {
+    client.release(true);
+  }
+}
+
+async function turnOn(
+  client: PoolClient,
+  address: Address,
+  journal: (ask: Ask, lock: null) => Journal,
+  patience: number,
+): Promise<Turn> {
+  const ask = asking(client, address);
+  const { commit, ...rest } = journal(ask, null);
+  try {
+    // A holder that falls asleep is thrown out by the server.
+    await ask({
+      text: `BEGIN; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
+        SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
+    });
+  } catch (error) {
+    await giveBack(client);
+    throw error;
+  }
+  return {
+    ...rest,
+    commit: async (from, what) => {
+      const news = await commit(from, what);
+      if (!news) await ask({ text: "COMMIT" });
+      return news;
+    },
+    end: () => giveBack(client),
+  };
+}
+
+async function readOn<T>(
+  client: PoolClient,
+  address: Address,
+  work: (tx: Tx) => Rule<T>,
+  clock?: () => number,
+): Promise<T> {
+  const ask = asking(client, address);
+  const { news, all } = statementsFor(address.schema);
+  try {
+    await ask({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" });
+    const [head] = (await ask({ ...news, values: [0, 1] })).rows;
+    const view = new View(Math.max(clock?.() ?? Math.round(head.now), head.at), new Known(), async (from, to, limit) =>
+      (await ask({ ...all, values: [toText(from), toText(to), limit] })).rows.map(rowOf),
+    );
+    return await awaited(work(view));
+  } finally {
+    void giveBack(client);
+  }
+}

@@ -1,0 +1,74 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { Client } from "pg";
+import { freePort, newFolder, removeFolder, Server, tied } from "./process";
+
+/** Debian keeps each version's programs apart; elsewhere they are on the path. */
+function programs(): string | undefined {
+  const base = "/usr/lib/postgresql";
+  const versions = existsSync(base) ? readdirSync(base).sort((a, b) => Number(b) - Number(a)) : [];
+  const folders = [...versions.map((version) => join(base, version, "bin")), ...(process.env.PATH ?? "").split(":")];
+  return folders.find((folder) => existsSync(join(folder, "initdb")));
+}
+
+export const postgresMissing = programs() === undefined && "PostgreSQL is not installed (Debian: postgresql)";
+
+/** It refuses to run as root. */
+const USER = "postgres";
+
+export interface PostgresServer {
+  /** An address of its database `overlay`, as its superuser `overlay` unless told otherwise. */
+  url(query?: string, login?: string): string;
+  sql(text: string): Promise<Record<string, unknown>[]>;
+  port: number;
+  folder: string;
+  /** Without a checkpoint, as after a power cut. */
+  crash(): Promise<void>;
+  start(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export async function startPostgres(
+  where: "memory" | "disk",
+  settings: string[] = [],
+  hba?: string,
+): Promise<PostgresServer> {
+  const [folder, port, bin] = [newFolder(where, USER), await freePort(), programs()!];
+  const data = join(folder, "data");
+  const [initdb, ...args] = tied(
+    [join(bin, "initdb"), "-D", data, "-U", "overlay", "--auth=trust", "--no-sync", "--locale=C.UTF-8"],
+    "KILL",
+    USER,
+  );
+  execFileSync(initdb!, args, { stdio: "ignore" });
+  const options = [
+    `port=${port}`,
+    "listen_addresses=127.0.0.1",
+    `unix_socket_directories=${folder}`,
+    "max_connections=200",
+  ];
+  const command = [join(bin, "postgres"), "-D", data, ...[...options, ...settings].flatMap((option) => ["-c", option])];
+  const server = new Server(folder, command, USER);
+  const url = (query = "", login = "overlay") => `postgres://${login}@127.0.0.1:${port}/overlay${query}`;
+  const sql = async (text: string, database = "overlay") => {
+    const client = new Client({ host: folder, port, user: "overlay", database });
+    await client.connect();
+    return (await client.query(text).finally(() => client.end())).rows;
+  };
+  const isReady = () => sql("SELECT 1", "postgres").then(Boolean, () => false);
+  await server.start(isReady);
+  await sql("CREATE DATABASE overlay", "postgres");
+  return {
+    url,
+    sql,
+    port,
+    folder,
+    crash: () => server.kill("SIGQUIT"),
+    start: () => server.start(isReady),
+    stop: async () => {
+      await server.kill("SIGQUIT");
+      removeFolder(folder);
+    },
+  };
+}
