@@ -77,7 +77,12 @@ rmdir /run/old
 
 start_sshd() {
   /usr/sbin/sshd -E /run/sshd.log
-  until [ -s /run/sshd.pid ]; do sleep 0.02; done # written once it listens
+  for _ in $(seq 500); do
+    [ ! -s /run/sshd.pid ] || return 0 # written once it listens
+    sleep 0.02
+  done
+  cat /run/sshd.log >&2
+  return 1
 }
 if [ "$late" = 0 ]; then start_sshd; else { sleep "$late" && start_sshd; } 3>&- & fi
 

@@ -154,7 +154,7 @@ export class Lab {
   /** argv that runs a command on a host, as root after a login. */
   hostCommand(host: string, command: readonly string[]): string[] {
     const { pid } = this.holder(this.host(host).name);
-    const enter = ["nsenter", `--target=${pid}`, "--mount", "--uts", "--ipc", "--net", "--pid", "--"];
+    const enter = ["nsenter", `--target=${pid}`, "--root", "--mount", "--uts", "--ipc", "--net", "--pid", "--"];
     const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     const login = ["env", "-i", "--chdir=/root", "HOME=/root", "LANG=C.UTF-8", `PATH=${path}`];
     return [...enter, ...login, `TERM=${process.env.TERM ?? "dumb"}`, ...command];
@@ -164,7 +164,7 @@ export class Lab {
   controllerCommand(command: readonly string[], folder: SpawnOptions["cwd"] = process.cwd()): string[] {
     const { pid } = this.holder("controller");
     // Entering a mount namespace leads to its root folder, hence env.
-    return ["nsenter", `--target=${pid}`, "--mount", "--net", "--", "env", `--chdir=${folder}`, ...command];
+    return ["nsenter", `--target=${pid}`, "--root", "--mount", "--net", "--", "env", `--chdir=${folder}`, ...command];
   }
 
   private holder(part: string): Identity {

@@ -65,7 +65,7 @@ export async function wipeDisk(lab: LabRecord, host: plan.HostPlan): Promise<voi
 function inUnderlay(lab: LabRecord, namespace: "net" | "mount", ...command: string[]): string[] {
   const process = holder(lab.name, "underlay");
   if (process === undefined) throw new Error(`The underlay of lab "${lab.name}" is gone.`);
-  return ["nsenter", `--target=${process.pid}`, `--${namespace}`, "--", ...command];
+  return ["nsenter", `--target=${process.pid}`, "--root", `--${namespace}`, "--", ...command];
 }
 
 /** Starts a script that outlives this process, and returns when it says `ready` on descriptor 3. */

@@ -84,7 +84,7 @@ function* stepAside(
   const own = holder.owner === request.owner;
   if (isOver(holder, tx.now)) return yield* lapse(tx, holder, NO_REST);
   if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));
-  if (givesWay(tx, holder) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
+  if (givesWay(tx, holder, request.owner) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
   const key = sharedAs(request);
   if (key !== undefined && key === sharedAs(holder) && sameExtents(holder.extents, request.want!)) return;
   if (asking.leaves(holder)) return yield* oust(tx, asking, holder, "handed over");

@@ -2,11 +2,14 @@ import type { Key, Span } from "./keys";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Row, Tx, Write } from "./store";
+import type { Lease } from "./types";
 
 /** What all operations of a process go by. Seconds. */
 export interface Terms {
   offerTtl: number;
   quarantine: number;
+  /** Whether this is an offer of an earlier run of the same stack, to a resource that this run has not met (yet). */
+  abandoned?(holder: Lease, owner: string): boolean;
 }
 
 /**
@@ -17,6 +20,8 @@ export interface Terms {
 export class Draft {
   /** What was read stays as it is for the length of the transaction; a row is asked for once. */
   readonly #read = new Map<string, string | undefined>();
+  /** What it began with. */
+  readonly #inherited: Write[];
   /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
   onlyImagined = false;
 
@@ -25,7 +30,9 @@ export class Draft {
     readonly terms: Terms,
     private readonly below: Tx,
     readonly writes = new Sorted<string | null>(),
-  ) {}
+  ) {
+    this.#inherited = [...writes.entries()];
+  }
 
   *get<T>({ at, codec }: Key<T>): Rule<T | undefined> {
     let text = this.writes.get(at);
@@ -80,6 +87,7 @@ export class Draft {
 
   discard(): void {
     this.writes.clear();
+    for (const [key, text] of this.#inherited) this.writes.set(key, text);
   }
 
   *flush(): Rule<void> {

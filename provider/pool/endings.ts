@@ -71,5 +71,11 @@ function* renewSoonest(tx: Draft, pool: string): Rule<void> {
 /** An offer is safe for as long as it takes to get from preview to up; then it gives way to whoever has no other choice. */
 const SAFE_FOR = 10 * 60 * 1000;
 
-export const givesWay = ({ now }: Draft, { state, updatedAt }: Lease): boolean =>
-  state === "resting" || (state === "offered" && now - updatedAt >= SAFE_FOR);
+export const givesWay = (tx: Draft, lease: Lease, to?: string): boolean =>
+  lease.state === "resting" || (lease.state === "offered" && (isOld(tx, lease) || isAbandoned(tx, lease, to)));
+
+const isOld = ({ now }: Draft, { updatedAt }: Lease): boolean => now - updatedAt >= SAFE_FOR;
+
+/** What a preview offered to a resource that is no longer in the program must not be in the way of the next preview. */
+const isAbandoned = ({ terms }: Draft, lease: Lease, to: string | undefined): boolean =>
+  to !== undefined && terms.abandoned?.(lease, to) === true;

@@ -26,7 +26,7 @@ function* passesOn(tx: Draft, holder: Lease, to: Lease, name: string): Rule<bool
   else if (holder.owner === to.owner) {
     if (isFirm(holder) && !isFirm(to)) return false;
     yield* record(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
-  } else if (givesWay(tx, holder)) yield* vacate(tx, holder);
+  } else if (givesWay(tx, holder, to.owner)) yield* vacate(tx, holder);
   else throw nameTaken(name, holder);
   return true;
 }

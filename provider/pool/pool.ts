@@ -7,6 +7,7 @@ import { meetsAny } from "./extents";
 import { fsck } from "./fsck";
 import { claim, offer } from "./granting";
 import { Queue } from "./queue";
+import { isFirm } from "./rows";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Store } from "./store";
@@ -30,11 +31,18 @@ export class LivePool implements Pool {
   #imagined = new Sorted<string | null>();
   #imagining: Promise<unknown> = Promise.resolve();
 
+  /** Who has asked for anything in this process. */
+  readonly #met = new Set<string>();
+  private readonly settings: Settings;
+
   constructor(
     private readonly store: Store,
-    private readonly settings: Settings,
+    settings: Settings,
   ) {
-    this.#queue = new Queue(store, settings);
+    const abandoned = (holder: Lease, owner: string) =>
+      sameStack(holder.owner, owner) && !this.#met.has(intentKey(holder));
+    this.settings = { ...settings, abandoned };
+    this.#queue = new Queue(store, this.settings);
   }
 
   async offer(request: Request): Promise<Lease> {
@@ -124,12 +132,17 @@ export class LivePool implements Pool {
   }
 
   #ask(request: Request, terms: Omit<Asking, "request">): Asking {
+    this.#met.add(intentKey(request));
     if (request.want) this.#intents.set(intentKey(request), { want: request.want, done: false });
     return { request, ...terms };
   }
 
-  /** In check, a neighbour's value is not refused: its own turn may come later, and it may ask for another one. */
+  /**
+   * In check, a neighbour's value is not refused: its own turn may come later, and it may ask for another one. The
+   * blocks of networks and pools are not swapped.
+   */
   #mayLeave(request: Request, holder: Lease): boolean {
+    if (request.pool.startsWith("space/") && isFirm(holder)) return false;
     const intent = this.#intents.get(intentKey(holder));
     const stays = intent && !intent.done && intent.want.some((extent) => meetsAny(holder.extents, extent));
     return !stays && sameStack(holder.owner, request.owner);

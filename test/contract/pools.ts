@@ -72,6 +72,15 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("the pool of an offer inside an offered pool ends no later than that one", async () => {
+    const { pool, pass } = await world(engine);
+    await pool.offer(network("n", "10.0.0.0/8"));
+    pass(3000);
+    await pool.offer(runner("n", "r"));
+    pass(601);
+    expect(await pool.spec("runner/n/r")).toBeUndefined();
+  });
+
   test("networks of one address space do not overlap; those of another may", async () => {
     const { pool } = await world(engine);
     await pool.claim({ ...network("a", "10.128.0.0/12"), want: extents("10.128.0.0/12", "fd00::/48") });
@@ -258,6 +267,22 @@ export function poolContract(engine: Engine): void {
       uid: old.uid,
       extents: extents("10.0.0.0/9"),
     });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a network that moves to another block keeps its pool until its claim, and takes it along", async () => {
+    const { pool } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    await pool.claim(runner("n", "r"));
+    const offer = await pool.offer(network("n", "11.0.0.0/8"));
+    expect(offer).not.toHaveProperty("opens");
+    await pool.release("space/default", offer.leaseId);
+    expect(await pool.leases("network/n")).toHaveLength(1);
+    const moved = await pool.claim(network("n", "11.0.0.0/8"));
+    expect(moved).toMatchObject({ opens: "network/n", names: ["network/n"] });
+    const old = await pool.find("space/default", { value: extents("10.0.0.0")[0]!.first });
+    expect(await pool.release("space/default", old!.leaseId)).toBe(true);
+    expect(await pool.leases("network/n")).toHaveLength(1);
     expect(await pool.fsck()).toEqual([]);
   });
 

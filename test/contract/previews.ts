@@ -22,6 +22,8 @@ export function previewContract(engine: Engine): void {
     await expect(pool.offer(wants("c", "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
     expect(firstOf(await pool.claim(wants("a", "1")))).toBe(1n);
     expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ state: "reserved" });
+    expect(await pool.offer(by("a"))).toMatchObject({ state: "reserved" });
+    expect(firstOf(await pool.offer(by("d")))).toBe(3n);
   });
 
   test("with offerTtl 0 a whole new network can be previewed", async () => {

@@ -175,6 +175,18 @@ export function timeContract(engine: Engine): void {
     await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
+  test("a runner with reservations on it is not reclaimed, however long it was not seen", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, reclaimAfter: 3600 });
+    const inside = { kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
+    await pool.claim(by("a", { opens: { ...inside, name: "runner/n/a" } }));
+    await pool.claim(by("b", { opens: { ...inside, name: "runner/n/b" } }));
+    await pool.claim({ pool: "runner/n/a", owner: "ip", type: "IPReservation" });
+    pass(3600);
+    expect(firstOf(await pool.claim(by("c")))).toBe(2n);
+    await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+  });
+
   test("what is asked for by value is had from an expired holder, however far cleaning up is behind", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, { ...small, extents: extents("1-300") });

@@ -1,6 +1,6 @@
 import type { IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
-import { isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
+import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
 
 /** Where things lie under the prefix. */
@@ -34,12 +34,125 @@ export const headOf = (rows: Row[]): Head => (rows[0] ? JSON.parse(rows[0][1]) :
 const headText = ({ number, id, at, parts }: Head): string => JSON.stringify({ number, id, at, parts });
 const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 ? undefined : headText(head));
 
-/** `ticket`: ours, when it is our turn. */
-export function journalOn(wire: Wire, keys: Keys, seen: Seen, ticket?: string): Journal {
-  const newsLooks = (since?: Version) => [
-    look(keys.head),
-    ...(since ? [look(keys.log(since.number), keys.logEnd, KEPT)] : []),
-  ];
-  const newsFrom = async ({ found: [heads, log], revision }: Answer, since?: Version): Promise<News> => {
-  };
+/** At which revision of etcd the newest version was seen. */
+export type Seen = { id?: string; revision: string };
+
+export class EtcdJournal implements Journal {
+  /** `ticket`: ours, when it is our turn. */
+  constructor(
+    private readonly wire: Wire,
+    private readonly keys: Keys,
+    private readonly seen: Seen,
+    private readonly ticket?: string,
+  ) {}
+
+  async news(since?: Version): Promise<News> {
+    return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
+  }
+
+  async rows(at: Version, from: string, to: string, limit: number): Promise<Row[]> {
+    if (this.seen.id !== at.id) throw new LostRace();
+    const rows = await this.wire.past(this.seen.revision, this.keys.row(from), this.keys.row(to), limit);
+    return rows.map(([key, value]) => [this.keys.rowKey(key), value]);
+  }
+
+  async commit(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+    const parts = inParts(commit.writes);
+    return parts.length === 1 ? this.#commitAtOnce(from, commit) : this.#commitInParts(from, commit, parts);
+  }
+
+  async #commitAtOnce(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+    const { writes, ...version } = commit;
+    const operations = [...this.#heading(from, version, commit), ...writes.map((write) => this.#operation(write))];
+    const answer = await this.wire.txn(this.#mayFollow(from), operations, this.#looks(from));
+    if (!answer.succeeded) return this.#newsFrom(answer, from);
+    this.#see(version, answer.revision);
+    return undefined;
+  }
+
+  /** The parts lie ready before the head points to them; from then on the commit is made, whoever finishes it. */
+  async #commitInParts(from: Version, commit: Required<Commit>, parts: Write[][]): Promise<News | undefined> {
+    const { writes: _, ...version } = commit;
+    const head = { ...version, parts: parts.length };
+    for (const [i, part] of parts.entries())
+      await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
+    const answer = await this.wire.txn(this.#mayFollow(from), this.#heading(from, head, version), this.#looks(from));
+    if (!answer.succeeded) return this.#newsFrom(answer, from);
+    await this.#finish(head);
+    return undefined;
+  }
+
+  async #finish({ parts = 0, ...version }: Head): Promise<void> {
+    const { keys, wire } = this;
+    const unfinished = isHead(keys, { ...version, parts });
+    for (let i = 0; i < parts; i++) {
+      const { succeeded, found } = await wire.txn([unfinished], [look(this.#part(version, i))]);
+      if (!succeeded) return;
+      const writes: Write[] = JSON.parse(found[0]![0]![1]);
+      await wire.txn([unfinished], writes.map((write) => this.#operation(write)));
+    }
+    const leftovers = remove(keys.part(0), keys.part(version.number + 1));
+    const { succeeded, revision } = await wire.txn([unfinished], [put(keys.head, headText(version)), leftovers]);
+    if (succeeded) this.#see(version, revision);
+  }
+
+  #heading(from: Version, head: Head, logged: Commit): IRequestOp[] {
+    const { keys, ticket } = this;
+    return [
+      put(keys.head, headText(head)),
+      put(keys.log(head.number), JSON.stringify(logged)),
+      ...(from.number === 0 ? [put(keys.log(0), JSON.stringify(from))] : []),
+      ...(head.number >= KEPT ? [remove(keys.log(head.number - KEPT))] : []),
+      ...(ticket ? [remove(ticket)] : []),
+    ];
+  }
+
+  #mayFollow(from: Version) {
+    const { keys, ticket } = this;
+    return [isHead(keys, from), ...(ticket ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
+  }
+
+  #looks(since?: Version): IRequestOp[] {
+    const { keys } = this;
+    return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd)] : [])];
+  }
+
+  async #newsFrom({ found: [heads, log = []], revision }: Answer, since?: Version): Promise<News> {
+    const { parts, ...head } = headOf(heads!);
+    if (parts) {
+      await this.#finish({ ...head, parts });
+      return this.news(since);
+    }
+    this.#see(head, revision);
+    const commits: Commit[] = log.map(([, text]) => JSON.parse(text));
+    const reaches = since !== undefined && commits[0]?.id === since.id;
+    return { head, ...(reaches && { since: commits.slice(1) }) };
+  }
+
+  #see({ id }: Version, revision: string): void {
+    this.seen.id = id;
+    this.seen.revision = revision;
+  }
+
+  #part({ number, id }: Version, i: number): string {
+    return this.keys.part(number, `/${id}/${i}`);
+  }
+
+  #operation([key, value]: Write): IRequestOp {
+    return value === null ? remove(this.keys.row(key)) : put(this.keys.row(key), value);
+  }
+}
+
+function inParts(writes: Write[]): Write[][] {
+  const parts: Write[][] = [[]];
+  let length = 0;
+  for (const write of writes) {
+    length += write[0].length + (write[1]?.length ?? 0);
+    if (parts.at(-1)!.length === OPERATIONS || length > LENGTH) {
+      parts.push([]);
+      length = 0;
+    }
+    parts.at(-1)!.push(write);
+  }
+  return parts;
 }

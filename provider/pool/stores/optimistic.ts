@@ -54,13 +54,14 @@ export interface Engine extends Journal {
   readonly clock: Clock;
   /** So many races are lost before it asks for a turn. */
   readonly losses: number;
-  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. */
-  turn(patience: number): Promise<Turn>;
+  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. Brings the news since a version. */
+  turn(patience: number, since?: Version): Promise<Turn>;
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
   close(): Promise<void>;
 }
 
 export interface Turn extends Journal {
+  latest: News;
   end(): Promise<void>;
 }
 
@@ -112,6 +113,8 @@ class Writer {
   #head: Version | undefined;
   /** Set while it is not sure that the head is still the newest. */
   #stale = true;
+  /** Others have been writing since our last turn: then it is better to wait in line than to lose first. */
+  #crowded = false;
   /** Transactions of one process do not race each other. */
   #last: Promise<unknown> = Promise.resolve();
 
@@ -130,21 +133,22 @@ class Writer {
   }
 
   async #try<T>(work: (tx: Tx) => Rule<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
-    if (losses < this.engine.losses) return this.#attempt(this.engine, work, sent);
-    const turn = await this.engine.turn(left);
-    this.#stale = true;
+    if (losses < this.engine.losses && !this.#crowded) {
+      const stale = this.#stale || !this.#head || this.engine.clock() === undefined;
+      return this.#attempt(this.engine, stale ? await this.engine.news(this.#head) : undefined, work, sent);
+    }
+    const turn = await this.engine.turn(left, this.#head);
+    this.#crowded = turn.latest.head.id !== this.#head?.id;
     try {
-      return await this.#attempt(turn, work, sent);
+      return await this.#attempt(turn, turn.latest, work, sent);
     } finally {
       await turn.end();
     }
   }
 
-  async #attempt<T>(journal: Journal, work: (tx: Tx) => Rule<T>, sent: Sent<T>[]): Promise<T> {
-    if (this.#stale || !this.#head || this.engine.clock() === undefined) {
-      const landed = this.#take(await journal.news(this.#head), sent);
-      if (landed) return settled(landed);
-    }
+  async #attempt<T>(journal: Journal, news: News | undefined, work: (tx: Tx) => Rule<T>, sent: Sent<T>[]): Promise<T> {
+    const landed = news && this.#take(news, sent);
+    if (landed) return settled(landed);
     const head = this.#head!;
     this.#stale = true;
     const now = Math.max(this.engine.clock()!, head.at);

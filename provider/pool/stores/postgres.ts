@@ -3,7 +3,7 @@ import { awaited, type Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
 import { Known } from "./known";
-import { Away, type Engine, type Journal, optimisticStore, type Patience, type Turn } from "./optimistic";
+import { Away, type Engine, type Journal, optimisticStore, type Patience, type Turn, type Version } from "./optimistic";
 import { translated } from "./postgres-errors";
 import { type Ask, journalOn, rowOf, statementsFor } from "./postgres-journal";
 import { ensureTables, lockOf } from "./postgres-schema";
@@ -46,6 +46,8 @@ const CONNECTIONS = {
   query_timeout: 40_000,
   keepAlive: true,
   allowExitOnIdle: true,
+  // Questions are sent without waiting for the answers to those before.
+  pipeline: true,
 };
 
 function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () => number): Engine {
@@ -58,7 +60,7 @@ function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () =>
     place: `PostgreSQL at ${address.place}`,
     clock: clock ?? (() => heard.now()),
     losses: 1,
-    turn: async (patience) => turnOn(await connect(), address, journal, patience),
+    turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
     read: async (work) => readOn(await connect(), address, work, clock),
     close: () => pool.end(),
   };
@@ -95,28 +97,28 @@ async function turnOn(
   address: Address,
   journal: (ask: Ask, lock: null) => Journal,
   patience: number,
+  since?: Version,
 ): Promise<Turn> {
   const ask = asking(client, address);
-  const { commit, ...rest } = journal(ask, null);
+  const { news, rows, commit } = journal(ask, null);
   try {
-    // A holder that falls asleep is thrown out by the server.
-    await ask({
+    // All sent at once. A holder that falls asleep is thrown out by the server.
+    const waiting = ask({
       text: `BEGIN; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
         SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
     });
+    const [, latest] = await Promise.all([waiting, news(since)]);
+    return {
+      latest,
+      news,
+      rows,
+      commit: async (from, what) => (await Promise.all([commit(from, what), ask({ text: "COMMIT" })]))[0],
+      end: () => giveBack(client),
+    };
   } catch (error) {
     await giveBack(client);
     throw error;
   }
-  return {
-    ...rest,
-    commit: async (from, what) => {
-      const news = await commit(from, what);
-      if (!news) await ask({ text: "COMMIT" });
-      return news;
-    },
-    end: () => giveBack(client),
-  };
 }
 
 async function readOn<T>(

@@ -1,0 +1,125 @@
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Row, Store } from "../provider/pool/store";
+import { etcdStore } from "../provider/pool/stores/etcd";
+import { keysUnder } from "../provider/pool/stores/etcd-journal";
+import { postgresStore } from "../provider/pool/stores/postgres";
+import { sqliteStore } from "../provider/pool/stores/sqlite";
+import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
+import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
+
+/** A store on a real disk that syncs every commit, with the server behind it where it has one. */
+export interface Engine {
+  name: EngineName;
+  url: string;
+  /** What a commit that was acknowledged has survived by then. */
+  durability: string;
+  store(): Promise<Store>;
+  /** Puts rows into a store that nobody has open, by the shortest way. */
+  load(rows: Row[]): Promise<void>;
+  postgres?: PostgresServer;
+  etcd?: EtcdCluster;
+  stop(): Promise<void>;
+}
+
+export type EngineName = "sqlite" | "postgres" | "etcd";
+
+interface Starter {
+  /** Why it cannot be had here. */
+  missing: string | false;
+  start(): Promise<Engine>;
+}
+
+export const ENGINES: Record<EngineName, Starter> = {
+  sqlite: { missing: false, start: startSqlite },
+  postgres: { missing: postgresMissing, start: postgresEngine },
+  etcd: { missing: etcdMissing, start: etcdEngine },
+};
+
+/** `sqlite,postgres`; all when nothing is said. */
+export function enginesNamed(list?: string): EngineName[] {
+  const known = Object.keys(ENGINES) as EngineName[];
+  const names = list === undefined ? known : list.split(",");
+  const strange = names.filter((name) => !known.includes(name as EngineName));
+  if (strange.length) throw new Error(`--engines takes ${known.join(",")}, not ${strange.join(",")}`);
+  return names as EngineName[];
+}
+
+/** Numbers from memory would flatter: what lies there is gone with the power. */
+export function diskFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "overlay-bench-"));
+  if (fileSystemOf(folder) === "tmpfs") throw new Error(`${folder} is in memory: set TMPDIR to a folder on a disk`);
+  return folder;
+}
+
+export const fileSystemOf = (folder: string): string =>
+  execFileSync("stat", ["-f", "-c", "%T", folder], { encoding: "utf8" }).trim();
+
+async function startSqlite(): Promise<Engine> {
+  const folder = diskFolder();
+  const path = join(folder, "pool.db");
+  return {
+    name: "sqlite",
+    url: `sqlite:${path}`,
+    durability: "fsync of the write-ahead log at every commit (synchronous = FULL)",
+    store: () => sqliteStore(path),
+    load: async (rows) => inBatches(await sqliteStore(path), rows),
+    stop: async () => rmSync(folder, { recursive: true, force: true }),
+  };
+}
+
+async function postgresEngine(): Promise<Engine> {
+  const server = await startPostgres("disk");
+  const [{ settings } = {}] = await server.sql(
+    "SELECT string_agg(name || ' = ' || setting, ', ') AS settings FROM pg_settings " +
+      "WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes')",
+  );
+  return {
+    name: "postgres",
+    url: server.url(),
+    durability: `the server's log is synced at every commit (${settings})`,
+    store: () => postgresStore(server.url()),
+    load: async (rows) => inBatches(await postgresStore(server.url()), rows),
+    postgres: server,
+    stop: () => server.stop(),
+  };
+}
+
+async function etcdEngine(): Promise<Engine> {
+  const cluster = await startEtcd("disk");
+  const url = `etcd://${cluster.hosts}/overlay`;
+  return {
+    name: "etcd",
+    url,
+    durability: "three members on one disk; synced by two of them at every commit",
+    store: () => etcdStore(url),
+    load: (rows) => intoEtcd(cluster, rows),
+    etcd: cluster,
+    stop: () => cluster.stop(),
+  };
+}
+
+async function inBatches(store: Store, rows: Row[]): Promise<void> {
+  for (let at = 0; at < rows.length; at += 20_000)
+    await store.transact("", function* (tx) {
+      yield tx.write(rows.slice(at, at + 20_000));
+    });
+  await store.close();
+}
+
+/** etcd takes 128 operations at once; many such batches under way are synced together. */
+async function intoEtcd({ client }: EtcdCluster, rows: Row[]): Promise<void> {
+  const keys = keysUnder("overlay/");
+  const batches = Array.from({ length: Math.ceil(rows.length / 120) }, (_, i) => rows.slice(i * 120, (i + 1) * 120));
+  const lane = async () => {
+    for (let batch = batches.pop(); batch; batch = batches.pop()) {
+      const success = batch.map(([key, value]) => ({
+        request_put: { key: Buffer.from(keys.row(key)), value: Buffer.from(value) },
+      }));
+      await client.kv.txn({ success }, { deadline: Date.now() + 30_000 });
+    }
+  };
+  await Promise.all(Array.from({ length: 8 }, lane));
+}

@@ -1,0 +1,137 @@
+import { randomBytes } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Etcd3 } from "etcd3";
+import { isOverlayError } from "../../errors";
+import { awaited, type Rule } from "../rule";
+import type { Store, Tx, Write } from "../store";
+import { HeardClock } from "./clock";
+import { EtcdJournal, headOf, type Keys, keysUnder, type Seen } from "./etcd-journal";
+import { timeAt } from "./etcd-time";
+import { type Cluster, clusterOf } from "./etcd-url";
+import { isStill, look, put, remove, Wire } from "./etcd-wire";
+import { Known } from "./known";
+import { Away, type Engine, LostRace, optimisticStore, type Patience, type Turn, type Version } from "./optimistic";
+import { View } from "./view";
+
+/**
+ * The version of the store is the value of one key, `head`, which every commit compares and replaces in one Txn. So that
+ * Txn checks everything that was read, ranges and what was not in them too, with one comparison instead of one for each
+ * read: etcd takes 128 of them at most, and comparing ranges does not notice what was deleted.
+ */
+export interface EtcdOptions {
+  /** For tests: instead of the members' time. */
+  clock?: () => number;
+  patience?: Patience;
+}
+
+export async function etcdStore(url: string, { clock, patience }: EtcdOptions = {}): Promise<Store> {
+  const cluster = clusterOf(url);
+  const client = clientOf(cluster);
+  try {
+    return optimisticStore(await openEngine(client, cluster, clock), patience);
+  } catch (error) {
+    client.close();
+    throw error instanceof Away ? error.cause : error;
+  }
+}
+
+function clientOf({ members, tls, login }: Cluster): Etcd3 {
+  return new Etcd3({
+    hosts: members,
+    // Without a root it takes those of the system; its types do not know that.
+    ...(tls && { credentials: { rootCertificate: tls.ca as Buffer, ...(tls.cert && { certChain: tls.cert }), ...(tls.key && { privateKey: tls.key }) } }),
+    ...(login && { auth: login }),
+    defaultCallOptions: ({ isStream }) => (isStream ? {} : { deadline: Date.now() + 4000 }),
+    grpcOptions: { "grpc.max_receive_message_length": 64 << 20 },
+  });
+}
+
+async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number): Promise<Engine> {
+  const [wire, keys] = [new Wire(client, cluster), keysUnder(cluster.prefix)];
+  const readOnly = await refusesWrites(wire, keys);
+  const heard = new HeardClock(60_000);
+  const now = clock ?? (() => heard.now());
+  const hear = async () => {
+    if (now() === undefined) heard.hear(await timeAt(cluster));
+  };
+  const seen: Seen = { revision: "0" };
+  const journal = new EtcdJournal(wire, keys, seen);
+  return {
+    news: async (since) => {
+      await hear();
+      return journal.news(since);
+    },
+    rows: (...args) => journal.rows(...args),
+    commit: (...args) => journal.commit(...args),
+    readOnly,
+    place: `etcd at ${cluster.place}`,
+    clock: now,
+    losses: 16,
+    turn: (patience, since) => takeTurn(wire, keys, seen, patience, since),
+    read: async (work) => {
+      await hear();
+      return readOn(wire, keys, now, work);
+    },
+    close: async () => client.close(),
+  };
+}
+
+/** etcd looks at permissions and space before it compares: with a comparison that never holds, nothing is written. */
+async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
+  try {
+    await wire.txn([isStill(keys.head, "never")], [put(keys.head, "never")]);
+    return false;
+  } catch (error) {
+    if (isOverlayError(error, "STORE_READ_ONLY")) return true;
+    throw error;
+  }
+}
+
+/** A ticket that is not renewed is void after this time, in seconds: its holder is dead or has fallen asleep. */
+const TICKET = 5;
+
+/**
+ * Who has lost too often draws a ticket: nobody without one commits while there are any, and the oldest goes first. It is
+ * about fairness only; what is safe is decided by the head.
+ */
+async function takeTurn(wire: Wire, keys: Keys, seen: Seen, patience: number, since?: Version): Promise<Turn> {
+  const ticket = keys.ticket(randomBytes(8).toString("hex"));
+  const deadline = Date.now() + patience;
+  const end = async () => {
+    await wire.txn([], [remove(ticket)]);
+  };
+  for (let renewed = 0; ; ) {
+    if (Date.now() - renewed > (TICKET * 1000) / 2) {
+      renewed = Date.now();
+      await wire.putFor(TICKET, ticket);
+    }
+    const place = (await wire.byAge(keys.ticket(), keys.ticketEnd)).indexOf(ticket);
+    if (place === 0) break;
+    if (Date.now() > deadline) {
+      await end();
+      throw new LostRace();
+    }
+    await sleep(5 * Math.max(place, 1) + 5 * Math.random());
+  }
+  const journal = new EtcdJournal(wire, keys, seen, ticket);
+  return {
+    latest: await journal.news(since),
+    news: (since) => journal.news(since),
+    rows: (...args) => journal.rows(...args),
+    commit: (...args) => journal.commit(...args),
+    end,
+  };
+}
+
+async function readOn<T>(wire: Wire, keys: Keys, now: () => number | undefined, work: (tx: Tx) => Rule<T>): Promise<T> {
+  const { found, revision } = await wire.txn([], [look(keys.head)]);
+  const { parts, ...head } = headOf(found[0]!);
+  const past = (from: string, to: string, limit: number) => wire.past(revision, from, to, limit);
+  const fetch = async (from: string, to: string, limit: number) =>
+    (await past(keys.row(from), keys.row(to), limit)).map(([key, value]): [string, string] => [keys.rowKey(key), value]);
+  // Rows that are not in their places yet.
+  const writes: Write[] = parts
+    ? (await past(keys.part(head.number, `/${head.id}/`), keys.part(head.number, `/${head.id}0`), 0)).flatMap(([, text]) => JSON.parse(text))
+    : [];
+  return awaited(work(new View(Math.max(now()!, head.at), new Known(), fetch, writes)));
+}
