@@ -1,15 +1,19 @@
+import { benchPool } from "./pool";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: figures as ratios against a peer or a physical floor, measured in one run. */
-const BENCHES: Record<string, () => Promise<void>> = { up: benchUp };
+const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
+  up: benchUp,
+  pool: benchPool,
+};
 
-const [name = ""] = process.argv.slice(2);
+const [name = "", ...args] = process.argv.slice(2);
 const bench = BENCHES[name];
 if (!bench) {
   console.error(`npm run bench -- ${Object.keys(BENCHES).join(" | ")}`);
   process.exitCode = 2;
 } else {
-  bench().catch((error: unknown) => {
+  bench(args).catch((error: unknown) => {
     console.error(error);
     process.exitCode = 1;
   });

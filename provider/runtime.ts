@@ -1,5 +1,5 @@
 import { appendFileSync, readFileSync } from "node:fs";
-import { isOverlayError } from "./errors";
+import { isOverlayError, OverlayError } from "./errors";
 import { fleetOf } from "./host/fleet";
 import { Reconciler } from "./host/reconcile";
 import { openHosts } from "./host/ssh";
@@ -35,12 +35,23 @@ const theWorld = (): Promise<World> => (world ??= Promise.resolve().then(() => b
 
 /** The SDK puts the organization first; self-managed backends are all called `organization`, so a scope can stand there. */
 const scoped = (owner: string): string => {
-  const { scope } = theSettings();
-  return scope ? scope + owner.slice(owner.indexOf("/")) : owner;
+  const { scope, store } = theSettings();
+  if (scope) return scope + owner.slice(owner.indexOf("/"));
+  if (!owner.startsWith("organization/") || isLocal(store)) return owner;
+  throw new OverlayError(
+    "SETTING_INVALID",
+    "The store is shared, and this backend has no organization to tell its stacks from those of other backends.",
+    "Set overlay:scope (or OVERLAY_SCOPE) to a name of your own, the same wherever this stack is deployed.",
+  );
 };
+
+const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
 function buildWorld(settings: Settings): World {
   endWithParent();
+  if (process.env.CI && isLocal(settings.store)) {
+    warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
+  }
   let pool: Promise<Pool> | undefined;
   const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
   const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });

@@ -16,6 +16,10 @@ export const settingsSchema = z.object({
   scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   offerTtl: seconds(3600).describe("Seconds for which a preview's promise holds; 0: previews only read."),
   quarantine: seconds(300).describe("Seconds for which a released value rests before another owner gets it."),
+  tokenKeys: z
+    .string()
+    .optional()
+    .describe("Secrets for tokens, separated by commas: the first signs, all verify. Default: one that the store keeps."),
   user: z.string().optional().describe("SSH user for connections that name none."),
   privateKey: z.string().optional().describe("SSH private key for connections that have none."),
   privateKeyPath: z.string().optional().describe("File with that key."),

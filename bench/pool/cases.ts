@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { toLine } from "../../provider/addressing/line";
-import { countsKey, poolKey, timeKey } from "../../provider/pool/keys";
+import { countsKey } from "../../provider/pool/keys";
 import { freeRows } from "../../provider/pool/pools";
 import { rowsOf } from "../../provider/pool/rows";
 import type { Row } from "../../provider/pool/store";
@@ -10,34 +10,43 @@ import type { Engine } from "../engines";
 /** A pool, and how full it is when claims in it are timed. */
 export interface Case {
   name: string;
+  cidr: string;
   spec: PoolSpec;
   leases: number;
+  /** From the first address on, as "lowest" leaves it; or at random, with a gap behind every lease. */
+  filled: "from the bottom" | "at random";
 }
 
-const block = (network: string, prefix: number): Extent => {
-  const first = toLine(network);
-  return { first, last: first + (1n << BigInt((network.includes(":") ? 128 : 32) - prefix)) - 1n };
-};
-const CAPACITY = 1 << 14;
-
-const of18 = (name: string, network: string, share: number): Case => ({
+const of18 = (share: number, name: string, network: string): Case => ({
   name: `/18, ${name}`,
-  spec: { name: `pool/${name}`, kind: "address", extents: [block(network, 18)], allocation: "lowest" },
-  leases: Math.floor(CAPACITY * share),
-});
-const large = (name: string, network: string, prefix: number, leases: number): Case => ({
-  name: `/${prefix}, ${leases.toLocaleString("en")} leases`,
-  spec: { name: `pool/${name}`, kind: "address", extents: [block(network, prefix)], allocation: "random" },
-  leases,
+  ...pool(`${network}/18`, "lowest"),
+  leases: Math.floor((1 << 14) * share),
+  filled: "from the bottom",
 });
 
-/** A /18 is filled from the bottom, as "lowest" leaves it; the large ones at random, with a gap behind every lease. */
-export const cases = (many: number): Case[] => [
-  of18("empty", "172.16.0.0", 0),
-  of18("90 %", "172.17.0.0", 0.9),
-  of18("99.9 %", "172.18.0.0", 0.999),
-  large("v4", "10.0.0.0", 8, many),
-  large("v6", "fd00::", 64, many),
+const large = (leases: number, cidr: string): Case => ({
+  name: `${cidr.slice(cidr.indexOf("/"))}, ${leases.toLocaleString("en")} leases`,
+  ...pool(cidr, "random"),
+  leases,
+  filled: "at random",
+});
+
+function pool(cidr: string, allocation: PoolSpec["allocation"]): Pick<Case, "cidr" | "spec"> {
+  const [network, prefix] = cidr.split("/") as [string, string];
+  const first = toLine(network);
+  const last = first + (1n << BigInt((network.includes(":") ? 128 : 32) - Number(prefix))) - 1n;
+  return { cidr, spec: { name: `pool/${cidr}`, kind: "address", extents: [{ first, last }], allocation } };
+}
+
+export const EMPTY = "/18, empty";
+export const NEARLY_FULL = "/18, 90 %";
+
+export const casesWith = (many: number): Case[] => [
+  of18(0, "empty", "172.16.0.0"),
+  of18(0.9, "90 %", "172.17.0.0"),
+  of18(0.999, "99.9 %", "172.18.0.0"),
+  large(many, "10.0.0.0/8"),
+  large(many, "fd00::/64"),
 ];
 
 /** How many more it can take, as far as that matters. */
@@ -45,27 +54,29 @@ export const roomIn = ({ spec: { extents }, leases }: Case): number =>
   Math.min(1e6, Number(extents[0]!.last - extents[0]!.first) + 1 - leases);
 
 /** Opens the pool of a case the way users do. */
-export async function openCase(pool: Pool, { spec }: Case): Promise<void> {
+export async function openCase(on: Pool, { spec }: Case): Promise<void> {
   const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
-  await pool.claim({ ...request, opens: spec });
+  await on.claim({ ...request, opens: spec });
 }
 
 /** Fills it with rows instead of claims: all that `fsck` wants to see, in a hundredth of the time. */
 export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.load(rowsFor(one));
 
-export function rowsFor({ spec, leases: count }: Case): Row[] {
-  const values = spec.allocation === "random" ? scattered(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
+export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
+  const values = filled === "at random" ? scattered(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
   const counts = { offered: 0, reserved: leases.length, used: 0, resting: 0, held: BigInt(leases.length) };
   const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease)]);
   return [...rows, ...freeRows(spec, leases), [countsKey(spec.name).at, countsKey(spec.name).codec.encode(counts)]];
 }
 
-const fromBottom = ({ first }: Extent, count: number): bigint[] => Array.from({ length: count }, (_, i) => first + BigInt(i));
+const fromBottom = ({ first }: Extent, count: number): bigint[] =>
+  Array.from({ length: count }, (_, i) => first + BigInt(i));
 
 function scattered({ first, last }: Extent, count: number): bigint[] {
   const values = new Set<bigint>();
-  while (values.size < count) values.add(first + (randomBytes(8).readBigUInt64BE() % (last - first + 1n)));
+  // Not the last one: its row of free space, which the opened pool has already, would have to go.
+  while (values.size < count) values.add(first + (randomBytes(8).readBigUInt64BE() % (last - first)));
   return [...values];
 }
 

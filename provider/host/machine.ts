@@ -1,3 +1,4 @@
+import { pointOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import type { Machine } from "../network/hub";
 import type { Host } from "./types";
@@ -28,16 +29,24 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
   const [ssh = "", routes = "[]", ...links] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
   const [found] = JSON.parse(routes) as { prefsrc?: string }[];
   const underlayIp = question.underlayIp ?? found?.prefsrc ?? ssh.split(" ")[2] ?? "";
+  // What one machine says goes into commands for another one.
+  if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);
   return { underlayIp, underlayMtu: mtuOf(host, underlayIp, JSON.parse(links.join("\n")) as RawLink[]) };
 }
 
 function mtuOf(host: Host, address: string, links: RawLink[]): number {
   const link = links.find(({ addr_info }) => addr_info?.some(({ local }) => local === address));
   if (link) return link.mtu;
-  const has = links.flatMap(({ addr_info }) => addr_info?.map(({ local }) => local) ?? []);
-  throw new OverlayError(
-    "INPUT_INVALID",
-    `${host.name} has no address ${address || "that could be its underlay address"}; it has ${has.join(", ")}.`,
-    "Name one of these as its underlay address (underlayIp, hubUnderlayIp).",
+  throw noAddress(
+    host,
+    address,
+    links.flatMap(({ addr_info }) => addr_info?.map(({ local }) => local) ?? []),
   );
 }
+
+const noAddress = (host: Host, address: string, has: string[]): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${host.name} has no underlay address ${JSON.stringify(address)}${has.length > 0 ? `; it has ${has.join(", ")}` : ""}.`,
+    "Name one of its addresses (underlayIp, hubUnderlayIp).",
+  );

@@ -1,4 +1,5 @@
 import type { Family } from "../addressing/line";
+import { OverlayError } from "../errors";
 import type { HostRecord, Vxlan } from "./items";
 
 /** What a host looks like now, as far as it concerns us. */
@@ -73,7 +74,21 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
-  else if (name === "record") facts.records.push(JSON.parse(body) as HostRecord);
+  else if (name === "record") facts.records.push(parseRecord(body));
+}
+
+/** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
+function parseRecord(body: string): HostRecord {
+  try {
+    return JSON.parse(body) as HostRecord;
+  } catch (error) {
+    throw new OverlayError(
+      "HOST_COMMAND_FAILED",
+      `A record in ${RECORDS} is not JSON: ${body.slice(0, 40)}…`,
+      "Restore it from a backup, or remove the file: its items are then nobody's, and are left alone.",
+      error,
+    );
+  }
 }
 
 const json = <T>(body: string): T[] => (body === "" ? [] : (JSON.parse(body) as T[]));

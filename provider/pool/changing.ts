@@ -80,7 +80,8 @@ export function* release(tx: Draft, pool: string, leaseId: string): Rule<boolean
   return true;
 }
 
-export function* touch(tx: Draft, pool: string, leaseId: string): Rule<void> {
+export function* touch(tx: Draft, pool: string, leaseId: string, ttl?: number): Rule<void> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
-  yield* record(tx, lease, { ...lease, lastSeen: tx.now });
+  const ends = ttl !== undefined && lease.expiresAt !== undefined ? { expiresAt: tx.now + ttl * 1000 } : {};
+  yield* record(tx, lease, { ...lease, lastSeen: tx.now, ...ends });
 }

@@ -76,9 +76,7 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
   const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
-  // Read again: to find it a seat, its own past lease may have been cleared away.
-  const before = own && (yield* tx.get(leaseKey(own.pool, own.uid)));
-  const after = yield* enter(tx, before, lease, request, ends);
+  const after = yield* enter(tx, own, lease, request, ends);
   return warnings.length ? { ...after, warnings } : after;
 }
 
@@ -91,7 +89,7 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
 }
 
 /** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
-const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
+export const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
 /** A lease id begins with the uid, which is where the lease is found. */
 export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
 

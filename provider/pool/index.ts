@@ -23,10 +23,13 @@ const STORES: Record<string, Opener> = {
     return sqliteStore(path, { readOnly: query === "mode=ro", ...(clock && { clock }) });
   },
   memory: async (_rest, { clock }) => memoryStore(clock),
+  // Their clients are large, and most programs need neither.
+  postgres: async (rest) => (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`),
+  etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`),
 };
 
-/** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
-export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
+/** The bare rows at a URL, whatever their version: for those who carry them elsewhere. */
+export async function openStore(url: string, settings: OpenSettings): Promise<Store> {
   const [, scheme = "", rest = ""] = /^([a-z]+):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
   if (!open || (scheme === "sqlite" && rest === "")) {
@@ -37,7 +40,12 @@ export async function openPool(url: string, settings: OpenSettings): Promise<Poo
       "Write it like sqlite:/var/lib/overlay/pool.db.",
     );
   }
-  const store = await open(rest, settings);
+  return open(rest, settings);
+}
+
+/** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
+export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
+  const store = await openStore(url, settings);
   await ensureVersion(store);
   return new LivePool(store, settings);
 }

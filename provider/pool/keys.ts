@@ -24,6 +24,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       version of this layout
+ *   k/NAME                        secrets, which no dump shows
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
  * is free, and what the next free one is. No key is ever taken apart again: what a reader needs stands in the value.
@@ -110,6 +111,7 @@ export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<s
 export const portKey = (pool: string, last: bigint, { protocol, port }: Port): Key<string> =>
   key(textCodec, "q", part(pool), digits(last), protocol, String(port));
 
+export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
 export const nameKey = (name: string): Key<Place> => key(placeCodec, "u", part(name));
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 

@@ -6,12 +6,14 @@ import { type Draft, drafted, type Terms } from "./draft";
 import { meetsAny } from "./extents";
 import { fsck } from "./fsck";
 import { claim, offer } from "./granting";
+import { secretKey } from "./keys";
 import { Queue } from "./queue";
+import { enrol } from "./recover";
 import { isFirm } from "./rows";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Store } from "./store";
-import type { Changes, Extent, Lease, Pool, Request } from "./types";
+import type { By, Changes, Enrolment, Extent, Fact, Lease, Pool, Request } from "./types";
 import * as views from "./views";
 
 export interface Settings extends Terms {
@@ -82,7 +84,7 @@ export class LivePool implements Pool {
     }
   }
 
-  async find(pool: string, by: Parameters<Pool["find"]>[1]): Promise<Lease | undefined> {
+  async find(pool: string, by: By): Promise<Lease | undefined> {
     return this.#look((tx) => views.find(tx, pool, by));
   }
 
@@ -118,8 +120,17 @@ export class LivePool implements Pool {
     return this.#queue.add(pool, (tx) => release(tx, pool, leaseId));
   }
 
-  touch(pool: string, leaseId: string): Promise<void> {
-    return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId));
+  touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {
+    return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId, ttl));
+  }
+
+  enrol(facts: Fact[], { dryRun = false }: { dryRun?: boolean } = {}): Promise<Enrolment> {
+    return dryRun ? this.#read((tx) => enrol(tx, facts)) : this.#queue.add("", (tx) => enrol(tx, facts));
+  }
+
+  async secret(name: string, initial: string): Promise<string> {
+    const kept = await this.#read((tx) => tx.get(secretKey(name)));
+    return kept ?? this.#queue.add("", (tx) => keepSecret(tx, name, initial));
   }
 
   fsck(options: { repair?: boolean } = {}) {
@@ -180,6 +191,12 @@ export class LivePool implements Pool {
     if (stored !== undefined || this.#imagined.size === 0) return stored;
     return this.store.read((tx) => drafted(tx, this.settings, view, new Sorted(this.#imagined)));
   }
+}
+
+function* keepSecret(tx: Draft, name: string, initial: string): Rule<string> {
+  const kept = yield* tx.get(secretKey(name));
+  if (kept === undefined) tx.put(secretKey(name), initial);
+  return kept ?? initial;
 }
 
 const intentKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);

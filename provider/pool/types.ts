@@ -1,3 +1,5 @@
+import type { OverlayError } from "../errors";
+
 /**
  * The vocabulary of the pool. Everything given out is an integer: a runner id, a port, an address. Addresses of both
  * families lie on one 128-bit line, IPv4 a.b.c.d at ::ffff:a.b.c.d, so that one allocator, one key format and one
@@ -114,10 +116,37 @@ export interface Changes extends Omit<Details, "ttl"> {
   ports?: Port[];
 }
 
+/** What is known of a lease that is looked for; `name` is one of its names. */
+export type By = { leaseId: string } | { owner: string } | { value: bigint } | { name: string };
+
+/** A lease that stands outside the store, and must be in it. */
+export interface Fact extends Omit<Request, "size" | "within" | "also" | "ttl" | "sharingKey" | "ports"> {
+  want: Extent[];
+  /** Where it had a place in a store before; else it gets a new one. */
+  identity?: Pick<Lease, "uid" | "leaseId">;
+}
+
+export interface Enrolment {
+  added: Lease[];
+  /** Stood in the store already, just so. */
+  known: Lease[];
+  conflicts: { fact: Fact; error: OverlayError }[];
+}
+
 /** One line of a pool's history. Offers leave none. */
 export interface Event {
   at: number;
-  what: "claimed" | "renewed" | "used" | "amended" | "renamed" | "released" | "expired" | "reclaimed" | "handed over";
+  what:
+    | "claimed"
+    | "renewed"
+    | "used"
+    | "amended"
+    | "renamed"
+    | "released"
+    | "expired"
+    | "reclaimed"
+    | "handed over"
+    | "enrolled";
   pool: string;
   owner: string;
   uid: string;
@@ -147,7 +176,7 @@ export interface Pool {
   /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */
-  find(pool: string, by: { leaseId: string } | { owner: string } | { value: bigint }): Promise<Lease | undefined>;
+  find(pool: string, by: By): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
   amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
@@ -155,8 +184,12 @@ export interface Pool {
   close(pool: string, leaseId: string): Promise<void>;
   /** false: not the current lease, nothing done. */
   release(pool: string, leaseId: string): Promise<boolean>;
-  /** A sign of life: `lastSeen` is now. */
-  touch(pool: string, leaseId: string): Promise<void>;
+  /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */
+  touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
+  /** Enters what stands already, in Pulumi's state or on machines: all of it, or with a conflict nothing. */
+  enrol(facts: Fact[], options?: { dryRun?: boolean }): Promise<Enrolment>;
+  /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
+  secret(name: string, initial: string): Promise<string>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;

@@ -2,20 +2,31 @@ import { current } from "./changing";
 import type { Draft } from "./draft";
 import { sweep } from "./endings";
 import { capacityOf, single } from "./extents";
-import { countsKey, eventsFrom, poolsFrom, seatsFrom } from "./keys";
+import { countsKey, eventsFrom, leaseKey, nameKey, poolsFrom, seatsFrom } from "./keys";
 import { leasesOfOwner, sitters, sitting } from "./ledger";
 import { poolOf } from "./pools";
 import { isFirm, isLive, noCounts } from "./rows";
 import type { Rule } from "./rule";
-import type { Event, Extent, Lease, Pool, PoolSpec, Usage } from "./types";
+import type { By, Event, Extent, Lease, PoolSpec, Usage } from "./types";
 
 /** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
 
-export function* find(tx: Draft, pool: string, by: Parameters<Pool["find"]>[1]): Rule<Lease | undefined> {
+export function* find(tx: Draft, pool: string, by: By): Rule<Lease | undefined> {
   if (!(yield* poolOf(tx, pool))) return undefined;
   if ("leaseId" in by) return yield* current(tx, pool, by.leaseId);
-  const leases = "owner" in by ? yield* leasesOfOwner(tx, pool, by.owner) : yield* sitting(tx, pool, single(by.value));
+  const leases =
+    "owner" in by
+      ? yield* leasesOfOwner(tx, pool, by.owner)
+      : "name" in by
+        ? yield* leasesNamed(tx, pool, by.name)
+        : yield* sitting(tx, pool, single(by.value));
   return newest(leases.filter((lease) => isLive(lease, tx.now)));
+}
+
+function* leasesNamed(tx: Draft, pool: string, name: string): Rule<Lease[]> {
+  const place = yield* tx.get(nameKey(name));
+  const lease = place?.pool === pool ? yield* tx.get(leaseKey(pool, place.uid)) : undefined;
+  return lease ? [lease] : [];
 }
 
 /** A firm one before an offer: what a preview asked for is not yet what its owner has. */

@@ -87,6 +87,27 @@ export function pickContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("what its owner had by name does not come back to it unasked", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { ...lan, staticOnly: extents("10.0.0.4") });
+    await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.4"))).leaseId);
+    expect(address(await pool.claim(by("a")))).toBe("10.0.0.2");
+    await opened(pool, { name: "pool/vip", extents: extents("10.1.0.0/24"), autoAssign: false });
+    const vip = { ...wants("a", "10.1.0.9"), pool: "pool/vip" };
+    await pool.release("pool/vip", (await pool.claim(vip)).leaseId);
+    await expect(pool.claim({ ...by("a"), pool: "pool/vip" })).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
+    expect((await pool.claim(vip)).extents).toEqual(extents("10.1.0.9"));
+  });
+
+  test("an owner's own expired block makes room for what it asks for now", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("2-3"), kind: "id" });
+    await pool.claim(by("a", { size: 2n, ttl: 60 }));
+    pass(61);
+    expect((await pool.claim(by("a"))).extents).toEqual(extents("2"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test(".0 and .255 are avoided where asked, and a pool with nothing else left is full at once", async () => {
     const { pool } = await world(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });

@@ -247,6 +247,18 @@ export function poolContract(engine: Engine): void {
     await expect(pool.release("pool/p", a.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
   });
 
+  test("a lease that opens another pool instead gives up the first, if that is not used", async () => {
+    const { pool } = await world(engine);
+    const net = await pool.claim(network("n", "10.0.0.0/8"));
+    const held = await pool.claim(runner("n", "r"));
+    const opens = network("m", "10.0.0.0/8").opens!;
+    await expect(pool.amend("space/default", net.leaseId, { opens })).rejects.toMatchObject({ code: "POOL_IN_USE" });
+    await pool.release("network/n", held.leaseId);
+    expect(await pool.amend("space/default", net.leaseId, { opens })).toMatchObject({ opens: "network/m" });
+    expect((await pool.pools("network/")).map(({ name }) => name)).toEqual(["network/m"]);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("a lease that opens a pool cannot have a ttl", async () => {
     const { pool } = await world(engine);
     await expect(pool.claim({ ...network("n", "10.0.0.0/8"), ttl: 60 })).rejects.toMatchObject({

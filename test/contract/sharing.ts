@@ -76,6 +76,43 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("who leaves a shared address leaves nothing behind; the last one leaves it to rest", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const [web, dns] = [await pool.claim(shared("web", "k", "tcp/80")), await pool.claim(shared("dns", "k", "udp/53"))];
+    await pool.release("pool/p", web.leaseId);
+    expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "reserved"]]);
+    expect(await pool.fsck()).toEqual([]);
+    await pool.release("pool/p", dns.leaseId);
+    expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "resting"]]);
+    expect((await pool.claim(shared("web", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.2"));
+    pass(301);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("beside an expired lease one is alone with its key", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const web = await pool.claim(shared("web", "k", "tcp/80"));
+    await pool.claim({ ...shared("dns", "k", "udp/53"), ttl: 60 });
+    await expect(pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).rejects.toMatchObject({
+      code: "SHARING_CONFLICT",
+    });
+    pass(61);
+    expect(await pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).toMatchObject({ sharingKey: "l" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a lease on two addresses is shared as a whole or not at all", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
+    await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.1", "fd00::1") });
+    const half = { ...shared("dns", "k", "udp/53"), want: extents("10.0.0.1") };
+    await expect(pool.claim(half)).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
+    expect(await pool.claim({ ...half, want: extents("10.0.0.1", "fd00::1") })).toMatchObject({ owner: "dns" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("users of one key move to another address one after the other", async () => {
     const { pool } = await world(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });

@@ -175,6 +175,16 @@ export function timeContract(engine: Engine): void {
     await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
+  test("an inactive runner keeps its id while another one is free", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, reclaimAfter: 3600 });
+    await pool.claim(wants("a", "1"));
+    pass(3600);
+    await expect(pool.claim(wants("b", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    expect(firstOf(await pool.claim(by("b")))).toBe(2n);
+    expect(firstOf(await pool.claim(wants("c", "1")))).toBe(1n);
+  });
+
   test("a runner with reservations on it is not reclaimed, however long it was not seen", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, { ...small, reclaimAfter: 3600 });

@@ -16,6 +16,9 @@ const LOGGED = 2000;
 type Statement = { name: string; text: string };
 const NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
 
+/** An answer means that it is on disk, also where the server is set to promise before. */
+const DURABLE = `CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END`;
+
 /** Each is planned once for a connection, by its name. */
 export function statementsFor(name: string): Record<"news" | "rows" | "all" | "commit", Statement> {
   const schema = escapeIdentifier(name);
@@ -49,7 +52,7 @@ export function statementsFor(name: string): Record<"news" | "rows" | "all" | "c
         ), forgotten AS (
           DELETE FROM ${schema}.log USING won WHERE log.number = won.number - ${KEPT}
         )
-        SELECT (SELECT number FROM won) AS number, ${NOW}`,
+        SELECT (SELECT number FROM won) AS number, ${NOW}, ${DURABLE}`,
     },
   };
 }

@@ -11,7 +11,7 @@ export interface Address {
   connection: PoolConfig;
 }
 
-const KNOWN = ["host", "schema", "sslmode", "sslrootcert", "sslcert", "sslkey"];
+const KNOWN = ["host", "schema", "connect_timeout", "sslmode", "sslrootcert", "sslcert", "sslkey"];
 const FORM = "Write it like postgres://user:password@host:5432/database?sslmode=verify-full&sslrootcert=ca.pem.";
 
 /** Takes a URL apart. No message has any part of it but host, port, database and user: the rest may be secret. */
@@ -31,7 +31,8 @@ export function addressOf(url: string): Address {
       port: Number(port || 5432),
       user,
       database,
-      password: decodeURIComponent(password),
+      ...(password && { password: decodeURIComponent(password) }),
+      connectionTimeoutMillis: 1000 * Number(searchParams.get("connect_timeout") || 5),
       ssl: tlsOf(searchParams),
     },
   };

@@ -1,4 +1,4 @@
-import { Pool, type PoolClient } from "pg";
+import { Pool, type PoolClient, type QueryConfig } from "pg";
 import { awaited, type Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
@@ -41,9 +41,8 @@ const CONNECTIONS = {
   // One writes, since group commit merges what waits; the others are for readers.
   max: 4,
   application_name: "pulumi-overlay",
-  connectionTimeoutMillis: 5000,
-  // For servers that vanish without a word; longer than anybody waits in line.
-  query_timeout: 40_000,
+  // For servers that vanish without a word.
+  query_timeout: 10_000,
   keepAlive: true,
   allowExitOnIdle: true,
   // Questions are sent without waiting for the answers to those before.
@@ -99,7 +98,7 @@ async function turnOn(
   patience: number,
   since?: Version,
 ): Promise<Turn> {
-  const ask = asking(client, address);
+  const ask: Ask = (query) => asking(client, address)({ ...query, query_timeout: patience + 10_000 } as QueryConfig);
   const { news, rows, commit } = journal(ask, null);
   try {
     // All sent at once. A holder that falls asleep is thrown out by the server.

@@ -11,8 +11,8 @@ const program = (process.env.PATH ?? "/usr/bin")
 export const etcdMissing = program === undefined && "etcd is not installed (Debian: etcd-server)";
 
 export interface EtcdCluster {
-  /** `HOST:PORT,HOST:PORT,HOST:PORT` */
-  hosts: string;
+  /** For clients. */
+  ports: number[];
   members: Server[];
   /** For what the store itself cannot do. */
   client: Etcd3;
@@ -43,7 +43,7 @@ export async function startEtcd(where: "memory" | "disk", { size = 3, flags = []
   const start = (i: number) => members[i]!.start(() => isReady(i));
   await Promise.all(names.map((_, i) => start(i)));
   return {
-    hosts: ports.map(({ client }) => `127.0.0.1:${client}`).join(","),
+    ports: ports.map(({ client }) => client),
     members,
     client: new Etcd3({ hosts: names.map((_, i) => clientUrl(i)), ...options }),
     leader: async () => {

@@ -18,8 +18,8 @@ export const postgresMissing = programs() === undefined && "PostgreSQL is not in
 const USER = "postgres";
 
 export interface PostgresServer {
-  /** An address of its database `overlay`, as its superuser `overlay` unless told otherwise. */
-  url(query?: string, login?: string): string;
+  /** An address of its database; further fields go into the query. */
+  url(fields?: { login?: string; host?: string; port?: number; database?: string; [option: string]: unknown }): string;
   sql(text: string): Promise<Record<string, unknown>[]>;
   port: number;
   folder: string;
@@ -50,7 +50,10 @@ export async function startPostgres(
   ];
   const command = [join(bin, "postgres"), "-D", data, ...[...options, ...settings].flatMap((option) => ["-c", option])];
   const server = new Server(folder, command, USER);
-  const url = (query = "", login = "overlay") => `postgres://${login}@127.0.0.1:${port}/overlay${query}`;
+  const url: PostgresServer["url"] = ({ login = "overlay", host = "127.0.0.1", database = "overlay", ...rest } = {}) => {
+    const { port: at = port, ...options } = rest;
+    return `postgres://${login}@${host}:${at}/${database}?${new URLSearchParams(options as Record<string, string>)}`;
+  };
   const sql = async (text: string, database = "overlay") => {
     const client = new Client({ host: folder, port, user: "overlay", database });
     await client.connect();
