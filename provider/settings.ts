@@ -19,7 +19,9 @@ export const settingsSchema = z.object({
   tokenKeys: z
     .string()
     .optional()
-    .describe("Secrets for tokens, separated by commas: the first signs, all verify. Default: one that the store keeps."),
+    .describe(
+      "Secrets for tokens, separated by commas: the first signs, all verify. Default: one that the store keeps.",
+    ),
   user: z.string().optional().describe("SSH user for connections that name none."),
   privateKey: z.string().optional().describe("SSH private key for connections that have none."),
   privateKeyPath: z.string().optional().describe("File with that key."),
@@ -37,6 +39,9 @@ export const settingsSchema = z.object({
     .default("fail")
     .describe("`forget`: a dead host does not block destroy; its values stay withheld."),
 });
+
+/** Never shown, and secret in a stack's configuration. */
+export const SECRET_SETTINGS = ["privateKey", "tokenKeys"];
 
 export type Settings = z.output<typeof settingsSchema>;
 

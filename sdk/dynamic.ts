@@ -4,7 +4,7 @@ import * as pulumi from "@pulumi/pulumi";
 export interface Shape {
   type: string;
   secrets: string[];
-  references: Record<string, { name: string; passes: string[]; fills: Record<string, string> }>;
+  references: Record<string, { outputs: string[]; inputs: string[]; fills: Record<string, string> }>;
   /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
   properties: string[];
 }
@@ -47,20 +47,20 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
 }
 
 /**
- * A reference passes what the other resource was given, not its outputs: in previews Pulumi calls every output unknown that
- * is not there. Only the name comes from the other resource itself, and makes it a dependency.
+ * A reference passes the other resource's outputs where check always gives them a value. Others it passes as they were
+ * given: in previews Pulumi calls every output unknown that is not there.
  */
 function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };
-  for (const [key, { name, passes, fills }] of Object.entries(shape.references)) {
+  for (const [key, reference] of Object.entries(shape.references)) {
     const target = args[key];
     if (!(target instanceof OverlayResource)) continue;
-    const values = given.get(target)!;
+    const [outputs, values] = [target as unknown as Record<string, unknown>, given.get(target)!];
     inputs[key] = {
-      ...Object.fromEntries(passes.map((property) => [property, values[property]])),
-      [name]: (target as unknown as Record<string, unknown>)[name],
+      ...Object.fromEntries(reference.outputs.map((property) => [property, outputs[property]])),
+      ...Object.fromEntries(reference.inputs.map((property) => [property, values[property]])),
     };
-    for (const [input, property] of Object.entries(fills)) inputs[input] ??= values[property];
+    for (const [input, property] of Object.entries(reference.fills)) inputs[input] ??= values[property];
   }
   for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
   return inputs;

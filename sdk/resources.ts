@@ -59,7 +59,7 @@ export interface ConnectionArgs {
 export interface NetworkSettingsArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName: pulumi.Input<string>;
-  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. Default `10.128.0.0/12/6/14`. */
+  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
   subnets?: pulumi.Input<string | string[]> | undefined;
   /** The hub's address on the network below. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
@@ -83,7 +83,7 @@ export interface NetworkSettingsArgs {
 export interface OverlayNetworkArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName?: pulumi.Input<string> | undefined;
-  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. Default `10.128.0.0/12/6/14`. */
+  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
   subnets?: pulumi.Input<string | string[]> | undefined;
   /** The hub's address on the network below. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
@@ -148,6 +148,7 @@ const OverlayNetworkShape: Shape = {
     "effectiveUnderlayIp",
     "effectiveMtu",
     "leaseId",
+    "leaving",
     "drift"
   ]
 };
@@ -206,6 +207,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly effectiveMtu: pulumi.Output<number>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 
@@ -248,11 +251,9 @@ const RunnerSubnetShape: Shape = {
   ],
   "references": {
     "network": {
-      "name": "networkName",
-      "passes": [
+      "outputs": [
         "networkName",
         "subnets",
-        "hubUnderlayIp",
         "vniBase",
         "vxlanPort",
         "mtu",
@@ -260,6 +261,9 @@ const RunnerSubnetShape: Shape = {
         "devicePrefix",
         "bridgeName",
         "verify"
+      ],
+      "inputs": [
+        "hubUnderlayIp"
       ],
       "fills": {
         "hubConnection": "hubConnection"
@@ -295,6 +299,7 @@ const RunnerSubnetShape: Shape = {
     "effectiveMtu",
     "lastSeen",
     "leaseId",
+    "leaving",
     "drift"
   ]
 };
@@ -357,6 +362,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly lastSeen: pulumi.Output<string>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 

@@ -22,10 +22,14 @@ const forLab = [
 ];
 
 /** @type {DebianPackage[]} */
-const forTests = [{ name: "sudo", command: "sudo" }];
+const forTests = [
+  { name: "sudo", command: "sudo" },
+  { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
+  { name: "etcd-server", command: "etcd", services: ["etcd"] },
+];
 
 /** What each purpose needs; a new one is a line here. @type {Record<string, DebianPackage[]>} */
-const packagesFor = { start: forLab, bench: forLab, test: [...forLab, ...forTests] };
+const packagesFor = { start: forLab, bench: [...forLab, ...forTests], test: [...forLab, ...forTests] };
 
 export async function ensureNpmPackages() {
   if (npmPackagesAreInstalled()) return;

@@ -1,20 +1,26 @@
 #!/usr/bin/env node
 import { type Command, CommanderError } from "commander";
-import pkg from "../../package.json";
 import { group } from "./command";
+import { gcCommand } from "./gc";
 import { heartbeatCommand } from "./heartbeat";
+import { importCommand } from "./import";
 import { freeCommand } from "./ip/free";
 import * as ip from "./ip/list";
 import { releaseCommand } from "./ip/release";
 import { reserveCommand } from "./ip/reserve";
+import { runCommand } from "./ip/run";
 import { useCommand } from "./ip/use";
 import { validateCommand } from "./ip/validate";
 import { layoutCommand } from "./layout";
 import * as pool from "./pool/list";
 import { showCommand } from "./pool/show";
+import { recoverCommand } from "./recover";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
 import { migrateCommand } from "./store/migrate";
+
+/** By its own name: from sources and from dist/ alike. */
+const { version } = require("pulumi-overlay/package.json") as { version: string };
 
 /** Composition root of the command line. Each command is one file and one line here. */
 const program = group("overlayctl", "Looks at overlay networks and their pools, and gives out addresses.", [
@@ -27,16 +33,20 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
     releaseCommand(),
     freeCommand(),
     ip.listCommand(),
+    runCommand(),
   ]),
+  importCommand(),
   heartbeatCommand(),
+  gcCommand(),
+  recoverCommand(),
   group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
-]).version(pkg.version);
+]).version(version);
 
 /** Commander ends the process with 1, which here means a refusal. */
 const BAD_USAGE = 2;
 
 function letErrorsPass(command: Command): void {
-  command.exitOverride().enablePositionalOptions();
+  command.exitOverride();
   for (const each of command.commands) letErrorsPass(each);
 }
 

@@ -2,7 +2,7 @@ import type { Fleet } from "../lifecycle/world";
 import type { Machine } from "../network/hub";
 import { askMachine, type MachineQuestion } from "./machine";
 import type { Reconciler } from "./reconcile";
-import type { Connection, Host, Hosts } from "./types";
+import { type Connection, type Host, type Hosts, machineOf } from "./types";
 
 /** Where to log in when a resource does not say, or when its own credentials no longer work. */
 export type Defaults = Partial<Omit<Connection, "host">>;
@@ -17,16 +17,16 @@ export function fleetOf(hosts: Hosts, reconciler: Reconciler, defaults: Defaults
 
   async function hostOf(connection: Connection): Promise<Host> {
     const full = { ...defaults, ...connection };
-    const key = `${full.host}:${full.port ?? 22}`;
+    const key = machineOf(full);
     const fallbacks = [seen.get(key), { ...connection, ...defaults }].filter((c) => c !== undefined);
     const host = await hosts.connect(full, fallbacks);
-    seen.set(key, full);
+    if (!seen.has(key)) seen.set(key, full);
     return host;
   }
 
   async function ask(connection: Connection, question: MachineQuestion): Promise<Machine> {
     const host = await hostOf(connection);
-    const key = JSON.stringify([host.name, question]);
+    const key = JSON.stringify([host.machine, question]);
     const answer = answers.get(key) ?? askMachine(host, question);
     answers.set(key, answer);
     answer.catch(() => answers.delete(key));

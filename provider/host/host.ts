@@ -7,7 +7,7 @@ import type { Links, Way, Ways } from "./links";
 import { type RootShell, rootCommand } from "./root-command";
 import { Conversation } from "./shell";
 import { sessionRefused } from "./shell-errors";
-import type { Connection, Host, HostSettings, Result, Shell } from "./types";
+import { type Connection, type Host, type HostSettings, machineOf, type Result, type Shell } from "./types";
 
 /** How often a host was talked to; what a benchmark counts. */
 export interface HostStats {
@@ -18,6 +18,7 @@ export interface HostStats {
 
 export class SshHost implements Host {
   readonly name: string;
+  readonly machine: string;
 
   constructor(
     private readonly settings: HostSettings,
@@ -28,6 +29,7 @@ export class SshHost implements Host {
     private readonly stats: HostStats,
   ) {
     this.name = nameOf(ways[0]);
+    this.machine = machineOf(ways[0]);
   }
 
   exec(script: string): Promise<Result> {

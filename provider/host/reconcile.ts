@@ -1,10 +1,9 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { renderScript } from "../network/commands";
-import { type Difference, differences, differenceText, isPresent } from "../network/compare";
+import { renderChange, renderRecords } from "../network/commands";
+import { type Difference, differences, differenceText } from "../network/compare";
 import { FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
-import type { HostRecord, Item } from "../network/items";
-import { keyOf } from "../network/items";
-import { isMine, planSteps, refuseForeign, type Step, type Want } from "../network/steps";
+import { type HostRecord, keyOf } from "../network/items";
+import { goneItems, isMine, keptKeys, planSteps, refuseForeign, type Want } from "../network/steps";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -15,9 +14,11 @@ import type { Host, Result, Shell } from "./types";
 export interface Work extends Want {
   /** Asked under the host's lock, before the first write; throws when the work is no longer ours to do. */
   fence(): Promise<void>;
+  /** Whether the lease behind a record of our own store is gone for good, so that what it lists is nobody's. */
+  isGone(uid: string): Promise<boolean>;
 }
 
-export interface Conversation {
+export interface ConversationReport {
   host: string;
   works: number;
   inspections: number;
@@ -42,7 +43,7 @@ const isWork = (want: Want | Work): want is Work => "fence" in want;
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
 
-  constructor(private readonly onConversation: (conversation: Conversation) => void = () => {}) {}
+  constructor(private readonly onConversation: (report: ConversationReport) => void = () => {}) {}
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
   async apply(host: Host, work: Work): Promise<void> {
@@ -57,25 +58,25 @@ export class Reconciler {
   #enqueue(host: Host, want: Want | Work): Promise<Difference[]> {
     return new Promise((done, fail) => {
       const job = { host, want, done, fail };
-      const waiting = this.#waiting.get(host.name);
+      const waiting = this.#waiting.get(host.machine);
       if (waiting) waiting.push(job);
       else {
-        this.#waiting.set(host.name, [job]);
-        void this.#drain(host.name);
+        this.#waiting.set(host.machine, [job]);
+        void this.#drain(host);
       }
     });
   }
 
-  async #drain(name: string): Promise<void> {
-    for (let jobs = this.#waiting.get(name)!; jobs.length > 0; jobs = this.#waiting.get(name)!) {
-      this.#waiting.set(name, []);
+  async #drain({ machine, name }: Host): Promise<void> {
+    for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
+      this.#waiting.set(machine, []);
       const started = performance.now();
       const steps = await converse(jobs);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
     }
-    this.#waiting.delete(name);
+    this.#waiting.delete(machine);
   }
 }
 
@@ -105,13 +106,15 @@ async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number>
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);
   const steps = planSteps(wants, facts);
-  const script = scriptOf(wants, steps, facts);
-  if (script === undefined) {
-    for (const { job } of accepted) job.done([]);
-    return 0;
+  const records = wants.flatMap((want) => unionRecord(want, facts));
+  let passed = accepted;
+  if (steps.length + records.length > 0) {
+    const script = renderChange(steps, records);
+    const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
+    passed = judge(host, accepted, facts, result, script);
   }
-  const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
-  judge(host, accepted, steps, result, script);
+  await settleRecords(host, shell, passed, facts);
+  for (const { job } of passed) job.done([]);
   return steps.length;
 }
 
@@ -119,10 +122,10 @@ async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number>
 async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
   const accepted: Accepted[] = [];
   for (const job of jobs) {
-    const { want } = job;
-    if (!isWork(want)) continue;
+    if (!isWork(job.want)) continue;
     try {
-      await want.fence();
+      await job.want.fence();
+      const want = { ...job.want, earlier: await earlierLives(job.want, facts) };
       const planned = accepted.map(({ want }) => recordOf(want));
       refuseForeign(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });
@@ -133,47 +136,73 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
   return accepted;
 }
 
+/** Records of this network whose lease is gone, and that are of the same resource or list a device that is wanted. */
+async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
+  const links = new Set(want.items.filter(({ kind }) => kind === "link").map(keyOf));
+  const { uid, owner, network, store } = want.record;
+  const candidates = facts.records.filter(
+    (record) =>
+      record.uid !== uid &&
+      record.network === network &&
+      record.store === store &&
+      (record.owner === owner || record.items.some((item) => links.has(keyOf(item)))),
+  );
+  const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
+  return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
+}
+
 const recordOf = (want: Want): HostRecord => ({ ...want.record, items: want.items });
+
+const recordsOf = (want: Want, facts: Facts): HostRecord[] => facts.records.filter((record) => isMine(record, want));
+
+const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === JSON.stringify(b);
 
 /**
  * The record is written before the first change, with what stands and what shall stand, and cut to what shall stand
  * after the last: whenever the conversation is cut off, everything of ours on the host is in a record.
  */
-function scriptOf(wants: Want[], steps: Step[], facts: Facts): string | undefined {
-  const before: HostRecord[] = [];
-  const after: HostRecord[] = [];
-  const gone: HostRecord[] = [];
-  for (const want of wants) {
-    const old = facts.records.filter((record) => isMine(record, want));
-    const final = recordOf(want);
-    gone.push(...old.filter((record) => record.uid !== final.uid || final.items.length === 0));
-    if (final.items.length === 0) continue;
-    const all = new Map([...old.flatMap((r) => r.items), ...final.items].map((item) => [keyOf(item), item]));
-    const union = { ...final, items: [...all.values()] };
-    if (old.some((record) => JSON.stringify(record) === JSON.stringify(final))) continue;
-    before.push(union);
-    if (union.items.length > final.items.length) after.push(final);
-  }
-  if (steps.length + before.length + gone.length === 0) return undefined;
-  return renderScript(steps, before, after, gone);
+function unionRecord(want: Want, facts: Facts): HostRecord[] {
+  const old = recordsOf(want, facts);
+  const all = new Map([...old.flatMap(({ items }) => items), ...want.items].map((item) => [keyOf(item), item]));
+  const union = { ...want.record, items: [...all.values()] };
+  const settled = want.items.length === 0 || old.some((record) => isSame(record, recordOf(want)));
+  return settled ? [] : [union];
+}
+
+/** For those whose change was seen to be there: cuts their records, and removes those of what is gone. */
+async function settleRecords(host: Host, shell: Shell, passed: Accepted[], facts: Facts): Promise<void> {
+  const final = passed.flatMap(({ want }) => {
+    const [union] = unionRecord(want, facts);
+    return union && union.items.length > want.items.length ? [recordOf(want)] : [];
+  });
+  const gone = passed.flatMap(({ want }) =>
+    recordsOf(want, facts).filter(({ uid }) => uid !== want.record.uid || want.items.length === 0),
+  );
+  if (final.length + gone.length === 0) return;
+  const script = renderRecords(final, gone);
+  const { code, stderr } = await shell.run(script);
+  if (code !== 0) throw commandFailed(host, String(code), stderr, script, []);
 }
 
 /** Each owner is judged by what the host now looks like, not by the exit code of a batch that it shared with others. */
-function judge(host: Host, accepted: Accepted[], steps: Step[], result: Result, script: string): void {
-  const applied = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
-  const facts = readFacts(host, result);
-  const undone = steps.filter(
-    ({ verb, item }) => verb === "remove" && item.kind !== "sysctl" && isPresent(item, facts),
+function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
+  const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
+  const after = readFacts(host, result);
+  const keep = keptKeys(
+    accepted.map(({ want }) => want),
+    before,
   );
-  for (const { job, want } of accepted) {
-    const left = differences(want.items, facts);
-    const failed = [...left.map(differenceText), ...(want.items.length === 0 ? undone.map(leftover) : [])];
-    if (failed.length === 0 && (applied === "0" || want.items.length > 0)) job.done([]);
-    else job.fail(commandFailed(host, applied, result.stderr, script, failed));
-  }
+  return accepted.filter(({ job, want }) => {
+    const own = recordsOf(want, before).flatMap(({ items }) => items);
+    const left = goneItems(own, keep, after).filter(({ kind }) => kind !== "sysctl");
+    const failed = [
+      ...differences(want.items, after).map(differenceText),
+      ...left.map((i) => `${keyOf(i)}: still there`),
+    ];
+    if (failed.length > 0) job.fail(commandFailed(host, code, result.stderr, script, failed));
+    return failed.length === 0;
+  });
 }
-
-const leftover = ({ item }: { item: Item }): string => `${keyOf(item)}: still there`;
 
 function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
   if (code === 127) {
@@ -184,7 +213,11 @@ function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return parseFacts(stdout);
+  try {
+    return parseFacts(stdout);
+  } catch (error) {
+    throw onHost(host, error);
+  }
 }
 
 function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
@@ -196,12 +229,12 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${host.name}: ${command} failed (exit code ${code}): ${said}.${stands}`,
-    "Nothing else was changed; mend the cause and run up again.",
+    "Mend the cause and run up again; it goes on from what stands now.",
   );
 }
 
-/** An error about a device or route must say on which machine. */
+/** An error about what is on a machine must say on which. */
 const onHost = (host: Host, error: unknown): unknown =>
-  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP")
+  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP", "HOST_COMMAND_FAILED")
     ? new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error)
     : error;

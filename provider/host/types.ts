@@ -19,6 +19,12 @@ export interface Connection {
   sudo?: boolean | undefined;
 }
 
+/** Which machine this is: its address, by the way that leads there. Credentials do not matter. */
+export function machineOf({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
+  const place = port === undefined || port === 22 ? host : `${host}:${port}`;
+  return proxy ? `${place} by ${machineOf(proxy)}` : place;
+}
+
 export interface HostSettings {
   connectTimeout: number;
   operationTimeout: number;
@@ -43,6 +49,8 @@ export interface Shell {
 export interface Host {
   /** For messages: `10.254.0.11`, with the port when it is not 22. */
   readonly name: string;
+  /** Which machine it is, see `machineOf`. */
+  readonly machine: string;
   /** One root command without the lock; for reading. */
   exec(script: string): Promise<Result>;
   /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */

@@ -1,23 +1,35 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
 import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
-import type { Lease, Pool } from "../pool/types";
+import type { Json, Lease, Pool } from "../pool/types";
 import type { Definition, Machines, Part } from "../resource";
 import type { Values } from "./values";
 import type { World } from "./world";
 
 /** The part of the lifecycle that speaks with machines. */
 
-export type Held = Pick<Lease, "pool" | "leaseId" | "uid" | "owner">;
+/** A lease as one run holds it. */
+export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> {
+  /** Renewed by every create, update and delete: a run that was overtaken finds another one here. */
+  run: string;
+  /** Which store it is in. */
+  store: string;
+}
 
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
-const wantOf = (def: Definition, props: Values, held: Pick<Held, "uid" | "owner">, items: Item[]): Want => ({
-  record: { uid: held.uid, owner: held.owner, network: networkOf(def, props) },
+const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held, "run">, items: Item[]): Want => ({
+  record: { uid, owner, network: networkOf(def, props), store },
   items,
   adopt: props.adopt === true,
 });
+
+const isGone =
+  (pool: Pool, { pool: name }: Pick<Held, "pool">) =>
+  async (uid: string): Promise<boolean> =>
+    (await pool.find(name, { uid })) === undefined;
 
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
 async function askAll(def: Definition, world: World, props: Values): Promise<Machines> {
@@ -33,37 +45,50 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
   const machines = await askAll(def, world, props);
   const plan = def.plan(props, machines);
   await everyPart(def.hosts(props), ({ role, connection }) =>
-    world.fleet.apply(connection, { ...wantOf(def, props, held, plan[role] ?? []), fence: () => fence(pool, held) }),
+    world.fleet.apply(connection, {
+      ...wantOf(def, props, held, plan[role] ?? []),
+      fence: () => fence(pool, held),
+      isGone: isGone(pool, held),
+    }),
   );
-  await probe(def, world, props, machines);
+  const broken = await probe(def, world, props, machines);
+  if (broken) {
+    throw new OverlayError(
+      "VERIFY_FAILED",
+      `It is configured, but ${broken}.`,
+      "Look for a firewall that drops UDP between the machines, or a smaller MTU on the way (set mtu); verify: false skips this.",
+    );
+  }
   await pool.touch(held.pool, held.leaseId);
   return { ...def.report(props, machines), drift: [] };
 }
 
 /** Removes what this lease has on these machines. */
-export function withdraw(
+export const withdraw = (
   def: Definition,
   world: World,
+  pool: Pool,
   props: Values,
-  held: Held,
+  held: Omit<Held, "run">,
   parts: Part[],
   fence: () => Promise<void>,
-) {
-  return everyPart(parts, ({ connection }) =>
-    world.fleet.apply(connection, { ...wantOf(def, props, held, []), fence }),
+): Promise<void> =>
+  everyPart(parts, ({ connection }) =>
+    world.fleet.apply(connection, { ...wantOf(def, props, held, []), fence, isGone: isGone(pool, held) }),
   );
-}
 
 /** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
 async function everyPart(parts: Part[], act: (part: Part) => Promise<void>): Promise<void> {
   const results = await Promise.allSettled(parts.map(act));
-  const failed = results.find((result) => result.status === "rejected");
-  if (failed) throw failed.reason;
+  const reasons = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
+  const worst = reasons.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE")) ?? reasons[0];
+  if (worst) throw worst;
 }
 
-/** A provider whose CLI was killed can live on: before each write the pool says whether the lease is still ours. */
-export async function fence(pool: Pool, { pool: name, leaseId }: Held): Promise<void> {
-  if (await pool.find(name, { leaseId })) return;
+/** A provider whose run is over can live on: before each write the pool says whether the lease is still ours. */
+export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Promise<void> {
+  const lease = await pool.find(name, { leaseId });
+  if (lease && dataOf(lease).run === run) return;
   throw new OverlayError(
     "LEASE_FENCED",
     `Lease ${leaseId} in ${name} is no longer ours: a later run has taken over.`,
@@ -71,17 +96,17 @@ export async function fence(pool: Pool, { pool: name, leaseId }: Held): Promise<
   );
 }
 
-async function probe(def: Definition, world: World, props: Values, machines: Machines): Promise<void> {
+/** What the lifecycle keeps with a lease. */
+export const dataOf = (lease: Lease): { run?: Json; name?: Json } =>
+  typeof lease.data === "object" && lease.data !== null && !Array.isArray(lease.data) ? lease.data : {};
+
+/** What does not work, if it can be proven; undefined when all is well. */
+async function probe(def: Definition, world: World, props: Values, machines: Machines): Promise<string | undefined> {
   const probe = def.probe?.(props, machines);
-  if (!probe) return;
-  const part = def.hosts(props).find(({ role }) => role === probe.role)!;
-  const { code } = await world.fleet.run(part.connection, probe.script);
-  if (code === 0) return;
-  throw new OverlayError(
-    "VERIFY_FAILED",
-    `${part.connection.host} is configured, but ${probe.shows} do not get through.`,
-    "Look for a firewall that drops UDP between the machines, or a smaller MTU on the way (set mtu); verify: false skips this.",
-  );
+  if (!probe) return undefined;
+  const { connection } = def.hosts(props).find(({ role }) => role === probe.role)!;
+  const { code } = await world.fleet.run(connection, probe.script);
+  return code === 0 ? undefined : `${probe.shows} do not get through (asked on ${connection.host})`;
 }
 
 /** How the machines differ from the plan, as text; a machine that cannot be asked is a difference too. */
@@ -89,20 +114,23 @@ export async function drift(
   def: Definition,
   world: World,
   props: Values,
-  held: Pick<Held, "uid" | "owner">,
-): Promise<string[]> {
+  held: Omit<Held, "run">,
+): Promise<{ found: string[]; complete: boolean }> {
   try {
     const machines = await askAll(def, world, props);
     const plan = def.plan(props, machines);
-    const found = await Promise.all(
-      def.hosts(props).map(async ({ role, connection }) => {
-        const differences = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
-        return differences.map((difference) => `${connection.host}: ${differenceText(difference)}`);
-      }),
-    );
-    return found.flat();
+    const parts = def.hosts(props).map(async ({ role, connection }) => {
+      const differences = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
+      return differences.map((difference) => `${machineOf(connection)}: ${differenceText(difference)}`);
+    });
+    const found = (await Promise.all(parts)).flat();
+    const broken = found.length === 0 ? await probe(def, world, props, machines) : undefined;
+    return { found: broken ? [broken] : found, complete: true };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
-    return [`not read: ${error.message}`];
+    // Without the number of tries and the like, or every refresh would find something else.
+    const machines = def.hosts(props).map(({ connection }) => machineOf(connection));
+    const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
+    return { found: [`${which}: not read, ${error.code}`], complete: false };
   }
 }

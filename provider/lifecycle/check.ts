@@ -2,9 +2,11 @@ import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Extent, Pool } from "../pool/types";
 import type { Definition, Impossible } from "../resource";
+import { dataOf } from "./apply";
 import {
   equal,
   isWithin,
+  jsonText,
   type Path,
   UNKNOWN,
   unknownPaths,
@@ -40,10 +42,12 @@ export async function check(
 ): Promise<Checked> {
   const unknown = unknownPaths(news);
   try {
-    const named = { ...without(news, unknown), [def.nameInput]: news[def.nameInput] ?? nameOf(def, caller, olds) };
+    const given = without(news, unknown);
+    const named = { ...given, [def.nameInput]: given[def.nameInput] ?? olds?.[def.nameInput] ?? nameIn(caller.owner) };
     const { inputs, failures } = parse(def, await resolveNames(def, world, named), unknown);
     if (failures.length > 0) return { inputs: news, failures };
     const undecided = unknown.some((path) => !isWithin(path, def.late));
+    if (!undecided && !olds && given[def.nameInput] === undefined) await keepName(def, world, caller, inputs);
     const computed = undecided ? unknownValues(def) : await decide(def, world, caller, olds, inputs);
     return { inputs: { ...withUnknown(inputs, unknown), ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
@@ -56,9 +60,15 @@ export async function check(
   }
 }
 
-/** Named after the resource at first; a resource that is renamed later (aliases) keeps the name that it got. */
-const nameOf = (def: Definition, { owner }: Caller, olds: Values | undefined): unknown =>
-  olds?.[def.nameInput] ?? owner.split("::").at(-1);
+/** A URN ends with the resource's name. */
+const nameIn = (owner: string): string => owner.split("::").at(-1)!;
+
+/** Named after the resource at first; one that was renamed later (aliases) and is made anew keeps the name that it got. */
+async function keepName(def: Definition, world: World, { owner }: Caller, inputs: Values): Promise<void> {
+  const lease = await (await world.pool()).find(def.request(inputs).pool, { owner });
+  const name = lease && lease.state !== "offered" ? dataOf(lease).name : undefined;
+  if (typeof name === "string") inputs[def.nameInput] = name;
+}
 
 /** A reference by name takes its values from the pool that the named resource opened. */
 async function resolveNames(def: Definition, world: World, news: Values): Promise<Values> {
@@ -115,13 +125,38 @@ async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
+  const pool = kept && sameDetails(def, olds, inputs) ? undefined : await world.pool();
+  if (kept && pool) await refuseCollision(def, pool, olds, inputs, kept);
   if (kept) return def.values(inputs, kept);
-  const pool = await world.pool();
-  if (olds) await refuseLost(def, pool, olds);
-  const lease = await pool.offer({ ...def.request(inputs), owner: caller.owner, type: def.type });
+  if (olds) await refuseLost(def, pool!, olds);
+  const lease = await pool!.offer({ ...def.request(inputs), owner: caller.owner, type: def.type });
+  for (const warning of lease.warnings ?? []) world.warn(warning);
   const computed = def.values(inputs, lease.extents);
-  def.refuse?.({ ...inputs, ...computed }, await pool.pools("network/"));
+  def.refuse?.({ ...inputs, ...computed }, await pool!.pools("network/"));
   return computed;
+}
+
+const sameDetails = (def: Definition, olds: Values, inputs: Values): boolean =>
+  jsonText(detailsOf(def, olds)) === jsonText(detailsOf(def, inputs));
+
+const detailsOf = (def: Definition, inputs: Values) => {
+  const { names, opens } = def.request(without(inputs, unknownPaths(inputs)));
+  return { names, opens };
+};
+
+/** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
+async function refuseCollision(
+  def: Definition,
+  pool: Pool,
+  olds: Values,
+  inputs: Values,
+  kept: Extent[],
+): Promise<void> {
+  const owner = String(olds.owner);
+  const request = { ...def.request(inputs), owner, type: def.type, want: kept };
+  const lease = await pool.find(request.pool, { owner });
+  if (lease && lease.state !== "offered") await pool.offer(request);
+  def.refuse?.({ ...inputs, ...def.values(inputs, kept) }, await pool.pools("network/"));
 }
 
 /** What it holds already, if that is still what it asks for. */

@@ -1,10 +1,21 @@
-import { isOverlayError } from "../errors";
-import type { Connection } from "../host/types";
+import { randomUUID } from "node:crypto";
+import { isOverlayError, OverlayError } from "../errors";
+import { machineOf } from "../host/types";
 import type { Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, withdraw } from "./apply";
 import { type Caller, type Checked, check, refuseLost } from "./check";
-import { changedPaths, equal, isWithin, type Path, unknownPaths, type Values, valueAt, without } from "./values";
+import {
+  changedPaths,
+  equal,
+  isWithin,
+  type Path,
+  UNKNOWN,
+  unknownPaths,
+  type Values,
+  valueAt,
+  without,
+} from "./values";
 import type { World } from "./world";
 
 /**
@@ -53,6 +64,7 @@ export class Lifecycle {
       (path) =>
         isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
     );
+    replaces.push(...this.#lostReferences(news, unknown));
     const lost = await this.#leaseLost(olds);
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
     return {
@@ -65,9 +77,11 @@ export class Lifecycle {
 
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
     const pool = await this.world.pool();
-    const lease = await pool.claim({ ...this.#request(inputs), want: this.def.held(inputs) });
+    const run = randomUUID();
+    const lease = await pool.claim({ ...this.#request(inputs, run), want: this.def.held(inputs) });
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid };
-    return { id: this.def.id(inputs), props: await this.#complete(pool, props, lease) };
+    const held = { ...lease, run, store: await storeOf(pool) };
+    return { id: this.def.id(inputs), props: await this.#complete(pool, props, held) };
   }
 
   /** Pool and machines as they are, and no change; what differs stands in `drift`. */
@@ -75,49 +89,85 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const lease = await this.#lease(pool, props);
     if (!lease) await refuseLost(this.def, pool, props);
-    const notes = lease ? [] : [`lease ${props.leaseId}: not in the pool any more`];
-    const found = [...notes, ...(await drift(this.def, this.world, props, heldBy(props)))];
-    if (lease && !found.some((text) => text.startsWith("not read"))) await pool.touch(lease.pool, lease.leaseId);
-    return { id, props: { ...props, drift: found }, inputs: this.#inputsOf(props) };
+    const { found, complete } = await drift(this.def, this.world, props, await this.#heldBy(pool, props));
+    if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
+    const notes = [
+      ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
+      ...(Object.keys(this.def.outputs.shape).some((key) => props[key] === undefined) ? ["not finished yet"] : []),
+    ];
+    return { id, props: { ...props, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
-    const lease = await this.#amend(pool, olds, news);
+    const held = await this.#renew(pool, String(olds.leaseId), news);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
-    const props = { ...outputs, ...news, leaseId: lease.leaseId, uid: lease.uid };
+    const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
     if (this.#isQuiet(olds, news)) return { ...props, drift: [] };
-    const done = await this.#complete(pool, props, lease, id);
-    await this.#leaveFormerHosts(olds, news, lease);
-    return done;
+    const leaving = this.#leaving(olds, news);
+    const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id);
+    await this.#leave(pool, olds, held, leaving);
+    return { ...done, leaving: [] };
   }
 
   async delete(props: Values): Promise<void> {
     const pool = await this.world.pool();
-    const { pool: name } = this.def.request(this.#inputsOf(props));
-    const parts = this.def.hosts(props);
-    const held = { ...heldBy(props), pool: name };
     const lease = await this.#lease(pool, props);
-    if (!lease) {
-      await refuseLost(this.def, pool, props);
-      if (await pool.find(name, { owner: held.owner })) return;
-      return withdraw(this.def, this.world, props, held, parts, async () => {});
-    }
-    await pool.close(name, lease.leaseId);
-    try {
-      await withdraw(this.def, this.world, props, lease, parts, () => fence(pool, lease));
-    } catch (error) {
-      if (this.world.unreachableOnDelete !== "forget" || !isOverlayError(error, "SSH_UNREACHABLE")) throw error;
-      this.world.warn(`${error.message} Its values stay withheld, since the machine may come back with them.`);
-      await pool.amend(name, lease.leaseId, { owner: `forgotten/${lease.owner}` });
-      return;
-    }
-    await pool.release(name, lease.leaseId);
+    if (!lease) return this.#deleteWithoutLease(pool, props);
+    const { opens } = this.#request(this.#inputsOf(props));
+    const held = await this.#renew(pool, lease.leaseId, this.#inputsOf(props));
+    const withheld = await this.#close(pool, lease);
+    const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
+      if (opens) await pool.amend(lease.pool, lease.leaseId, { opens }); // it stays, so it must be usable
+      throw error;
+    });
+    if (unreachable)
+      this.world.warn(`${unreachable.message} Its values stay withheld: the machine may come back with them.`);
+    if (unreachable || withheld)
+      await pool.amend(lease.pool, lease.leaseId, { owner: FORGOTTEN + lease.owner, names: [] });
+    else await pool.release(lease.pool, lease.leaseId);
   }
 
-  async #complete(pool: Pool, props: Values, lease: Lease, id = this.def.id(props)): Promise<Values> {
+  /** A later life has the lease: done. Nobody has it: what our record lists on the machines is still ours to remove. */
+  async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
+    await refuseLost(this.def, pool, props);
+    const held = await this.#heldBy(pool, props);
+    const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { owner: held.owner })) !== undefined;
+    if (await overtaken()) return;
+    await withdraw(this.def, this.world, pool, props, held, this.def.hosts(props), async () => {
+      if (await overtaken())
+        throw new OverlayError("LEASE_FENCED", `${held.owner} was made again meanwhile.`, "Nothing was changed.");
+    });
+  }
+
+  /** Everything of ours off the machines. Returns the error when a dead machine is to be forgotten. */
+  async #withdrawAll(pool: Pool, props: Values, held: Held): Promise<OverlayError | undefined> {
     try {
-      const told = await apply(this.def, this.world, pool, props, lease);
+      await withdraw(this.def, this.world, pool, props, held, this.def.hosts(props), () => fence(pool, held));
+      await this.#leave(pool, props, held, this.#leaving(props, props));
+      return undefined;
+    } catch (error) {
+      if (this.world.unreachableOnDelete === "forget" && isOverlayError(error, "SSH_UNREACHABLE")) return error;
+      throw error;
+    }
+  }
+
+  /** true: only forgotten machines still have values of the pool that it opened, so that it must stay withheld, too. */
+  async #close(pool: Pool, { pool: name, leaseId, opens }: Lease): Promise<boolean> {
+    try {
+      await pool.close(name, leaseId);
+      return false;
+    } catch (error) {
+      if (!isOverlayError(error, "POOL_IN_USE") || this.world.unreachableOnDelete !== "forget") throw error;
+      const held = (await pool.leases(opens!)).filter(({ state }) => state === "reserved" || state === "used");
+      if (!held.every(({ owner }) => owner.startsWith(FORGOTTEN))) throw error;
+      return true;
+    }
+  }
+
+  async #complete(pool: Pool, props: Values, held: Held, id = this.def.id(props)): Promise<Values> {
+    try {
+      const told = await apply(this.def, this.world, pool, props, held);
       const seen = "lastSeen" in this.def.outputs.shape ? { lastSeen: new Date().toISOString() } : {};
       return { ...props, ...told, ...seen };
     } catch (error) {
@@ -126,33 +176,31 @@ export class Lifecycle {
     }
   }
 
-  /** Renames and changed details reach the lease, and only when there are some. */
-  async #amend(pool: Pool, olds: Values, news: Values): Promise<Lease> {
-    const [before, after] = [this.#request(this.#inputsOf(olds)), this.#request(news)];
-    const { names, opens, labels, owner } = after;
-    const same = (key: keyof Request): boolean => jsonText(before[key]) === jsonText(after[key]);
-    if ((["names", "opens", "labels", "owner"] as const).every(same)) {
-      const lease = await this.#lease(pool, olds);
-      if (lease) return lease;
-    }
-    return pool.amend(after.pool, String(olds.leaseId), {
-      owner,
-      ...(names && { names }),
-      ...(opens && { opens }),
-      ...(labels && { labels }),
-    });
+  /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
+  async #renew(pool: Pool, leaseId: string, inputs: Values): Promise<Held> {
+    const run = randomUUID();
+    const { pool: name, names = [], opens, labels = {}, owner, data } = this.#request(inputs, run);
+    const lease = await pool.amend(name, leaseId, { owner, names, labels, data: data!, ...(opens && { opens }) });
+    return { ...lease, run, store: await storeOf(pool) };
   }
 
-  /** A machine that is no longer part of it is cleaned, if it can be reached. */
-  async #leaveFormerHosts(olds: Values, news: Values, lease: Held): Promise<void> {
-    const now = new Set(this.def.hosts(news).map(addressOf));
-    const former = this.def.hosts(olds).filter((part) => !now.has(addressOf(part)));
-    for (const part of former) {
+  /** Machines that are no longer part of it: from this change, or from an earlier one that did not come to its end. */
+  #leaving(olds: Values, news: Values): Part[] {
+    const parts = this.def.hosts(news);
+    const now = new Set(parts.map(({ connection }) => machineOf(connection)));
+    const earlier = ((olds.leaving ?? []) as string[]).map((text) => partAt(text, parts));
+    return [...this.def.hosts(olds), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
+  }
+
+  /** They are cleaned, if they can be reached. */
+  async #leave(pool: Pool, props: Values, held: Held, parts: Part[]): Promise<void> {
+    for (const part of parts) {
       try {
-        await withdraw(this.def, this.world, olds, lease, [part], async () => {});
+        await withdraw(this.def, this.world, pool, props, held, [part], () => fence(pool, held));
       } catch (error) {
         if (!isOverlayError(error)) throw error;
-        this.world.warn(`${part.connection.host} is no longer part of it, but could not be cleaned: ${error.message}`);
+        const machine = machineOf(part.connection);
+        this.world.warn(`${machine} is no longer part of it, but could not be cleaned: ${error.message}`);
       }
     }
   }
@@ -161,17 +209,27 @@ export class Lifecycle {
   #isQuiet(olds: Values, news: Values): boolean {
     const changed = this.#changed(olds, news);
     const unfinished = !Array.isArray(olds.drift) || olds.drift.length > 0;
-    const moved = !equal(this.def.hosts(olds).map(addressOf), this.def.hosts(news).map(addressOf));
+    const machines = (props: Values): string[] => this.def.hosts(props).map(({ connection }) => machineOf(connection));
+    const quiet = [...this.def.quiet, "owner"];
     return (
       changed.length > 0 &&
       !unfinished &&
-      !moved &&
-      changed.every((path) => isWithin(path, [...this.def.quiet, "owner"]))
+      equal(machines(olds), machines(news)) &&
+      changed.every((path) => isWithin(path, quiet))
     );
   }
 
   #changed(olds: Values, news: Values): Path[] {
     return changedPaths(this.#inputsOf(olds), this.#inputsOf(news));
+  }
+
+  /**
+   * Before it replaces a resource by deleting it first, Pulumi asks its dependents with the whole reference unknown. In a
+   * preview that really does not know it, check has made our own values unknown, too.
+   */
+  #lostReferences(news: Values, unknown: Path[]): string[] {
+    if (unknown.some(([key]) => key! in this.def.computed.shape)) return [];
+    return Object.keys(this.def.references ?? {}).filter((key) => news[key] === UNKNOWN);
   }
 
   /** Another life of the resource may have renewed the lease; then it is not ours any more. */
@@ -188,15 +246,19 @@ export class Lifecycle {
   }
 
   #lease(pool: Pool, props: Values): Promise<Lease | undefined> {
-    return pool.find(this.def.request(this.#inputsOf(props)).pool, { leaseId: String(props.leaseId) });
+    return pool.find(this.#request(this.#inputsOf(props)).pool, { leaseId: String(props.leaseId) });
   }
 
-  #request(inputs: Values): Request {
-    return {
-      ...this.def.request(without(inputs, unknownPaths(inputs))),
-      owner: String(inputs.owner),
-      type: this.def.type,
-    };
+  #request(inputs: Values, run?: string): Request {
+    const request = this.def.request(without(inputs, unknownPaths(inputs)));
+    const data = run ? { data: { run, name: String(inputs[this.def.nameInput]) } } : {};
+    return { ...request, ...data, owner: String(inputs.owner), type: this.def.type };
+  }
+
+  /** What the state says of the lease, whether or not the pool still has it. */
+  async #heldBy(pool: Pool, props: Values): Promise<Omit<Held, "run">> {
+    const { pool: name, owner } = this.#request(this.#inputsOf(props));
+    return { pool: name, leaseId: String(props.leaseId), uid: String(props.uid), owner, store: await storeOf(pool) };
   }
 
   #inputsOf(props: Values): Values {
@@ -205,17 +267,24 @@ export class Lifecycle {
   }
 }
 
-const heldBy = (props: Values): Omit<Held, "pool"> => ({
-  leaseId: String(props.leaseId),
-  uid: String(props.uid),
-  owner: String(props.owner),
-});
+/** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
+const FORGOTTEN = "forgotten/";
 
-const addressOf = ({ connection: { host, port } }: { connection: Connection } | Part): string =>
-  `${host}:${port ?? 22}`;
+/** Tells stores apart: a record on a machine that comes from another store is none of our business. */
+const storeOf = (pool: Pool): Promise<string> => pool.secret("identity", randomUUID());
+
+const unlessReadOnly = (error: unknown): void => {
+  if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
+};
+
+/** A machine to come back to, without credentials: those of the machine that now has its role will do. */
+const placeText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;
+
+function partAt(text: string, parts: Part[]): Part {
+  const [role, host, port] = text.split(" ") as [string, string, string];
+  const { connection } = parts.find((part) => part.role === role)!;
+  return { role, connection: { ...connection, host, port: Number(port) } };
+}
 
 const isTouched = (paths: Path[], path: string): boolean =>
   paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));
-
-const jsonText = (value: unknown): string =>
-  JSON.stringify(value, (_, v) => (typeof v === "bigint" ? String(v) : v)) ?? "";

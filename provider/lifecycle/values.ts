@@ -62,3 +62,7 @@ export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
     changedPaths(a[key], b[key], [...at, key]),
   );
 }
+
+/** For comparing: the same text for the same values. */
+export const jsonText = (value: unknown): string =>
+  JSON.stringify(value, (_, v) => (typeof v === "bigint" ? String(v) : v)) ?? "";

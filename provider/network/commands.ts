@@ -14,21 +14,26 @@ interface Lines {
 export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
-export function renderScript(steps: Step[], before: HostRecord[], after: HostRecord[], gone: HostRecord[]): string {
+export function renderChange(steps: Step[], records: HostRecord[]): string {
   const lines: Lines = { shell: [], ip: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return [
     "rc=0",
-    ...before.map(writeRecord),
+    ...records.map(writeRecord),
     ...lines.shell.map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
-    "[ $rc = 0 ] || exit $rc",
-    ...after.map(writeRecord),
-    ...gone.map(({ network, uid }) => `rm -f ${recordPath(network, uid)}`),
-    ...(gone.length > 0
-      ? [`rmdir ${RECORDS}/former ${gone.map((r) => `${RECORDS}/${r.network}`).join(" ")} ${RECORDS} 2>/dev/null; :`]
-      : []),
+    "exit $rc",
+  ].join("\n");
+}
+
+/** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
+export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
+  const folders = [...new Set(gone.map(({ network }) => quote(`${RECORDS}/${network}`)))].join(" ");
+  return [
+    ...final.map(writeRecord),
+    ...gone.map(({ network, uid }) => `rm -f ${recordPath(network, uid)} || exit 1`),
+    ...(gone.length > 0 ? [`rmdir ${RECORDS}/former ${folders} ${RECORDS} 2>/dev/null; :`] : []),
   ].join("\n");
 }
 
@@ -50,7 +55,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
@@ -65,7 +70,7 @@ function render({ verb, item }: Step, lines: Lines): void {
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
       break;
     default:
-      firewallLines(item, lines.firewall).push(...renderFirewall(verb, item));
+      firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }
 }
 
@@ -80,12 +85,15 @@ const restoreSysctl = (key: string): string =>
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;
-  const early = item.type === "anchor" ? lines.shell : lines.ip; // only a shell can try dummy, then bridge
-  const remove = item.type === "anchor" ? `ip link del dev ${name}` : `link del dev ${name}`;
-  if (verb === "remove" || verb === "recreate") early.push(remove);
-  if (verb === "remove") return;
-  const create = verb !== "change";
-  if (create && item.type === "anchor") {
+  const anchor = item.type === "anchor";
+  if (verb === "remove") {
+    // Only a shell can try dummy, then bridge; so an anchor that is made anew is removed there, too.
+    if (anchor) lines.shell.push(`ip link del dev ${name}`);
+    else lines.ip.push(`link del dev ${name}`);
+    return;
+  }
+  const create = verb === "add";
+  if (create && anchor) {
     lines.shell.push(`{ ip link add ${name} type dummy 2>/dev/null || ip link add ${name} type bridge; }`);
   }
   if (create && item.type === "bridge") lines.ip.push(`link add ${name} type bridge`);
@@ -126,12 +134,12 @@ function firewallLines({ family, table }: FirewallItem, firewall: Lines["firewal
   return firewall.get(key)!;
 }
 
-function renderFirewall(verb: Step["verb"], item: FirewallItem): string[] {
+function renderFirewall(verb: Step["verb"], item: FirewallItem, copies: number): string[] {
   if (item.kind === "chain") {
     return verb === "remove" ? [`-F ${item.chain}`, `-X ${item.chain}`] : [`:${item.chain} - [0:0]`];
   }
-  if (item.kind === "rule") return [`${verb === "remove" ? "-D" : "-A"} ${item.chain} ${item.rule}`];
-  const jump = `${item.from} -j ${item.chain}`;
-  const remove = verb === "add" ? [] : [`-D ${jump}`];
-  return verb === "remove" ? remove : [...remove, `-I ${item.from} 1 -j ${item.chain}`];
+  const [chain, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
+  const remove = verb === "add" ? [] : Array<string>(copies).fill(`-D ${chain} ${rule}`);
+  if (verb === "remove") return remove;
+  return [...remove, item.kind === "rule" ? `-A ${chain} ${rule}` : `-I ${chain} 1 ${rule}`];
 }

@@ -1,5 +1,5 @@
 import type { Facts } from "./facts";
-import { type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import { type Item, type Jump, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Rule } from "./items";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -36,12 +36,23 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "chain":
       return facts.chains.has(`${item.family} ${item.table} ${item.chain}`) ? [] : undefined;
     case "jump": {
-      const at = facts.chains.get(`${item.family} ${item.table} ${item.from}`)?.indexOf(`-j ${item.chain}`) ?? -1;
-      return at < 0 ? undefined : mismatch("place", at + 1, 1);
+      const at = rulesOf(facts, item, item.from).indexOf(`-j ${item.chain}`);
+      if (at < 0) return undefined;
+      return [...mismatch("place", at + 1, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
     case "rule":
-      return facts.chains.get(`${item.family} ${item.table} ${item.chain}`)?.includes(item.rule) ? [] : undefined;
+      return copiesOf(item, facts) > 0 ? [] : undefined;
   }
+}
+
+const rulesOf = (facts: Facts, { family, table }: Rule | Jump, chain: string): string[] =>
+  facts.chains.get(`${family} ${table} ${chain}`) ?? [];
+
+/** A rule or jump can stand several times, and is removed as often. */
+export function copiesOf(item: Item, facts: Facts): number {
+  if (item.kind === "rule") return rulesOf(facts, item, item.chain).filter((rule) => rule === item.rule).length;
+  if (item.kind !== "jump") return 1;
+  return rulesOf(facts, item, item.from).filter((rule) => rule === `-j ${item.chain}`).length;
 }
 
 function mismatch(what: string, have: unknown, want: unknown): string[] {
@@ -51,6 +62,18 @@ function mismatch(what: string, have: unknown, want: unknown): string[] {
 /** An anchor is a dummy, or a bridge where the kernel has no dummy. */
 export const isOfType = (type: Link["type"], have: string): boolean =>
   type === "anchor" ? have === "dummy" || have === "bridge" : have === type;
+
+/**
+ * Whether the device of this name is the one that we made: a name alone is not enough, since records outlive a reboot and
+ * devices do not. Its MAC is ours, or it is the very tunnel.
+ */
+export function isOurLink(item: Link, facts: Facts): boolean {
+  const have = facts.links.get(item.name);
+  if (!have || !isOfType(item.type, have.type)) return false;
+  const sameTunnel =
+    item.vxlan !== undefined && have.vxlan?.vni === item.vxlan.vni && have.vxlan.port === item.vxlan.port;
+  return have.mac === item.mac || sameTunnel;
+}
 
 function wrongLink(item: Link, facts: Facts): string[] | undefined {
   const have = facts.links.get(item.name);

@@ -37,17 +37,20 @@ export const RECORDS = "/var/lib/overlay";
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
 
-/** Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. */
+/**
+ * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
+ * it: what is not seen would be taken for missing, and what is missing is made anew.
+ */
 export const FACTS_SCRIPT = [
   "for tool in ip iptables-save iptables-restore; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
-  "echo '@@ link'; ip -j -d link show",
-  "echo; echo '@@ addr'; ip -j addr show",
-  "echo; echo '@@ route4'; ip -j -4 route show",
-  "echo; echo '@@ route6'; ip -j -6 route show 2>/dev/null",
-  "echo; echo '@@ rules4'; iptables-save",
-  "echo '@@ rules6'; ip6tables-save 2>/dev/null",
+  "echo '@@ link'; ip -j -d link show || exit 1",
+  "echo; echo '@@ addr'; ip -j addr show || exit 1",
+  "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
+  "echo; echo '@@ route6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show || exit 1",
+  "echo; echo '@@ rules4'; iptables-save || exit 1",
+  "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
-  `for f in ${RECORDS}/*/*.json; do [ -f "$f" ] && { echo '@@ record'; cat "$f"; echo; }; done; :`,
+  `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
 export function parseFacts(text: string): Facts {
@@ -74,17 +77,17 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
-  else if (name === "record") facts.records.push(parseRecord(body));
+  else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 
 /** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
-function parseRecord(body: string): HostRecord {
+function parseRecord(file: string, body: string): HostRecord {
   try {
     return JSON.parse(body) as HostRecord;
   } catch (error) {
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
-      `A record in ${RECORDS} is not JSON: ${body.slice(0, 40)}…`,
+      `Our record ${file} is not JSON: ${body.slice(0, 40)}…`,
       "Restore it from a backup, or remove the file: its items are then nobody's, and are left alone.",
       error,
     );

@@ -72,6 +72,8 @@ export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
+  /** Which store the lease behind it is in. */
+  store: string;
   items: Item[];
 }
 

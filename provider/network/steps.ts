@@ -1,12 +1,15 @@
+import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
-import { differences, isOfType, isOurs, isPresent } from "./compare";
+import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
 
-/** One change of a host. `recreate` is for what the kernel cannot change in place. */
+/** One change of a host. */
 export interface Step {
-  verb: "add" | "change" | "recreate" | "remove";
+  verb: "add" | "change" | "remove";
   item: Item;
+  /** How many of it stand now, where that can be more than one. */
+  copies?: number;
 }
 
 /** What one owner wants of a host. */
@@ -16,15 +19,16 @@ export interface Want {
   items: Item[];
   /** Take over devices that stand as wanted but are in nobody's record. */
   adopt?: boolean;
+  /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
+  earlier?: string[];
 }
 
 /** The order in which things are made; they are removed the other way round. */
 const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "chain", "rule", "jump"];
 const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
-/** A record of an earlier life of the same resource (its lease was lost) is ours too: we take over what it lists. */
-export const isMine = (record: HostRecord, { record: me }: Want): boolean =>
-  record.uid === me.uid || (record.owner === me.owner && record.network === me.network);
+export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
+  record.uid === me.uid || earlier.includes(record.uid);
 
 /**
  * want − have, for all the owners that have work on this host at once. Removes only what an owner's own record lists,
@@ -33,33 +37,67 @@ export const isMine = (record: HostRecord, { record: me }: Want): boolean =>
  */
 export function planSteps(wants: Want[], facts: Facts): Step[] {
   const untouched = facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
-  const keep = new Set([...untouched, ...wants].flatMap(({ items }) => items.map(keyOf)));
+  const keep = keptKeys(wants, facts);
   const mine = facts.records.filter((record) => !untouched.includes(record)).flatMap(({ items }) => items);
-  const wanted = new Map(wants.flatMap(({ items }) => items.map((item) => [keyOf(item), item])));
-  return [...removeSteps(mine, keep, facts), ...putSteps([...wanted.values()], facts)];
+  const wanted = [...new Map(wants.flatMap(({ items }) => items.map((item) => [keyOf(item), item]))).values()];
+  const fellows = untouched.filter(({ network }) => wants.some(({ record }) => record.network === network));
+  const outdated = outdatedLinks(wanted, fellows, facts);
+  const lost = new Set(outdated.map(({ name }) => name));
+  return [
+    ...goneItems(mine, keep, facts).map((item): Step => ({ verb: "remove", item, copies: copiesOf(item, facts) })),
+    ...outdated.map((item): Step => ({ verb: "remove", item })),
+    ...putSteps(wanted, lost, facts),
+  ];
 }
 
-function putSteps(want: Item[], facts: Facts): Step[] {
-  const recreated = new Set<string>();
-  const steps = differences(want, facts).map(({ item, missing }): Step => {
-    if (missing) return { verb: "add", item };
-    if (item.kind !== "link" || canChange(item, facts)) return { verb: "change", item };
-    recreated.add(item.name);
-    return { verb: "recreate", item };
+/** What some owner has on this host, now or after this work. */
+export function keptKeys(wants: Want[], facts: Facts): Set<string> {
+  const untouched = facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
+  return new Set([...untouched, ...wants].flatMap(({ items }) => items.map(keyOf)));
+}
+
+/**
+ * Links that must go before others can come: those that cannot be changed in place, and tunnels of our own network that
+ * still have a VNI which by the network's present numbering is another runner's. Their owners' turn comes in the same up.
+ */
+function outdatedLinks(wanted: Item[], fellows: HostRecord[], facts: Facts): Link[] {
+  const links = wanted.filter((item) => item.kind === "link");
+  const recreated = links.filter((link) => facts.links.has(link.name) && !canChange(link, facts));
+  const missing = links.filter((link) => link.vxlan && (!facts.links.has(link.name) || recreated.includes(link)));
+  const inTheWay = fellows.flatMap(({ items }) =>
+    items
+      .filter((item) => item.kind === "link")
+      .filter((item) => missing.some((link) => sameTunnel(link, item, facts))),
+  );
+  return [...recreated, ...inTheWay];
+}
+
+const sameTunnel = (link: Link, other: Link, facts: Facts): boolean => {
+  const have = facts.links.get(other.name)?.vxlan;
+  return link.name !== other.name && have?.vni === link.vxlan?.vni && have?.port === link.vxlan?.port;
+};
+
+function putSteps(wanted: Item[], lost: Set<string>, facts: Facts): Step[] {
+  const steps = differences(wanted, facts).map(({ item, missing }): Step => {
+    const gone = missing || (item.kind === "link" && lost.has(item.name));
+    return { verb: gone ? "add" : "change", item, copies: copiesOf(item, facts) };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
-  const lost = want.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, recreated));
-  const all: Step[] = [
-    ...steps,
-    ...lost.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item })),
-  ];
+  const again = wanted.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, lost));
+  const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => rank(a.item) - rank(b.item));
 }
 
-/** remote, local, MTU, MAC and master change in place: ifindex, addresses and routes stay. VNI and port do not. */
+/** Ends, MTU, MAC and master change in place: ifindex, addresses and routes stay. VNI, port and family do not. */
 function canChange(item: Link, facts: Facts): boolean {
   const have = facts.links.get(item.name)!;
-  return isOfType(item.type, have.type) && have.vxlan?.vni === item.vxlan?.vni && have.vxlan?.port === item.vxlan?.port;
+  const isV6 = (address: string | undefined): boolean => address?.includes(":") ?? false;
+  return (
+    isOfType(item.type, have.type) &&
+    have.vxlan?.vni === item.vxlan?.vni &&
+    have.vxlan?.port === item.vxlan?.port &&
+    isV6(have.vxlan?.remote) === isV6(item.vxlan?.remote)
+  );
 }
 
 /** What goes away with a device: its addresses, the routes over it, and its ports' membership. */
@@ -67,22 +105,23 @@ const hangsOn = (item: Item, links: Set<string>): boolean =>
   ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
   (item.kind === "link" && item.master !== undefined && links.has(item.master));
 
-function removeSteps(mine: Item[], keep: Set<string>, facts: Facts): Step[] {
+/** What of these items stands and is kept by nobody, in the order in which it is removed. */
+export function goneItems(mine: Item[], keep: Set<string>, facts: Facts): Item[] {
   const gone = new Map(mine.filter((item) => !keep.has(keyOf(item))).map((item) => [keyOf(item), item]));
-  const present = [...gone.values()].filter((item) => isPresent(item, facts));
-  const links = new Set(present.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
-  return present
-    .filter((item) => item.kind === "link" || !hangsOn(item, links))
-    .sort((a, b) => rank(b) - rank(a))
-    .map((item) => ({ verb: "remove", item }));
+  const standing = [...gone.values()].filter((item) =>
+    item.kind === "link" ? isOurLink(item, facts) : isPresent(item, facts),
+  );
+  const links = new Set(standing.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
+  return standing.filter((item) => item.kind === "link" || !hangsOn(item, links)).sort((a, b) => rank(b) - rank(a));
 }
 
 /** Throws when a device or route that we would need is somebody else's. */
 export function refuseForeign(want: Want, facts: Facts): void {
   const others = facts.records.filter((record) => !isMine(record, want));
-  const known = new Set(facts.records.filter((record) => isMine(record, want)).flatMap((r) => r.items.map(keyOf)));
+  const mine = facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items);
+  const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(keyOf));
   for (const item of want.items) {
-    if (known.has(keyOf(item))) continue;
+    if (ours.has(keyOf(item))) continue;
     if (item.kind === "link") refuseForeignLink(item, want, others, facts);
     if (item.kind === "route") refuseForeignRoute(item, facts);
   }
@@ -102,9 +141,13 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   );
 }
 
+/** The kernel gives IPv6 routes without a metric this one. */
+const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
+  metric ?? (family === 6 ? 1024 : 0);
+
 function refuseForeignRoute(item: Route, facts: Facts): void {
   const foreign = facts.routes.find(
-    (r) => !isOurs(r) && r.family === item.family && r.dst === item.dst && r.metric === item.metric,
+    (r) => !isOurs(r) && r.family === item.family && r.dst === item.dst && metricOf(r) === metricOf(item),
   );
   if (!foreign) return;
   throw new OverlayError(

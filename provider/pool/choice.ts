@@ -167,7 +167,8 @@ const CANDIDATES = 1000;
 
 /** Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way. */
 export function* mustKeepQuota(tx: Draft, spec: PoolSpec): Rule<void> {
-  const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+  if (!spec.quota) return;
+  const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   for (;;) {
     const { offered, reserved, used, held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
     const leases = offered + reserved + used;

@@ -13,7 +13,7 @@ import { isFirm } from "./rows";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Store } from "./store";
-import type { By, Changes, Enrolment, Extent, Fact, Lease, Pool, Request } from "./types";
+import type { By, Changes, Extent, Fact, Lease, Opening, Pool, Request } from "./types";
 import * as views from "./views";
 
 export interface Settings extends Terms {
@@ -124,8 +124,9 @@ export class LivePool implements Pool {
     return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId, ttl));
   }
 
-  enrol(facts: Fact[], { dryRun = false }: { dryRun?: boolean } = {}): Promise<Enrolment> {
-    return dryRun ? this.#read((tx) => enrol(tx, facts)) : this.#queue.add("", (tx) => enrol(tx, facts));
+  enrol(facts: Fact[], { opening = [], dryRun = false }: { opening?: Opening[]; dryRun?: boolean } = {}) {
+    const work = (tx: Draft) => enrol(tx, facts, opening);
+    return dryRun ? this.#read(work) : this.#queue.add("", work);
   }
 
   async secret(name: string, initial: string): Promise<string> {

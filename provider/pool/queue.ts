@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { Draft, type Terms } from "./draft";
 import type { Rule } from "./rule";
 import { EngineFault, type Store, type Tx } from "./store";
@@ -49,9 +50,11 @@ export class Queue {
   }
 
   async #run(pool: string): Promise<void> {
-    // Whoever calls in this same turn of the event loop comes along.
-    await Promise.resolve();
-    for (let group = this.#next(pool); group.length > 0; group = this.#next(pool)) {
+    for (;;) {
+      // Whoever calls in this same turn of the event loop comes along; and whatever else waits in it gets its turn.
+      await nextTurn();
+      const group = this.#waiting.get(pool)!.splice(0, GROUP);
+      if (group.length === 0) break;
       const outcomes = await this.#commit(pool, group).catch((error: unknown): Outcome[] =>
         group.map(() => ({ error })),
       );
@@ -62,10 +65,6 @@ export class Queue {
       }
     }
     this.#waiting.delete(pool);
-  }
-
-  #next(pool: string): Member[] {
-    return this.#waiting.get(pool)!.splice(0, GROUP);
   }
 
   #commit(pool: string, group: Member[]): Promise<Outcome[]> {

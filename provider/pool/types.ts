@@ -117,13 +117,18 @@ export interface Changes extends Omit<Details, "ttl"> {
 }
 
 /** What is known of a lease that is looked for; `name` is one of its names. */
-export type By = { leaseId: string } | { owner: string } | { value: bigint } | { name: string };
+export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** A lease that stands outside the store, and must be in it. */
 export interface Fact extends Omit<Request, "size" | "within" | "also" | "ttl" | "sharingKey" | "ports"> {
   want: Extent[];
   /** Where it had a place in a store before; else it gets a new one. */
   identity?: Pick<Lease, "uid" | "leaseId">;
+}
+
+/** A pool that must be open before facts can be entered in it, and the lease that opens it. */
+export interface Opening extends Pick<Lease, "pool" | "leaseId"> {
+  opens: PoolSpec;
 }
 
 export interface Enrolment {
@@ -187,7 +192,7 @@ export interface Pool {
   /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
   /** Enters what stands already, in Pulumi's state or on machines: all of it, or with a conflict nothing. */
-  enrol(facts: Fact[], options?: { dryRun?: boolean }): Promise<Enrolment>;
+  enrol(facts: Fact[], options?: { opening?: Opening[]; dryRun?: boolean }): Promise<Enrolment>;
   /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
   secret(name: string, initial: string): Promise<string>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;

@@ -14,6 +14,10 @@ import type { By, Event, Extent, Lease, PoolSpec, Usage } from "./types";
 export function* find(tx: Draft, pool: string, by: By): Rule<Lease | undefined> {
   if (!(yield* poolOf(tx, pool))) return undefined;
   if ("leaseId" in by) return yield* current(tx, pool, by.leaseId);
+  if ("uid" in by) {
+    const lease = yield* tx.get(leaseKey(pool, by.uid));
+    return lease && isLive(lease, tx.now) ? lease : undefined;
+  }
   const leases =
     "owner" in by
       ? yield* leasesOfOwner(tx, pool, by.owner)

@@ -1,24 +1,33 @@
 import { z } from "zod";
 import { layoutOf } from "../addressing/layout";
-import { pointOf } from "../addressing/line";
+import { fromLine, pointOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 
 /** Inputs that several resources share. Everything that can reach a shell is confined by its type here. */
 
-/** Turns the errors of pure code into zod's, so that check reports all failures at once, each with its property. */
-export const checked = (check: (value: string) => unknown) =>
-  z.string().superRefine((value, context) => {
-    try {
-      check(value);
-    } catch (error) {
-      if (!(error instanceof OverlayError)) throw error;
-      context.addIssue({ code: "custom", message: error.message });
+const layoutText = z.string();
+
+/** In one form, so that another way to write the same is no change; its errors are those of the pure code. */
+export const layouts = z
+  .union([layoutText, z.tuple([layoutText, layoutText])])
+  .superRefine((given, context) => {
+    for (const text of [given].flat()) {
+      try {
+        layoutOf(text);
+      } catch (error) {
+        if (!(error instanceof OverlayError)) throw error;
+        context.addIssue({ code: "custom", message: error.message });
+      }
     }
-  });
+  })
+  .transform((given): string | [string, string] =>
+    typeof given === "string" ? layoutOf(given).text : [layoutOf(given[0]).text, layoutOf(given[1]).text],
+  );
 
-export const layout = checked(layoutOf);
-
-export const address = z.string().refine((text) => pointOf(text) !== undefined, "must be an IP address");
+export const address = z
+  .string()
+  .refine((text) => pointOf(text) !== undefined, { message: "must be an IP address", abort: true })
+  .transform((text) => fromLine(pointOf(text)!));
 
 export const resourceName = z
   .string()

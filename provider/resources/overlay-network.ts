@@ -2,17 +2,17 @@ import { z } from "zod";
 import { type Layout, layoutOf } from "../addressing/layout";
 import { exactNumber } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
-import { address, connection, deviceName, labels, layout, resourceName } from "./inputs";
+import { address, connection, deviceName, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
 export const networkSettings = z
   .strictObject({
     networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
-    subnets: z
-      .union([layout, z.tuple([layout, layout])])
+    subnets: layouts
       .default("10.128.0.0/12/6/14")
       .describe(
         "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
@@ -111,7 +111,7 @@ export const overlayNetwork = defineResource({
   request: (inputs) => {
     const { networkName, hubConnection, labels } = inputs;
     const layouts = layoutsOf(inputs.subnets);
-    const host = hubConnection && `host/${hubConnection.host}`;
+    const host = hubConnection && `host/${machineOf(hubConnection)}`;
     return {
       pool: "space/default",
       want: layouts.map(({ block }) => block),
@@ -126,7 +126,7 @@ export const overlayNetwork = defineResource({
         extents: [{ first: 1n, last: BigInt(maxRunnersOf(layouts)) }],
         allocation: "lowest",
         ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
-        data: { settings: settingsOf(inputs) as unknown as Json, hub: hubConnection?.host ?? null },
+        data: { settings: settingsOf(inputs) as unknown as Json, hub: hubConnection ? machineOf(hubConnection) : null },
       },
     };
   },
@@ -148,7 +148,13 @@ export const overlayNetwork = defineResource({
     for (const other of others) {
       const { hub, settings } = other.data as unknown as { hub: string | null; settings: NetworkSettings };
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
-      if (settings.networkName === props.networkName || !hub || hub !== props.hubConnection?.host) continue;
+      if (
+        settings.networkName === props.networkName ||
+        !hub ||
+        !props.hubConnection ||
+        hub !== machineOf(props.hubConnection)
+      )
+        continue;
       if (settings.vxlanPort !== props.vxlanPort || mine.first > theirs || settings.vniBase + 1 > mine.last) continue;
       throw new OverlayError(
         "NETWORK_EXISTS",
@@ -169,6 +175,11 @@ function settingsOf(inputs: NetworkSettings): NetworkSettings {
   return Object.fromEntries(entries.filter(([, value]) => value !== undefined)) as NetworkSettings;
 }
 
+export function* tooSmall(mtu: number | "auto" | undefined, layouts: Layout[]): Generator<Impossible> {
+  if (typeof mtu !== "number" || mtu >= 1280 || layouts.every(({ family }) => family === 4)) return;
+  yield { property: "mtu", reason: `MTU_TOO_SMALL: IPv6 needs at least 1280, not ${mtu}.` };
+}
+
 function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
   const layouts = layoutsOf(value.subnets);
   if (layouts.length === 2 && (layouts[0]!.family !== 4 || layouts[1]!.family !== 6)) {
@@ -181,7 +192,5 @@ function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
   if (lastVni >= 2 ** 24) {
     yield { property: "vniBase", reason: `the last runner's VNI would be ${lastVni}; VNIs end at ${2 ** 24 - 1}` };
   }
-  if (layouts.some((l) => l.family === 6) && typeof value.mtu === "number" && value.mtu < 1280) {
-    yield { property: "mtu", reason: `MTU_TOO_SMALL: IPv6 needs at least 1280, not ${value.mtu}` };
-  }
+  yield* tooSmall(value.mtu, layouts);
 }

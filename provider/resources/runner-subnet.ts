@@ -2,10 +2,11 @@ import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
 import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
+import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
-import { asNetwork, layoutsOf, maxRunnersOf, networkSettings } from "./overlay-network";
+import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -54,8 +55,9 @@ type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 const networkFor = ({ network, mtu, masquerade }: z.output<typeof inputs>) =>
   asNetwork({ ...network, mtu: mtu ?? network.mtu, masquerade: masquerade ?? network.masquerade });
 
-const PING = (target: string, size: number): string =>
-  `for i in 1 2 3 4 5; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && exit 0; sleep 0.2; done; exit 1`;
+/** Five tries of a second each: the first packets through a new tunnel wait for its neighbours. */
+const ping = (target: string, size: number): string =>
+  `for i in 1 2 3 4 5; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt 5 ] && sleep 0.2 || exit 1; done`;
 
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
@@ -96,7 +98,12 @@ export const runnerSubnet = defineResource({
     ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
     names: [
       `runner/${network.networkName}/${runnerName}`,
-      ...(connection ? [`host/${connection.host}/link/${network.bridgeName}`] : []),
+      ...(connection
+        ? [
+            `host/${machineOf(connection)}/link/${network.bridgeName}`,
+            `host/${machineOf(connection)}/devices/${network.devicePrefix}`,
+          ]
+        : []),
     ],
     ...(labels && { labels }),
   }),
@@ -145,12 +152,19 @@ export const runnerSubnet = defineResource({
   probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
 });
 
-function* impossible({ network, runnerId, connection, hubConnection }: z.output<typeof inputs>): Generator<Impossible> {
+function* impossible({
+  network,
+  runnerId,
+  connection,
+  hubConnection,
+  mtu,
+}: z.output<typeof inputs>): Generator<Impossible> {
   const last = maxRunnersOf(layoutsOf(network.subnets));
   if (runnerId !== undefined && runnerId > last) {
     yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
   }
-  if (connection.host === hubConnection.host && connection.port === hubConnection.port) {
+  yield* tooSmall(mtu, layoutsOf(network.subnets));
+  if (machineOf(connection) === machineOf(hubConnection)) {
     yield {
       property: "connection",
       reason: `${connection.host} is the network's hub; a runner must be another machine`,
@@ -158,13 +172,14 @@ function* impossible({ network, runnerId, connection, hubConnection }: z.output<
   }
 }
 
-/** The largest packet that must pass unbroken: MTU less the IP and ICMP headers. */
+/** The largest packet that must pass unbroken in each family: MTU less the IP and ICMP headers. */
 function probe(props: RunnerProps, { hub, runner }: Machines) {
-  const [layout] = layoutsOf(props.network.subnets);
+  const layouts = layoutsOf(props.network.subnets);
   const mtu = effectiveMtu(networkFor(props), hub!, runner!);
+  const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
   return {
     role: "runner",
-    script: PING(layout!.hubIp, mtu - (layout!.family === 4 ? 28 : 48)),
-    shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${layout!.hubIp}`,
+    script: layouts.map(({ family, hubIp }) => ping(hubIp, mtu - (family === 4 ? 28 : 48))).join("\n"),
+    shows: `full-size packets (MTU ${mtu}) from the runner to the hub's overlay address ${targets}`,
   };
 }

@@ -2,7 +2,7 @@ import { z } from "zod";
 import pkg from "../../package.json";
 import type { Definition, Reference } from "../../provider/resource";
 import { resources } from "../../provider/resources";
-import { settingsSchema } from "../../provider/settings";
+import { SECRET_SETTINGS, settingsSchema } from "../../provider/settings";
 
 /** The Pulumi package schema, made from the zod schemas of the resources: one source for checks, docs and SDKs. */
 
@@ -57,15 +57,19 @@ export function packageSchema() {
     license: pkg.license,
     keywords: pkg.keywords,
     meta: { moduleFormat: "(.*)" },
-    config: { variables: propertiesOf(settingsSchema, "input", types) },
+    config: { variables: mapValues(propertiesOf(settingsSchema, "input", types), markSecret) },
     types,
     resources: Object.fromEntries(resources.map((def) => [token(def.type), resourceSchema(def, types)])),
   };
 }
 
+const markSecret = (property: Property, key: string): Property =>
+  SECRET_SETTINGS.includes(key) ? { ...property, secret: true } : property;
+
 /** Known to every resource besides what it declares. */
 export const COMMON_OUTPUTS = z.object({
   leaseId: z.string().describe("The lease in the pool; renewed by every create."),
+  leaving: z.array(z.string()).optional().describe("Machines that it has left and that are still to be cleaned."),
   drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
 });
 
@@ -83,7 +87,7 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
     required: [
       ...requiredOf(def.inputs, "output"),
       ...requiredOf(def.computed, "output"),
-      ...Object.keys(COMMON_OUTPUTS.shape),
+      ...requiredOf(COMMON_OUTPUTS, "output"),
     ],
     aliases: [{ type: `pulumi-nodejs:dynamic/overlay:${def.type}` }],
   };

@@ -52,11 +52,19 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   references: Object.fromEntries(
     Object.entries(def.references ?? {}).map(([key, { to, passes, fills }]) => [
       key,
-      { name: resourceOf(to).nameInput, passes, fills: fills ?? {} },
+      {
+        outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
+        inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
+        fills: fills ?? {},
+      },
     ]),
   ),
   properties: Object.keys(schema.properties),
 });
+
+/** Whether check always gives it a value: in previews Pulumi calls every output unknown that is not there. */
+const isKnown = (def: Definition, property: string): boolean =>
+  property === def.nameInput || def.inputs.shape[property]!.safeParse(undefined).data !== undefined;
 
 function inputType(def: Definition, key: string, text: string): string {
   const reference = def.references?.[key];

@@ -1,12 +1,32 @@
-import { afterAll, afterEach, beforeAll, describe, vi } from "vitest";
+import { readFileSync } from "node:fs";
+import { createServer } from "node:http";
+import { createServer as createSocketServer } from "node:net";
+import { inspect } from "node:util";
+import type { Etcd3 } from "etcd3";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import type { Rule } from "../../provider/pool/rule";
+import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
+import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
+import { timeAt } from "../../provider/pool/stores/etcd-time";
+import { clusterOf } from "../../provider/pool/stores/etcd-url";
+import { Wire } from "../../provider/pool/stores/etcd-wire";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
+import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
-import { serverContract } from "./servers/shared";
+import { freePort, removeFolder } from "./servers/process";
+import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
+
+const write = function* (tx: Tx): Rule<void> {
+  yield tx.write([["x", "1"]]);
+};
+const countRows = function* (tx: Tx): Rule<number> {
+  return ((yield tx.range("row/", "row0", 10_000)) as Row[]).length;
+};
 
 describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () => {
   const stores = new OpenStores();
@@ -26,4 +46,253 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 
   contract({ name: "etcd", open: (clock) => open(newUrl(), { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports) });
+
+  describe("the leader is killed", () => {
+    let durable: EtcdCluster;
+    beforeAll(async () => {
+      durable = await startEtcd("disk");
+    });
+    afterAll(() => durable?.stop());
+    crashContract({ newUrl: () => `etcd://${durable.hosts}/crash`, open }, async () => {
+      const leader = await durable.leader();
+      await durable.members[leader]!.kill("SIGKILL");
+      await vi.waitFor(async () => expect(await durable.leader()).not.toBe(-1), { timeout: 15_000, interval: 100 });
+      await durable.start(leader);
+    });
+  });
+
+  describe("more rows than etcd takes at once", () => {
+    const rows = Array.from({ length: 1000 }, (_, i): Row => [`row/${i}`, "x".repeat(2000)]);
+    const writeAll = function* (tx: Tx): Rule<void> {
+      yield tx.write(rows);
+    };
+
+    test("are written all or none", async () => {
+      const url = newUrl();
+      const [store, other] = [await open(url), await open(url)];
+      await other.transact("", write);
+      await store.transact("", writeAll);
+      expect(await other.transact("", countRows)).toBe(1000);
+      expect(await other.read(countRows)).toBe(1000);
+      const failing = store.transact("", function* (tx) {
+        yield tx.write(rows.map(([key]) => [key, null]));
+        throw new Error("changed my mind");
+      });
+      await expect(failing).rejects.toThrow("changed my mind");
+      expect(await store.read(countRows)).toBe(1000);
+    });
+
+    /** A writer that is gone after so many calls. */
+    class DyingWire extends Wire {
+      calls = 0;
+      override txn(...args: Parameters<Wire["txn"]>): ReturnType<Wire["txn"]> {
+        if (this.calls-- <= 0) throw new Error("killed");
+        return super.txn(...args);
+      }
+    }
+    const parts = 9;
+    test.each([
+      ["before the commit: none are there", parts, 0],
+      ["after the commit: all are there", parts + 1, 1000],
+      ["in the middle of bringing them to their places: all are there", parts + 6, 1000],
+      ["just before the end: all are there", parts + 1 + 2 * parts, 1000],
+    ])("by one who dies %s", async (_when, calls, there) => {
+      const url = newUrl();
+      const { prefix } = clusterOf(url);
+      const dying = new DyingWire(cluster.client, clusterOf(url));
+      const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
+      dying.calls = calls;
+      const commit = { number: 1, id: "half", at: 0, writes: rows };
+      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit)).rejects.toThrow("killed");
+      expect(await (await open(url)).read(countRows)).toBe(there);
+      const store = await open(url);
+      expect(await store.transact("", countRows)).toBe(there);
+      await store.transact("", writeAll);
+      expect(await cluster.client.getAll().prefix(`${prefix}part/`).count()).toBe(0);
+    });
+  });
+
+  test("a ticket whose holder is dead does not stop the others for long", async () => {
+    const url = newUrl();
+    const store = await open(url);
+    const { prefix } = clusterOf(url);
+    await new Wire(cluster.client, clusterOf(url)).putFor(2, keysUnder(prefix).ticket("dead"));
+    await store.transact("", write);
+  });
+
+  test("a revision that was compacted away is not needed", async () => {
+    const url = newUrl();
+    const [store, other] = [await open(url), await open(url)];
+    await store.transact("", write);
+    const { revision } = (await cluster.client.put("outside").value("1")).header;
+    await cluster.client.kv.compact({ revision });
+    expect(await store.transact("", countRows)).toBe(0);
+    expect(await other.read(countRows)).toBe(0);
+  });
+
+  describe("clocks of members", () => {
+    const hour = 3_600_000;
+    test.each([
+      ["agree", [0, 0, 0]],
+      ["one is ahead", [0, hour, 0]],
+      ["one is behind", [-hour, 0, 0]],
+      ["one is silent", [0, undefined, 0]],
+    ])("%s", async (_how, offsets) => {
+      const members = offsets.map((offset) =>
+        createServer((_request, response) => {
+          if (offset === undefined) return void response.destroy();
+          response.setHeader("Date", new Date(Date.now() + offset).toUTCString());
+          response.end();
+        }).listen(0, "127.0.0.1"),
+      );
+      await Promise.all(members.map((member) => new Promise((done) => member.once("listening", done))));
+      const hosts = members.map((member) => `127.0.0.1:${(member.address() as { port: number }).port}`);
+      expect(Math.abs((await timeAt(clusterOf(`etcd://${hosts.join(",")}`))) - Date.now())).toBeLessThan(2000);
+      for (const member of members) member.close();
+    });
+  });
+
+  describe("with TLS, certificates of clients, and passwords", () => {
+    let secure: EtcdCluster;
+    let authority: Authority;
+    let own: Certificate;
+    const secret = "not/to:be@seen";
+    const hidden = encodeURIComponent(secret);
+    beforeAll(async () => {
+      authority = newAuthority();
+      const server = authority.issue("server", "DNS:localhost,IP:127.0.0.1");
+      own = authority.issue("client", "DNS:client");
+      secure = await startEtcd("memory", {
+        size: 1,
+        flags: [
+          `--cert-file=${server.cert}`,
+          `--key-file=${server.key}`,
+          `--trusted-ca-file=${authority.ca}`,
+          "--client-cert-auth",
+        ],
+        credentials: {
+          rootCertificate: readFileSync(authority.ca),
+          certChain: readFileSync(own.cert),
+          privateKey: readFileSync(own.key),
+        },
+      });
+      await secureUsers(secure.client, secret);
+    });
+    afterAll(async () => {
+      await secure?.stop();
+      removeFolder(authority.folder);
+    });
+
+    const files = () => ({ ca: authority.ca, cert: own.cert, key: own.key });
+    const secureUrl = (login: string, options: Record<string, string> = files()) =>
+      `etcd://${login ? `${login}@` : ""}${secure.hosts}/secure?${new URLSearchParams(options)}`;
+
+    test("everything works", async () => {
+      const store = await open(secureUrl(`writer:${hidden}`));
+      expect(store.readOnly).toBe(false);
+      await store.transact("", write);
+      expect(await store.read(countRows)).toBe(0);
+    });
+
+    test("a user who may only read serves previews", async () => {
+      const store = await open(secureUrl(`reader:${hidden}`));
+      expect(store.readOnly).toBe(true);
+      expect(await store.read(countRows)).toBe(0);
+      await expect(store.transact("", write)).rejects.toMatchObject({
+        code: "STORE_READ_ONLY",
+        message: expect.stringContaining("does not let reader write"),
+      });
+    });
+
+    const refusals: [what: string, url: () => string, code: string, text: string][] = [
+      ["a wrong password", () => secureUrl(`writer:${hidden}x`), "STORE_UNAVAILABLE", "refuses writer"],
+      ["no user", () => secureUrl(""), "STORE_UNAVAILABLE", "users without a name"],
+      ["a user without a role", () => secureUrl(`nobody:${hidden}`), "STORE_UNAVAILABLE", "does not let nobody read"],
+      ["no TLS", () => secureUrl(`writer:${hidden}`, {}), "STORE_UNAVAILABLE", "cannot be used"],
+      [
+        "an unknown authority",
+        () => secureUrl(`writer:${hidden}`, { tls: "true" }),
+        "STORE_UNAVAILABLE",
+        "cannot be used",
+      ],
+      [
+        "an unknown option",
+        () => secureUrl(`writer:${hidden}`, { colour: "red" }),
+        "SETTING_INVALID",
+        "'colour' is not one of",
+      ],
+      [
+        "a missing file",
+        () => secureUrl(`writer:${hidden}`, { ca: "/missing.pem" }),
+        "SETTING_INVALID",
+        "ca cannot be read",
+      ],
+      ["a plain % in the password", () => secureUrl("writer:not%to:be"), "SETTING_INVALID", "%25"],
+      ["no hosts", () => `etcd://writer:${hidden}@/x`, "SETTING_INVALID", "it does not have that form"],
+    ];
+    test.each(refusals)("%s is said, and no secret with it", async (_what, url, code, text) => {
+      const error = await open(url()).catch((error: unknown) => error as Error & { code: string });
+      expect(error).toMatchObject({ code, message: expect.stringContaining(text) });
+      expect(inspect(error, { depth: 10, showHidden: true })).not.toMatch(/not.{1,3}to.{1,3}be/);
+    });
+  });
+
+  describe("a cluster in trouble", () => {
+    let troubled: EtcdCluster;
+    const url = () => `etcd://${troubled.hosts}/troubled`;
+    beforeAll(async () => {
+      troubled = await startEtcd("memory");
+    });
+    afterAll(() => troubled?.stop());
+
+    test("that is full serves previews", async () => {
+      const store = await open(url());
+      await store.transact("", write);
+      await troubled.client.maintenance.alarm({ action: "Activate", alarm: "Nospace" });
+      await expect(store.transact("", write)).rejects.toMatchObject({
+        code: "STORE_READ_ONLY",
+        message: expect.stringContaining("is full"),
+      });
+      const again = await open(url());
+      expect(again.readOnly).toBe(true);
+      expect(await again.read(countRows)).toBe(0);
+      await troubled.client.maintenance.alarm({ action: "Deactivate", alarm: "Nospace" });
+    });
+
+    test("that has lost most of its members is unavailable", async () => {
+      const store = await open(`${url()}?timeout=1`, { patience: { others: 5, server: 1 } });
+      for (const member of troubled.members.slice(1)) await member.kill("SIGKILL");
+      await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+      await expect(open(`${url()}?timeout=1`)).rejects.toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        message: expect.stringContaining(`etcd at ${troubled.hosts}/troubled cannot be used`),
+      });
+    });
+  });
+
+  test("nobody listens", async () => {
+    const port = await freePort();
+    await expect(open(`etcd://127.0.0.1:${port}/x`)).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining(`etcd at 127.0.0.1:${port}/x cannot be used`),
+    });
+  });
+
+  test("somebody listens and never answers", async () => {
+    const port = await freePort();
+    const silent = createSocketServer().listen(port, "127.0.0.1");
+    await expect(open(`etcd://127.0.0.1:${port}/x?timeout=1`)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+    silent.close();
+  });
 });
+
+/** root, and users who may write, only read, or nothing under `secure/`. */
+async function secureUsers(client: Etcd3, password: string): Promise<void> {
+  for (const name of ["root", "writer", "reader", "nobody"]) await client.user(name).create(password);
+  for (const name of ["root", "writer", "reader"]) await client.role(name).create();
+  const under = { key: Buffer.from("secure/"), range_end: Buffer.from("secure0") };
+  await client.auth.roleGrantPermission({ name: "writer", perm: { ...under, permType: "Readwrite" } });
+  await client.auth.roleGrantPermission({ name: "reader", perm: { ...under, permType: "Read" } });
+  for (const name of ["root", "writer", "reader"]) await client.auth.userGrantRole({ user: name, role: name });
+  await client.auth.authEnable();
+}

@@ -1,9 +1,16 @@
-import { afterAll, afterEach, beforeAll, describe, vi } from "vitest";
+import { createServer } from "node:net";
+import { inspect } from "node:util";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { openPool } from "../../provider/pool";
+import type { Rule } from "../../provider/pool/rule";
+import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
-import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
-import { serverContract } from "./servers/shared";
+import { type Authority, newAuthority } from "./servers/certificates";
+import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
+import { freePort, removeFolder } from "./servers/process";
+import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
@@ -18,9 +25,196 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   afterEach(() => stores.closeAll());
   afterAll(() => server?.stop());
 
-  const newUrl = (cables?: Cables) => server.url({ schema: `s${schemas++}`, ...(cables && { port: cables.ports[0]! }) });
+  const newUrl = (cables?: Cables) =>
+    server.url({ schema: `s${schemas++}`, ...(cables && { port: cables.ports[0]! }) });
   const open = async (url: string, options = {}) => stores.add(await postgresStore(url, options));
 
   contract({ name: "postgres", open: (clock) => open(newUrl(), { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to([server.port]) });
+
+  describe("crash", () => {
+    let durable: PostgresServer;
+    beforeAll(async () => {
+      // Whatever the server is set to: what was acknowledged must be on disk.
+      durable = await startPostgres("disk", { settings: ["synchronous_commit=off"] });
+    });
+    afterAll(() => durable?.stop());
+    crashContract({ newUrl: () => durable.url(), open }, async () => {
+      await durable.crash();
+      await durable.start();
+    });
+  });
+
+  describe("read-only", () => {
+    const terms = { offerTtl: 3600, quarantine: 300 };
+    const write = function* (tx: Tx): Rule<void> {
+      yield tx.write([["x", "1"]]);
+    };
+    const version = function* (tx: Tx): Rule<unknown> {
+      return yield tx.get("v");
+    };
+
+    test.each([
+      ["a user who may only read", "GRANT SELECT ON ALL TABLES IN SCHEMA shown TO reader"],
+      [
+        "a user whose sessions may only read",
+        "ALTER ROLE reader SUPERUSER; ALTER ROLE reader SET default_transaction_read_only = on",
+      ],
+    ])("%s serves previews", async (_who, grant) => {
+      await (await openPool(server.url({ schema: "shown" }), terms)).end();
+      await server.sql(`CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shown TO reader; ${grant}`);
+      const store = await open(server.url({ schema: "shown", login: "reader" }));
+      expect(store.readOnly).toBe(true);
+      expect(await store.read(version)).toBe("1");
+      await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+      await server.sql("DROP OWNED BY reader; DROP ROLE reader");
+    });
+
+    test("a standby serves previews", async () => {
+      await (await openPool(server.url({ schema: "followed" }), terms)).end();
+      const standby = await startPostgres("memory", { standbyOf: server });
+      try {
+        const store = await postgresStore(standby.url({ schema: "followed" }));
+        expect(store.readOnly).toBe(true);
+        expect(await store.read(version)).toBe("1");
+        await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+        await store.close();
+        await expect(postgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({
+          code: "STORE_READ_ONLY",
+          message: expect.stringContaining("has no pool in the schema missing yet"),
+        });
+      } finally {
+        await standby.stop();
+      }
+    });
+  });
+
+  test("tables of a newer program are left alone", async () => {
+    const url = newUrl();
+    await (await open(url)).close();
+    await server.sql(`UPDATE s${schemas - 1}.layout SET version = 99`);
+    await expect(open(url)).rejects.toMatchObject({
+      code: "STORE_VERSION",
+      message: expect.stringContaining("layout 99"),
+    });
+  });
+
+  describe("with TLS and passwords", () => {
+    let secure: PostgresServer;
+    let authority: Authority;
+    const secret = "not/to:be@seen";
+    const login = `overlay:${encodeURIComponent(secret)}`;
+    beforeAll(async () => {
+      authority = newAuthority(USER);
+      const { cert, key } = authority.issue("server", "DNS:localhost");
+      secure = await startPostgres("memory", {
+        settings: ["ssl=on", `ssl_cert_file=${cert}`, `ssl_key_file=${key}`, `ssl_ca_file=${authority.ca}`],
+        hba: ["hostssl overlay certified all cert", "hostssl overlay all all scram-sha-256"],
+      });
+      await secure.sql(`ALTER ROLE overlay PASSWORD '${secret}'; CREATE ROLE certified LOGIN SUPERUSER`);
+    });
+    afterAll(async () => {
+      await secure?.stop();
+      removeFolder(authority.folder);
+    });
+
+    test.each([
+      ["require", {}],
+      ["verify-ca", { host: "127.0.0.1" }],
+      ["verify-full", { host: "localhost" }],
+    ])("sslmode %s", async (sslmode, place) => {
+      const store = await open(secure.url({ login, sslmode, sslrootcert: authority.ca, ...place }));
+      expect(store.readOnly).toBe(false);
+    });
+
+    test("a certificate instead of a password", async () => {
+      const { cert: sslcert, key: sslkey } = authority.issue("certified", "DNS:client");
+      await open(secure.url({ login: "certified", sslmode: "verify-ca", sslrootcert: authority.ca, sslcert, sslkey }));
+    });
+
+    const refusals: [
+      what: string,
+      fields: () => Parameters<PostgresServer["url"]>[0] & object,
+      code: string,
+      text: string,
+    ][] = [
+      [
+        "a wrong password",
+        () => ({ login: `${login}x`, sslmode: "require" }),
+        "STORE_UNAVAILABLE",
+        "refuses overlay: password authentication failed",
+      ],
+      ["no TLS", () => ({ login, sslmode: "disable" }), "STORE_UNAVAILABLE", "refuses overlay: no pg_hba.conf entry"],
+      [
+        "an unknown authority",
+        () => ({ login, sslmode: "verify-full", host: "localhost" }),
+        "STORE_UNAVAILABLE",
+        "certificate",
+      ],
+      ["another host's certificate", () => ({ login, sslrootcert: authority.ca }), "STORE_UNAVAILABLE", "certificate"],
+      [
+        "a server without TLS",
+        () => ({ login, sslmode: "require", port: server.port }),
+        "STORE_UNAVAILABLE",
+        "does not support SSL",
+      ],
+      [
+        "an unknown database",
+        () => ({ login, sslmode: "require", database: "other" }),
+        "STORE_UNAVAILABLE",
+        "no pg_hba.conf entry",
+      ],
+      [
+        "an unknown database, elsewhere",
+        () => ({ port: server.port, database: "other" }),
+        "STORE_UNAVAILABLE",
+        'database "other" does not exist',
+      ],
+      [
+        "an unknown option",
+        () => ({ login, sslmode: "require", colour: "red" }),
+        "SETTING_INVALID",
+        "'colour' is not one of",
+      ],
+      [
+        "an unknown sslmode",
+        () => ({ login, sslmode: "perhaps" }),
+        "SETTING_INVALID",
+        "disable, require, verify-ca, verify-full",
+      ],
+      [
+        "a missing file",
+        () => ({ login, sslrootcert: "/missing.pem" }),
+        "SETTING_INVALID",
+        "sslrootcert cannot be read",
+      ],
+      ["not a number as port", () => ({ login, port: "x" as unknown as number }), "SETTING_INVALID", "it is not a URL"],
+    ];
+    test.each(refusals)("%s is said, and no secret with it", async (_what, fields, code, text) => {
+      const error = await open(secure.url(fields())).catch((error: unknown) => error as Error & { code: string });
+      expect(error).toMatchObject({ code, message: expect.stringContaining(text) });
+      expect(everythingIn(error)).not.toMatch(/not.{1,3}to.{1,3}be.{1,3}seen/);
+    });
+  });
+
+  test("nobody listens", async () => {
+    const port = await freePort();
+    await expect(open(server.url({ port }))).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining(`PostgreSQL at 127.0.0.1:${port}/overlay cannot be used: connect ECONNREFUSED`),
+    });
+  });
+
+  test("somebody listens and never answers", async () => {
+    const port = await freePort();
+    const silent = createServer().listen(port, "127.0.0.1");
+    await expect(open(server.url({ port, connect_timeout: 1 }))).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining("timeout"),
+    });
+    silent.close();
+  });
 });
+
+/** An error as a log would show it, with its causes. */
+const everythingIn = (error: unknown): string => inspect(error, { depth: 10, showHidden: true });

@@ -38,6 +38,10 @@ export function translated(error: unknown, { place, login }: Cluster, doing: "re
   if (isOne(error, GRPCDataLossError))
     return say("STORE_CORRUPT", "is damaged", "Replace the damaged member, or restore from a snapshot.");
   if (isOne(error, GRPCInvalidArgumentError, GRPCFailedPreconditionError))
-    return say("STORE_UNAVAILABLE", `does not take this from ${who}`, "Check user, password and the limits of the servers.");
+    return say(
+      "STORE_UNAVAILABLE",
+      `does not take this from ${who}`,
+      "Check user, password and the limits of the servers.",
+    );
   return new Away(say("STORE_UNAVAILABLE", "cannot be used", "Check that most members run, and the network between."));
 }

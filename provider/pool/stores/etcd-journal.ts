@@ -2,6 +2,7 @@ import type { IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
 import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
+import type { Span } from "./view";
 
 /** Where things lie under the prefix. */
 export const keysUnder = (prefix: string) => ({
@@ -50,10 +51,9 @@ export class EtcdJournal implements Journal {
     return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
   }
 
-  async rows(at: Version, from: string, to: string, limit: number): Promise<Row[]> {
+  async rows(at: Version, spans: Span[]): Promise<Row[][]> {
     if (this.seen.id !== at.id) throw new LostRace();
-    const rows = await this.wire.past(this.seen.revision, this.keys.row(from), this.keys.row(to), limit);
-    return rows.map(([key, value]) => [this.keys.rowKey(key), value]);
+    return rowsAt(this.wire, this.keys, this.seen.revision, spans);
   }
 
   async commit(from: Version, commit: Required<Commit>): Promise<News | undefined> {
@@ -74,8 +74,7 @@ export class EtcdJournal implements Journal {
   async #commitInParts(from: Version, commit: Required<Commit>, parts: Write[][]): Promise<News | undefined> {
     const { writes: _, ...version } = commit;
     const head = { ...version, parts: parts.length };
-    for (const [i, part] of parts.entries())
-      await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
+    for (const [i, part] of parts.entries()) await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
     const answer = await this.wire.txn(this.#mayFollow(from), this.#heading(from, head, version), this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     await this.#finish(head);
@@ -89,7 +88,10 @@ export class EtcdJournal implements Journal {
       const { succeeded, found } = await wire.txn([unfinished], [look(this.#part(version, i))]);
       if (!succeeded) return;
       const writes: Write[] = JSON.parse(found[0]![0]![1]);
-      await wire.txn([unfinished], writes.map((write) => this.#operation(write)));
+      await wire.txn(
+        [unfinished],
+        writes.map((write) => this.#operation(write)),
+      );
     }
     const leftovers = remove(keys.part(0), keys.part(version.number + 1));
     const { succeeded, revision } = await wire.txn([unfinished], [put(keys.head, headText(version)), leftovers]);
@@ -141,6 +143,16 @@ export class EtcdJournal implements Journal {
   #operation([key, value]: Write): IRequestOp {
     return value === null ? remove(this.keys.row(key)) : put(this.keys.row(key), value);
   }
+}
+
+export async function rowsAt(wire: Wire, keys: Keys, revision: string, spans: Span[]): Promise<Row[][]> {
+  const answers: Row[][] = [];
+  for (let i = 0; i < spans.length; i += OPERATIONS) {
+    const some = spans.slice(i, i + OPERATIONS);
+    const places = some.map(({ from, to, limit }) => ({ from: keys.row(from), to: keys.row(to), limit }));
+    answers.push(...(await wire.past(revision, places)));
+  }
+  return answers.map((rows) => rows.map(([at, value]) => [keys.rowKey(at), value]));
 }
 
 function inParts(writes: Write[]): Write[][] {

@@ -10,9 +10,11 @@ export interface Cluster {
   prefix: string;
   tls?: { ca?: Buffer; cert?: Buffer; key?: Buffer };
   login?: { username: string; password: string };
+  /** Milliseconds for one question to one member. */
+  timeout: number;
 }
 
-const KNOWN = ["tls", "ca", "cert", "key", "user"];
+const KNOWN = ["tls", "ca", "cert", "key", "user", "timeout"];
 const FORM = "Write it like etcd://user:password@host1:2379,host2:2379,host3:2379/prefix?ca=ca.pem.";
 const URL_FORM = /^etcd:\/\/(?:([^@/]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/;
 
@@ -24,12 +26,15 @@ export function clusterOf(url: string): Cluster {
   const unknown = [...params.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
   const tls = tlsOf(params);
-  const prefix = decodeURIComponent(path).replace(/\/*$/, "") || "overlay";
+  const prefix = decoded(path).replace(/\/*$/, "") || "overlay";
   const login = loginOf(userinfo, params.get("user"));
   return {
     place: `${hosts}/${prefix}`,
-    members: hosts.split(",").map((host) => `${tls ? "https" : "http"}://${/:\d+$/.test(host) ? host : `${host}:2379`}`),
+    members: hosts
+      .split(",")
+      .map((host) => `${tls ? "https" : "http"}://${/:\d+$/.test(host) ? host : `${host}:2379`}`),
     prefix: `${prefix}/`,
+    timeout: 1000 * Number(params.get("timeout") || 3),
     ...(tls && { tls }),
     ...(login && { login }),
   };
@@ -37,8 +42,17 @@ export function clusterOf(url: string): Cluster {
 
 function loginOf(userinfo: string, user: string | null): Cluster["login"] {
   const [name = "", ...rest] = userinfo.split(":");
-  const username = user ?? decodeURIComponent(name);
-  return username ? { username, password: decodeURIComponent(rest.join(":")) } : undefined;
+  const username = user ?? decoded(name);
+  return username ? { username, password: decoded(rest.join(":")) } : undefined;
+}
+
+/** A password with a plain % in it is a common mistake, and not to be shown. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    throw invalid("a % in it must be written as %25.");
+  }
 }
 
 function tlsOf(params: URLSearchParams): Cluster["tls"] {

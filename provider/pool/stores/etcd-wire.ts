@@ -1,7 +1,8 @@
-import type { Etcd3, ICompare, IKeyValue, IRangeRequest, IRequestOp } from "etcd3";
+import type { Etcd3, ICompare, IKeyValue, IRequestOp } from "etcd3";
 import type { Row } from "../store";
 import { isOutOfRange, translated } from "./etcd-errors";
 import type { Cluster } from "./etcd-url";
+import type { Span } from "./view";
 
 /** The few words of etcd that we speak. Keys are strings of bytes; `end` is the first key that is not meant. */
 
@@ -20,7 +21,9 @@ export const look = (key: string, end?: string, limit = 0): IRequestOp => ({
 
 /** undefined: it is not there. */
 export const isStill = (key: string, value: string | undefined): ICompare =>
-  value === undefined ? isNotThere(key) : { key: bytes(key), target: "Value", result: "Equal", value: Buffer.from(value) };
+  value === undefined
+    ? isNotThere(key)
+    : { key: bytes(key), target: "Value", result: "Equal", value: Buffer.from(value) };
 /** With an end: nothing of it is there. */
 export const isNotThere = (key: string, end?: string): ICompare => ({
   key: bytes(key),
@@ -50,18 +53,22 @@ export class Wire {
   async txn(compare: ICompare[], then: IRequestOp[], otherwise: IRequestOp[] = []): Promise<Answer> {
     const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
     const answer = await this.#say(reading, () => this.client.kv.txn({ compare, success: then, failure: otherwise }));
-    const found = answer.responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs.map(rowOf)] : []));
+    const found = answer.responses.flatMap(({ response_range }) =>
+      response_range ? [response_range.kvs.map(rowOf)] : [],
+    );
     return { succeeded: answer.succeeded, found, revision: answer.header.revision };
   }
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
-  async past(revision: string, key: string, end: string, limit: number): Promise<Row[]> {
-    const request: IRangeRequest = { key: bytes(key), range_end: bytes(end), limit, revision };
-    const ask = (serializable: boolean) => this.client.kv.range({ ...request, serializable });
-    const { kvs } = await this.#say(true, () =>
+  async past(revision: string, spans: Span[]): Promise<Row[][]> {
+    const ask = (serializable: boolean) => {
+      const at = (span: Span) => ({ ...look(span.from, span.to, span.limit).request_range, revision, serializable });
+      return this.client.kv.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
+    };
+    const { responses } = await this.#say(true, () =>
       ask(true).catch((error: unknown) => (isOutOfRange(error) ? ask(false) : Promise.reject(error))),
     );
-    return kvs.map(rowOf);
+    return responses.map(({ response_range }) => response_range.kvs.map(rowOf));
   }
 
   /** A key that vanishes after so many seconds. Put again, it lives longer and keeps its place by age. */

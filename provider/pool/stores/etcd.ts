@@ -2,16 +2,25 @@ import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Etcd3 } from "etcd3";
 import { isOverlayError } from "../../errors";
-import { awaited, type Rule } from "../rule";
+import type { Rule } from "../rule";
 import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
-import { EtcdJournal, headOf, type Keys, keysUnder, type Seen } from "./etcd-journal";
+import { EtcdJournal, headOf, type Keys, keysUnder, rowsAt, type Seen } from "./etcd-journal";
 import { timeAt } from "./etcd-time";
 import { type Cluster, clusterOf } from "./etcd-url";
 import { isStill, look, put, remove, Wire } from "./etcd-wire";
 import { Known } from "./known";
-import { Away, type Engine, LostRace, optimisticStore, type Patience, type Turn, type Version } from "./optimistic";
-import { View } from "./view";
+import {
+  Away,
+  type Engine,
+  LostRace,
+  optimisticStore,
+  type Patience,
+  settled,
+  type Turn,
+  type Version,
+} from "./optimistic";
+import { outcomeOn, type Span } from "./view";
 
 /**
  * The version of the store is the value of one key, `head`, which every commit compares and replaces in one Txn. So that
@@ -35,13 +44,19 @@ export async function etcdStore(url: string, { clock, patience }: EtcdOptions = 
   }
 }
 
-function clientOf({ members, tls, login }: Cluster): Etcd3 {
+function clientOf({ members, tls, login, timeout }: Cluster): Etcd3 {
   return new Etcd3({
     hosts: members,
     // Without a root it takes those of the system; its types do not know that.
-    ...(tls && { credentials: { rootCertificate: tls.ca as Buffer, ...(tls.cert && { certChain: tls.cert }), ...(tls.key && { privateKey: tls.key }) } }),
+    ...(tls && {
+      credentials: {
+        rootCertificate: tls.ca as Buffer,
+        ...(tls.cert && { certChain: tls.cert }),
+        ...(tls.key && { privateKey: tls.key }),
+      },
+    }),
     ...(login && { auth: login }),
-    defaultCallOptions: ({ isStream }) => (isStream ? {} : { deadline: Date.now() + 4000 }),
+    defaultCallOptions: ({ isStream }) => (isStream ? {} : { deadline: Date.now() + timeout }),
     grpcOptions: { "grpc.max_receive_message_length": 64 << 20 },
   });
 }
@@ -82,8 +97,9 @@ async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
     await wire.txn([isStill(keys.head, "never")], [put(keys.head, "never")]);
     return false;
   } catch (error) {
-    if (isOverlayError(error, "STORE_READ_ONLY")) return true;
-    throw error;
+    if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
+    await wire.txn([], [look(keys.head)]);
+    return true;
   }
 }
 
@@ -126,12 +142,16 @@ async function takeTurn(wire: Wire, keys: Keys, seen: Seen, patience: number, si
 async function readOn<T>(wire: Wire, keys: Keys, now: () => number | undefined, work: (tx: Tx) => Rule<T>): Promise<T> {
   const { found, revision } = await wire.txn([], [look(keys.head)]);
   const { parts, ...head } = headOf(found[0]!);
-  const past = (from: string, to: string, limit: number) => wire.past(revision, from, to, limit);
-  const fetch = async (from: string, to: string, limit: number) =>
-    (await past(keys.row(from), keys.row(to), limit)).map(([key, value]): [string, string] => [keys.rowKey(key), value]);
-  // Rows that are not in their places yet.
-  const writes: Write[] = parts
-    ? (await past(keys.part(head.number, `/${head.id}/`), keys.part(head.number, `/${head.id}0`), 0)).flatMap(([, text]) => JSON.parse(text))
-    : [];
-  return awaited(work(new View(Math.max(now()!, head.at), new Known(), fetch, writes)));
+  const time = Math.max(now()!, head.at);
+  const fetch = (spans: Span[]) => rowsAt(wire, keys, revision, spans);
+  const unwritten = parts ? await partsAt(wire, keys, revision, head) : [];
+  const [outcome] = await outcomeOn(new Known(), time, fetch, work, unwritten);
+  return settled(outcome);
+}
+
+/** Rows that are not in their places yet. */
+async function partsAt(wire: Wire, keys: Keys, revision: string, { number, id }: Version): Promise<Write[]> {
+  const parts = { from: keys.part(number, `/${id}/`), to: keys.part(number, `/${id}0`), limit: 0 };
+  const [rows] = await wire.past(revision, [parts]);
+  return rows!.flatMap(([, text]) => JSON.parse(text) as Write[]);
 }

@@ -1,10 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
-import { awaited, type Rule } from "../rule";
+import type { Rule } from "../rule";
 import { EngineFault, type Row, type Store, type Tx, type Write } from "../store";
 import { Known } from "./known";
-import { View } from "./view";
+import { type Outcome, outcomeOn, type Span } from "./view";
 
 /**
  * Transactions on a server far away, in one round trip where nobody interferes.
@@ -42,7 +42,7 @@ export type Clock = () => number | undefined;
 /** What commits go through. Every call throws `LostRace` where it finds another version, `Away` where it finds nobody. */
 export interface Journal {
   news(since?: Version): Promise<News>;
-  rows(at: Version, from: string, to: string, limit: number): Promise<Row[]>;
+  rows(at: Version, spans: Span[]): Promise<Row[][]>;
   /** News when `from` is not the newest version any more, or it is somebody else's turn; nothing when it went well. */
   commit(from: Version, commit: Required<Commit>): Promise<News | undefined>;
 }
@@ -101,9 +101,7 @@ interface Sent<T> {
   id: string;
   outcome: Outcome<T>;
 }
-type Outcome<T> = { value: T } | { error: unknown };
-
-const settled = <T>(outcome: Outcome<T>): T => {
+export const settled = <T>(outcome: Outcome<T>): T => {
   if ("error" in outcome) throw outcome.error;
   return outcome.value;
 };
@@ -152,10 +150,9 @@ class Writer {
     const head = this.#head!;
     this.#stale = true;
     const now = Math.max(this.engine.clock()!, head.at);
-    const view = new View(now, this.#known, (from, to, limit) => journal.rows(head, from, to, limit));
-    const outcome = await outcomeOf(work(view));
-    if (view.fault) throw view.fault.cause;
-    const writes = "error" in outcome ? [] : view.writes;
+    const fetch = (spans: Span[]) => journal.rows(head, spans);
+    const [outcome, drafted] = await outcomeOn(this.#known, now, fetch, work);
+    const writes = "error" in outcome ? [] : drafted;
     const lost = await this.#settle(journal, head, { at: now, writes }, outcome, sent);
     return settled(lost ?? outcome);
   }
@@ -204,14 +201,6 @@ class Writer {
     }
     if (this.#known.size > MEMORY) this.#known.forget();
     this.#stale = false;
-  }
-}
-
-async function outcomeOf<T>(rule: Rule<T>): Promise<Outcome<T>> {
-  try {
-    return { value: await awaited(rule) };
-  } catch (error) {
-    return { error };
   }
 }
 

@@ -21,7 +21,12 @@ export function translated(error: unknown, { place, user }: Address): unknown {
     case "25006":
       return new OverlayError("STORE_READ_ONLY", `${at} takes no writes: ${message}.`, "Use the primary.", error);
     case "42501":
-      return new OverlayError("STORE_READ_ONLY", `${at}: ${message}.`, `Grant it to ${user}, or use another user.`, error);
+      return new OverlayError(
+        "STORE_READ_ONLY",
+        `${at}: ${message}.`,
+        `Grant it to ${user}, or use another user.`,
+        error,
+      );
     case "XX001":
     case "XX002":
       return new OverlayError("STORE_CORRUPT", `${at} is damaged: ${message}.`, "Restore it from a backup.", error);

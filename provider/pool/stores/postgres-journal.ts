@@ -1,7 +1,7 @@
 import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import type { Row, Write } from "../store";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
-import { toBytes, toText } from "./view";
+import { type Span, toBytes, toText } from "./view";
 
 /** Runs one statement, on whatever connection, and says what went wrong in our words. */
 export type Ask = (query: QueryConfig) => Promise<QueryResult>;
@@ -20,20 +20,21 @@ const NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
 const DURABLE = `CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END`;
 
 /** Each is planned once for a connection, by its name. */
-export function statementsFor(name: string): Record<"news" | "rows" | "all" | "commit", Statement> {
+export function statementsFor(name: string): Record<"news" | "rows" | "commit", Statement> {
   const schema = escapeIdentifier(name);
   const head = `SELECT number, id, at FROM ${schema}.log ORDER BY number DESC LIMIT 1`;
-  const range = `SELECT key, value FROM ${schema}.kv WHERE key >= $1 AND key < $2 ORDER BY key LIMIT $3`;
+  const found = `
+    unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS span (low, high, most, n)
+    CROSS JOIN LATERAL (SELECT key, value FROM ${schema}.kv WHERE key >= low AND key < high ORDER BY key LIMIT most) AS found`;
   return {
     news: {
       name: "overlay news",
       text: `SELECT number, id, at, writes, ${NOW} FROM ${schema}.log WHERE number >= $1 ORDER BY number DESC LIMIT $2`,
     },
-    all: { name: "overlay all", text: range },
     // One statement sees one state: the rows are those of the version that comes with them.
     rows: {
       name: "overlay rows",
-      text: `SELECT id, key, value FROM (${head}) AS head LEFT JOIN LATERAL (${range}) AS found ON true ORDER BY key`,
+      text: `SELECT id, n, key, value FROM (${head}) AS head LEFT JOIN (${found}) ON true ORDER BY n, key`,
     },
     // The newest version is where the next number is still free. Somebody who waits for his turn goes first.
     commit: {
@@ -69,10 +70,10 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
   };
   return {
     news,
-    rows: async (at, from, to, limit) => {
-      const { rows } = await ask({ ...statements.rows, values: [toText(from), toText(to), limit] });
+    rows: async (at, spans) => {
+      const { rows } = await ask(rowsQuery(schema, spans));
       if (rows[0].id !== at.id) throw new LostRace();
-      return rows[0].key === null ? [] : rows.map(rowOf);
+      return rowsBySpan(spans, rows);
     },
     commit: async (from, commit) => {
       const { rows } = await ask({ ...statements.commit, values: [from.number, from.id, ...valuesOf(commit), lock] });
@@ -82,7 +83,17 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
   };
 }
 
-export const rowOf = ({ key, value }: { key: string; value: string }): Row => [toBytes(key), value];
+export const rowsQuery = (schema: string, spans: Span[]): QueryConfig => ({
+  ...statementsFor(schema).rows,
+  values: [spans.map(({ from }) => toText(from)), spans.map(({ to }) => toText(to)), spans.map(({ limit }) => limit)],
+});
+
+/** Spans are numbered from one; where none has rows there is still one line, for the version. */
+export function rowsBySpan(spans: Span[], lines: { n: string | null; key: string; value: string }[]): Row[][] {
+  const answers: Row[][] = spans.map(() => []);
+  for (const { n, key, value } of lines) if (n !== null) answers[Number(n) - 1]!.push([toBytes(key), value]);
+  return answers;
+}
 
 function commitOf({ number, id, at, writes }: Record<"number" | "id" | "at" | "writes", string>): Commit {
   return { number: Number(number), id, at: Number(at), ...(writes && { writes: JSON.parse(writes) }) };

@@ -31,7 +31,9 @@ export async function ensureTables(pool: Pool, address: Address): Promise<{ read
 }
 
 async function isReadOnly(pool: Pool): Promise<boolean> {
-  const { rows } = await pool.query("SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS it");
+  const { rows } = await pool.query(
+    "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS it",
+  );
   return rows[0].it;
 }
 
@@ -41,10 +43,11 @@ async function mayWrite(pool: Pool, { schema }: Address): Promise<boolean> {
   return rows[0].it;
 }
 
+/** 0 when there is nothing yet. Not by `to_regclass`: what that found before the lock, it finds again behind it. */
 async function layoutOf(client: Pool | PoolClient, { schema }: Address): Promise<number> {
-  const table = `${escapeIdentifier(schema)}.layout`;
-  const { rows } = await client.query("SELECT to_regclass($1) IS NOT NULL AS there", [table]);
-  return rows[0].there ? (await client.query(`SELECT version FROM ${table}`)).rows[0].version : 0;
+  const there = "SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'layout'";
+  if ((await client.query(there, [schema])).rowCount === 0) return 0;
+  return (await client.query(`SELECT version FROM ${escapeIdentifier(schema)}.layout`)).rows[0].version;
 }
 
 async function migrate(pool: Pool, address: Address): Promise<void> {

@@ -19,9 +19,9 @@ export function addressOf(url: string): Address {
   const { hostname, port, username, password, pathname, searchParams } = parsed(url);
   const unknown = [...searchParams.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
-  const host = searchParams.get("host") || decodeURIComponent(hostname) || "127.0.0.1";
-  const user = decodeURIComponent(username) || "postgres";
-  const database = decodeURIComponent(pathname.slice(1)) || user;
+  const host = searchParams.get("host") || decoded(hostname) || "127.0.0.1";
+  const user = decoded(username) || "postgres";
+  const database = decoded(pathname.slice(1)) || user;
   return {
     place: `${host}:${port || 5432}/${database}`,
     user,
@@ -31,7 +31,7 @@ export function addressOf(url: string): Address {
       port: Number(port || 5432),
       user,
       database,
-      ...(password && { password: decodeURIComponent(password) }),
+      ...(password && { password: decoded(password) }),
       connectionTimeoutMillis: 1000 * Number(searchParams.get("connect_timeout") || 5),
       ssl: tlsOf(searchParams),
     },
@@ -44,6 +44,15 @@ function parsed(url: string): URL {
   } catch {
     // Without a cause: it would carry the URL, and that the password.
     throw invalid("it is not a URL.");
+  }
+}
+
+/** A password with a plain % in it is a common mistake, and not to be shown. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    throw invalid("a % in it must be written as %25.");
   }
 }
 

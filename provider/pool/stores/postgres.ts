@@ -1,14 +1,23 @@
 import { Pool, type PoolClient, type QueryConfig } from "pg";
-import { awaited, type Rule } from "../rule";
+import type { Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
 import { Known } from "./known";
-import { Away, type Engine, type Journal, optimisticStore, type Patience, type Turn, type Version } from "./optimistic";
+import {
+  Away,
+  type Engine,
+  type Journal,
+  optimisticStore,
+  type Patience,
+  settled,
+  type Turn,
+  type Version,
+} from "./optimistic";
 import { translated } from "./postgres-errors";
-import { type Ask, journalOn, rowOf, statementsFor } from "./postgres-journal";
+import { type Ask, journalOn, rowsBySpan, rowsQuery, statementsFor } from "./postgres-journal";
 import { ensureTables, lockOf } from "./postgres-schema";
 import { type Address, addressOf } from "./postgres-url";
-import { toText, View } from "./view";
+import { outcomeOn, type Span } from "./view";
 
 /**
  * Two tables: the rows, and a log whose newest entry is the version of the store. A commit is one statement that inserts
@@ -127,14 +136,13 @@ async function readOn<T>(
   clock?: () => number,
 ): Promise<T> {
   const ask = asking(client, address);
-  const { news, all } = statementsFor(address.schema);
   try {
     await ask({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" });
-    const [head] = (await ask({ ...news, values: [0, 1] })).rows;
-    const view = new View(Math.max(clock?.() ?? Math.round(head.now), head.at), new Known(), async (from, to, limit) =>
-      (await ask({ ...all, values: [toText(from), toText(to), limit] })).rows.map(rowOf),
-    );
-    return await awaited(work(view));
+    const [head] = (await ask({ ...statementsFor(address.schema).news, values: [0, 1] })).rows;
+    const now = Math.max(clock?.() ?? Math.round(head.now), head.at);
+    const fetch = async (spans: Span[]) => rowsBySpan(spans, (await ask(rowsQuery(address.schema, spans))).rows);
+    const [outcome] = await outcomeOn(new Known(), now, fetch, work);
+    return settled(outcome);
   } finally {
     void giveBack(client);
   }

@@ -1,26 +1,82 @@
+import { awaited, type Maybe, type Rule } from "../rule";
 import { Sorted } from "../sorted";
 import { EngineFault, type Row, type Tx, type Write } from "../store";
 import { behind, type Known } from "./known";
 
-/** Asks the engine for rows, as they are at the version that the transaction runs on. */
-export type Fetch = (from: string, to: string, limit: number) => Promise<Row[]>;
+/** The first `limit` rows from `from` on and before `to`. */
+export interface Span {
+  from: string;
+  to: string;
+  limit: number;
+}
+
+/** Asks the engine for the rows of some spans, as they are at the version that the transaction runs on. */
+export type Fetch = (spans: Span[]) => Promise<Row[][]>;
 
 /** So many rows are fetched at once at most. */
 const PAGE = 1000;
+/** So much is guessed in one run at most. */
+const GUESSES = 2000;
+/** So often it runs ahead before it waits for each answer. */
+const AHEAD = 4;
 
-/** One transaction's view: its own writes over what is known over what the engine has. Keys here are bytes. */
-export class View implements Tx {
+export type Outcome<T> = { value: T } | { error: unknown };
+
+/**
+ * Runs work on what is known over what the engine has. A far engine's answers are waited for together: from the second
+ * gap on it runs ahead on the guess that nothing is there, only to find out what else will be asked for; then all of it is
+ * fetched at once, and the work runs anew. So 64 claims in one transaction cost a few round trips and not one each.
+ */
+export async function outcomeOn<T>(
+  known: Known,
+  time: number,
+  fetch: Fetch,
+  work: (tx: Tx) => Rule<T>,
+  unwritten: Write[] = [],
+): Promise<[Outcome<T>, Write[]]> {
+  for (let round = 0; ; round++) {
+    const view = new View(known, time, fetch, round < AHEAD, unwritten);
+    const outcome = await settledOf(work(view));
+    if (view.fault) throw view.fault.cause;
+    const gaps = [...view.gaps.values()];
+    if (gaps.length === 0) return [outcome, view.writes];
+    learn(known, gaps, await fetch(gaps));
+  }
+}
+
+async function settledOf<T>(rule: Rule<T>): Promise<Outcome<T>> {
+  try {
+    return { value: await awaited(rule) };
+  } catch (error) {
+    return { error };
+  }
+}
+
+function learn(known: Known, spans: Span[], answers: Row[][]): void {
+  for (const [i, { from, to, limit }] of spans.entries()) {
+    const rows = answers[i]!;
+    known.learn(from, rows.length < limit ? to : behind(rows.at(-1)![0]), rows);
+  }
+}
+
+/** One run of a transaction. Keys inside are bytes. */
+class View implements Tx {
   readonly #writes = new Sorted<string | null>();
-  /** The first failure of the engine: whatever the rule made of it, this view has no result. */
+  /** What was guessed to be empty: then this run has no result. By place. */
+  readonly gaps = new Map<string, Span>();
+  /** The engine's first failure: whatever the rule made of it, this run has no result. */
   fault: EngineFault | undefined;
+  #waited = false;
+  #guesses = 0;
 
   constructor(
-    readonly time: number,
     private readonly known: Known,
+    private readonly time: number,
     private readonly fetch: Fetch,
-    writes: Iterable<Write> = [],
+    private readonly mayGuess: boolean,
+    unwritten: Write[],
   ) {
-    for (const [key, value] of writes) this.#writes.set(key, value);
+    for (const [key, value] of unwritten) this.#writes.set(key, value);
   }
 
   get writes(): Write[] {
@@ -31,11 +87,13 @@ export class View implements Tx {
     return this.time;
   }
 
-  async get(key: string): Promise<string | undefined> {
+  get(key: string): Maybe<string | undefined> {
     const at = toBytes(key);
     const own = this.#writes.get(at);
     if (own !== undefined) return own ?? undefined;
-    return (await this.#stored(at, behind(at), 1))[0]?.[1];
+    const first = (rows: Row[]) => rows[0]?.[1];
+    const rows = this.#stored(at, behind(at), 1);
+    return rows instanceof Promise ? rows.then(first) : first(rows);
   }
 
   async range(from: string, to: string, limit: number): Promise<Row[]> {
@@ -63,23 +121,31 @@ export class View implements Tx {
     return [...new Map<string, string | null>([...stored, ...own])].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
-  async #stored(from: string, to: string, limit: number): Promise<Row[]> {
+  #stored(from: string, to: string, limit: number): Maybe<Row[]> {
     const found: Row[] = [];
     for (let at = from; at < to && found.length < limit; ) {
       const end = this.known.until(at);
-      if (end === at) await this.#learn(at, to, limit - found.length);
-      else {
-        found.push(...this.known.range(at, end < to ? end : to, limit - found.length));
-        at = end;
-      }
+      if (end === at) return this.#acrossGap(found, { from: at, to, limit: limit - found.length });
+      found.push(...this.known.range(at, end < to ? end : to, limit - found.length));
+      at = end;
     }
     return found;
   }
 
-  async #learn(from: string, to: string, limit: number): Promise<void> {
+  #acrossGap(found: Row[], gap: Span): Maybe<Row[]> {
+    if (this.mayGuess && this.#waited) {
+      // Rules that are led astray must come to an end as well.
+      if (++this.#guesses > GUESSES) throw new EngineFault("enough");
+      this.gaps.set(`${gap.from} ${gap.to} ${gap.limit}`, gap);
+      return found;
+    }
+    this.#waited = true;
+    return this.#fetched(gap).then(async () => [...found, ...(await this.#stored(gap.from, gap.to, gap.limit))]);
+  }
+
+  async #fetched(gap: Span): Promise<void> {
     try {
-      const rows = await this.fetch(from, to, limit);
-      this.known.learn(from, rows.length < limit ? to : behind(rows.at(-1)![0]), rows);
+      learn(this.known, [gap], await this.fetch([gap]));
     } catch (error) {
       this.fault ??= new EngineFault(error);
       throw this.fault;

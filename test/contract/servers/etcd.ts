@@ -11,50 +11,87 @@ const program = (process.env.PATH ?? "/usr/bin")
 export const etcdMissing = program === undefined && "etcd is not installed (Debian: etcd-server)";
 
 export interface EtcdCluster {
-  /** For clients. */
+  /** For clients: `HOST:PORT,HOST:PORT,HOST:PORT`. */
+  hosts: string;
   ports: number[];
   members: Server[];
   /** For what the store itself cannot do. */
   client: Etcd3;
-  /** Index of the leading member, as the others see it. */
+  /** Index of the member that leads. */
   leader(): Promise<number>;
   start(member: number): Promise<void>;
   stop(): Promise<void>;
 }
 
-/** A cluster of three, or of one where that is enough. */
-export async function startEtcd(where: "memory" | "disk", { size = 3, flags = [] as string[], tls = undefined as IOptions["credentials"] } = {}): Promise<EtcdCluster> {
+export interface EtcdSetup {
+  /** How many members; three unless one is enough. */
+  size?: number;
+  flags?: string[];
+  /** How we come in where the flags ask for TLS. */
+  credentials?: IOptions["credentials"];
+}
+
+export async function startEtcd(where: "memory" | "disk", setup: EtcdSetup = {}): Promise<EtcdCluster> {
+  const { size = 3, flags = [], credentials } = setup;
   const folder = newFolder(where);
-  const names = Array.from({ length: size }, (_, i) => `n${i}`);
-  const ports = await Promise.all(names.map(async () => ({ client: await freePort(), peer: await freePort() })));
-  const scheme = tls ? "https" : "http";
-  const clientUrl = (i: number) => `${scheme}://127.0.0.1:${ports[i]!.client}`;
-  const peerUrl = (i: number) => `http://127.0.0.1:${ports[i]!.peer}`;
-  const options = { defaultCallOptions: () => ({ deadline: Date.now() + 2000 }), ...(tls && { credentials: tls }) };
-  const clients = names.map((_, i) => new Etcd3({ hosts: clientUrl(i), ...options }));
-  const members = names.map((name, i) => {
-    const own = join(folder, name);
-    mkdirSync(own);
-    const urls = { "listen-client-urls": clientUrl(i), "advertise-client-urls": clientUrl(i), "listen-peer-urls": peerUrl(i), "initial-advertise-peer-urls": peerUrl(i) };
-    const settings = { name, "data-dir": join(own, "data"), ...urls, "initial-cluster": names.map((n, j) => `${n}=${peerUrl(j)}`).join(","), "heartbeat-interval": "50", "election-timeout": "500" };
-    return new Server(own, [program!, ...Object.entries(settings).map(([key, value]) => `--${key}=${value}`), ...flags]);
-  });
-  const isReady = (i: number) => clients[i]!.get("ready").then(() => true, () => false);
-  const start = (i: number) => members[i]!.start(() => isReady(i));
-  await Promise.all(names.map((_, i) => start(i)));
+  const places = await Promise.all(
+    Array.from({ length: size }, (_, i) => newPlace(join(folder, `n${i}`), credentials)),
+  );
+  const cluster = places.map(({ name, peer }) => `${name}=${peer}`).join(",");
+  const members = places.map((place) => new Server(place.folder, [program!, ...flagsOf(place, cluster), ...flags]));
+  const deadline = () => ({ deadline: Date.now() + 2000 });
+  const clientOf = (hosts: string | string[]) =>
+    new Etcd3({ hosts, defaultCallOptions: deadline, ...(credentials && { credentials }) });
+  const clients = places.map(({ client }) => clientOf(client));
+  const start = (i: number) => members[i]!.start(() => answers(clients[i]!));
+  await Promise.all(members.map((_, i) => start(i)));
+  const client = clientOf(places.map(({ client }) => client));
+  const ports = places.map(({ port }) => port);
   return {
-    ports: ports.map(({ client }) => client),
+    hosts: ports.map((port) => `127.0.0.1:${port}`).join(","),
+    ports,
     members,
-    client: new Etcd3({ hosts: names.map((_, i) => clientUrl(i)), ...options }),
+    client,
     leader: async () => {
       const states = await Promise.all(clients.map((client) => client.maintenance.status().catch(() => undefined)));
       return states.findIndex((state) => state && state.leader === state.header.member_id);
     },
     start,
     stop: async () => {
-      for (const client of clients) client.close();
+      for (const one of [client, ...clients]) one.close();
       await Promise.all(members.map((member) => member.kill("SIGKILL")));
       removeFolder(folder);
     },
   };
 }
+
+interface Place {
+  name: string;
+  folder: string;
+  port: number;
+  client: string;
+  peer: string;
+}
+
+async function newPlace(folder: string, tls: unknown): Promise<Place> {
+  mkdirSync(folder);
+  const port = await freePort();
+  const client = `${tls ? "https" : "http"}://127.0.0.1:${port}`;
+  return { name: `n${port}`, folder, port, client, peer: `http://127.0.0.1:${await freePort()}` };
+}
+
+const flagsOf = ({ name, folder, client, peer }: Place, cluster: string): string[] => [
+  `--name=${name}`,
+  `--data-dir=${join(folder, "data")}`,
+  `--listen-client-urls=${client}`,
+  `--advertise-client-urls=${client}`,
+  `--listen-peer-urls=${peer}`,
+  `--initial-advertise-peer-urls=${peer}`,
+  `--initial-cluster=${cluster}`,
+];
+
+const answers = (client: Etcd3): Promise<boolean> =>
+  client.get("anything").then(
+    () => true,
+    () => false,
+  );

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Client } from "pg";
 import { freePort, newFolder, removeFolder, Server, tied } from "./process";
@@ -15,7 +15,7 @@ function programs(): string | undefined {
 export const postgresMissing = programs() === undefined && "PostgreSQL is not installed (Debian: postgresql)";
 
 /** It refuses to run as root. */
-const USER = "postgres";
+export const USER = "postgres";
 
 export interface PostgresServer {
   /** An address of its database; further fields go into the query. */
@@ -29,19 +29,23 @@ export interface PostgresServer {
   stop(): Promise<void>;
 }
 
-export async function startPostgres(
-  where: "memory" | "disk",
-  settings: string[] = [],
-  hba?: string,
-): Promise<PostgresServer> {
+export interface PostgresSetup {
+  /** As in postgresql.conf. */
+  settings?: string[];
+  /** Lines of pg_hba.conf for those who come over the network; without, everybody is trusted. */
+  hba?: string[];
+  /** Follows this server. */
+  standbyOf?: PostgresServer;
+}
+
+export async function startPostgres(where: "memory" | "disk", setup: PostgresSetup = {}): Promise<PostgresServer> {
+  const { settings = [], hba, standbyOf } = setup;
   const [folder, port, bin] = [newFolder(where, USER), await freePort(), programs()!];
   const data = join(folder, "data");
-  const [initdb, ...args] = tied(
-    [join(bin, "initdb"), "-D", data, "-U", "overlay", "--auth=trust", "--no-sync", "--locale=C.UTF-8"],
-    "KILL",
-    USER,
-  );
-  execFileSync(initdb!, args, { stdio: "ignore" });
+  const [make, ...args] = standbyOf ? backupOf(standbyOf, data) : newDatabase(data);
+  const [program, ...rest] = tied([join(bin, make!), ...args], "KILL", USER) as [string, ...string[]];
+  execFileSync(program, rest, { stdio: "ignore", cwd: folder });
+  if (hba) writeFileSync(join(data, "pg_hba.conf"), ["local all all trust", ...hba, ""].join("\n"));
   const options = [
     `port=${port}`,
     "listen_addresses=127.0.0.1",
@@ -50,7 +54,12 @@ export async function startPostgres(
   ];
   const command = [join(bin, "postgres"), "-D", data, ...[...options, ...settings].flatMap((option) => ["-c", option])];
   const server = new Server(folder, command, USER);
-  const url: PostgresServer["url"] = ({ login = "overlay", host = "127.0.0.1", database = "overlay", ...rest } = {}) => {
+  const url: PostgresServer["url"] = ({
+    login = "overlay",
+    host = "127.0.0.1",
+    database = "overlay",
+    ...rest
+  } = {}) => {
     const { port: at = port, ...options } = rest;
     return `postgres://${login}@${host}:${at}/${database}?${new URLSearchParams(options as Record<string, string>)}`;
   };
@@ -61,7 +70,7 @@ export async function startPostgres(
   };
   const isReady = () => sql("SELECT 1", "postgres").then(Boolean, () => false);
   await server.start(isReady);
-  await sql("CREATE DATABASE overlay", "postgres");
+  if (!standbyOf) await sql("CREATE DATABASE overlay", "postgres");
   return {
     url,
     sql,
@@ -75,3 +84,29 @@ export async function startPostgres(
     },
   };
 }
+
+const newDatabase = (data: string): string[] => [
+  "initdb",
+  "-D",
+  data,
+  "-U",
+  "overlay",
+  "--auth=trust",
+  "--no-sync",
+  "--locale=C.UTF-8",
+];
+
+const backupOf = ({ folder, port }: PostgresServer, data: string): string[] => [
+  "pg_basebackup",
+  "-h",
+  folder,
+  "-p",
+  String(port),
+  "-U",
+  "overlay",
+  "-D",
+  data,
+  "-R",
+  "-c",
+  "fast",
+];

@@ -54,11 +54,15 @@ export function newFolder(where: "memory" | "disk", user?: string): string {
   const folder = mkdtempSync(
     join(where === "memory" && existsSync("/dev/shm") ? "/dev/shm" : tmpdir(), "overlay-server-"),
   );
-  if (user && process.getuid?.() === 0) {
-    const id = (flag: string) => Number(execFileSync("id", [flag, user], { encoding: "utf8" }));
-    chownSync(folder, id("-u"), id("-g"));
-  }
+  giveTo(folder, user);
   return folder;
+}
+
+/** Where we are root; others own what they make. */
+export function giveTo(path: string, user?: string): void {
+  if (!user || process.getuid?.() !== 0) return;
+  const id = (flag: string) => Number(execFileSync("id", [flag, user], { encoding: "utf8" }));
+  chownSync(path, id("-u"), id("-g"));
 }
 
 export const removeFolder = (folder: string): void => rmSync(folder, { recursive: true, force: true });

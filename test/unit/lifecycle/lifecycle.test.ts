@@ -271,7 +271,7 @@ test("read of a machine that is down says so instead of failing", async () => {
   const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
   const { props: read } = await runners.read("training/a", props);
-  expect(read.drift).toEqual([expect.stringContaining("not read: SSH_UNREACHABLE: 192.0.2.11")]);
+  expect(read.drift).toEqual(["192.0.2.11: not read, SSH_UNREACHABLE"]);
 });
 
 test("delete leaves nothing; a network with runners is refused first", async () => {
@@ -323,4 +323,132 @@ test("a lost lease is replaced with the network alive, and work of the old life 
   await expect(runners.update("training/a", old, { ...old, mtu: 1400 })).rejects.toThrow("LEASE_FENCED");
   const fresh = await makeRunner(network, "a", "192.0.2.11");
   expect(fresh).toMatchObject({ runnerId: 1 });
+});
+
+test("a failed move to another machine remembers the old one, and cleans it in the end", async () => {
+  const network = await makeNetwork();
+  const old = await makeRunner(network, "a", "192.0.2.11");
+  const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
+  fleet.down.add("192.0.2.99");
+  const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as Incomplete;
+  expect(error.properties.leaving).toEqual(["runner 192.0.2.11 22"]);
+  fleet.down.clear();
+  expect(await runners.update("training/a", error.properties, moved)).toMatchObject({ leaving: [], drift: [] });
+  expect(fleet.standing("192.0.2.11")).toEqual([]);
+});
+
+test("a network that has runners is replaced after them: with the whole reference unknown a runner says replace", async () => {
+  const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
+  const asked = { ...props, network: UNKNOWN };
+  expect(await runners.diff(props, asked)).toEqual({ changes: true, replaces: ["network"], deleteBeforeReplace: true });
+});
+
+test("a run that was overtaken writes nothing, neither by update nor by delete", async () => {
+  const network = await makeNetwork();
+  const props = await makeRunner(network, "a", "192.0.2.11");
+  const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11", { mtu: 1300 }), props);
+  const ask = fleet.ask;
+  let wake = (): void => {};
+  const waited = new Promise<void>((resolve) => {
+    wake = resolve;
+  });
+  fleet.ask = async (...args) => {
+    await waited;
+    return ask(...args);
+  };
+  const sleeping = runners.update("training/a", props, inputs).catch((e: unknown) => e);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  fleet.ask = ask;
+  await runners.update(
+    "training/a",
+    props,
+    await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11", { mtu: 1400 }), props),
+  );
+  fleet.takeWrites();
+  wake();
+  expect(String(await sleeping)).toContain("LEASE_FENCED");
+  expect(fleet.takeWrites()).toEqual([]);
+});
+
+test("a resource that was renamed keeps its name also when it is made anew", async () => {
+  const network = await makeNetwork();
+  const old = await makeRunner(network, "a", "192.0.2.11");
+  const { runnerName: _, ...unnamed } = runnerInputs(network, "a", "192.0.2.11");
+  const renamed = await checked(runners, "new", unnamed, old);
+  await runners.update("training/a", old, renamed);
+  expect(await checked(runners, "new", unnamed)).toMatchObject({ runnerName: "a", runnerId: 1 });
+});
+
+test("refresh does not forget that a create was never finished", async () => {
+  const network = await makeNetwork();
+  const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
+  fleet.run = async () => ({ code: 1, stderr: "" });
+  const error = (await runners.create(inputs).catch((e: unknown) => e)) as Incomplete;
+  expect(error.message).toContain("VERIFY_FAILED");
+  const { props } = await runners.read("training/a", error.properties);
+  expect(props.drift).toEqual(["not finished yet", expect.stringContaining("do not get through")]);
+  expect(await runners.diff(props, inputs)).toMatchObject({ changes: true });
+});
+
+test("with forgotten machines a whole network can be destroyed, and its range stays withheld", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  fleet.down.add("192.0.2.11");
+  world.unreachableOnDelete = "forget";
+  await runners.delete(runner);
+  await networks.delete(network);
+  expect(fleet.standing("192.0.2.1")).toEqual([]);
+  const { failures } = await networks.check({ owner: owner("again"), dryRun: true }, undefined, netInputs());
+  expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*forgotten/);
+});
+
+test("a delete that fails leaves the network usable", async () => {
+  const network = await makeNetwork();
+  fleet.down.add("192.0.2.1");
+  await expect(networks.delete(network)).rejects.toThrow("SSH_UNREACHABLE");
+  fleet.down.clear();
+  expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1 });
+});
+
+test("a change in place that would meet another network is refused in preview", async () => {
+  const network = await makeNetwork();
+  const b = netInputs({
+    networkName: "b",
+    subnets: "10.16.0.0/12/6/14",
+    devicePrefix: "vxb",
+    hubInterface: "b-host",
+    vniBase: 300,
+  });
+  await networks.create(await checked(networks, "b", b));
+  const { failures } = await networks.check(
+    { owner: owner("training"), dryRun: true },
+    network,
+    netInputs({ vniBase: 290 }),
+  );
+  expect(failures[0]?.reason).toMatch(/^NETWORK_EXISTS: .*VNI 291 to 353/);
+});
+
+test("machines behind different ports or jump hosts are different machines", async () => {
+  const network = await makeNetwork();
+  await makeRunner(network, "a", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2201 } });
+  const second = runnerInputs(network, "b", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2202 } });
+  expect(await checked(runners, "b", second)).toMatchObject({ runnerId: 2 });
+  const third = runnerInputs(network, "c", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2201 } });
+  const { failures } = await runners.check({ owner: owner("c"), dryRun: true }, undefined, third);
+  expect(failures[0]?.reason).toMatch(/^DEVICE_FOREIGN/);
+  const hub = runnerInputs(network, "d", "x", { connection: { host: "192.0.2.1", port: 22 } });
+  expect((await runners.check({ owner: owner("d"), dryRun: true }, undefined, hub)).failures[0]?.reason).toContain(
+    "is the network's hub",
+  );
+});
+
+test("another way to write the same layout or address is no change", async () => {
+  const props = await makeNetwork({ subnets: "fd00:128::/40/6/82", hubUnderlayIp: "192.0.2.1" });
+  const again = await checked(
+    networks,
+    "training",
+    netInputs({ subnets: "FD00:128:0::/40/6/82", hubUnderlayIp: "192.0.2.1" }),
+    props,
+  );
+  expect(await networks.diff(props, again)).toMatchObject({ changes: false });
 });

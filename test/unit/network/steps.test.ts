@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
+import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
@@ -21,7 +22,7 @@ const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
 const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
 
 const want = (uid: string, items: Item[], adopt = false): Want => ({
-  record: { uid, owner: `org/${uid}`, network: "training" },
+  record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
   items,
   adopt,
 });
@@ -120,7 +121,7 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
       f.links.get("vxkr1")!.vxlan!.vni = 7;
     },
     ["link vxkr1: VNI is 7, should be 101"],
-    ["recreate link vxkr1", "add address 10.128.64.254/18 on vxkr1"],
+    ["remove link vxkr1", "add link vxkr1", "add address 10.128.64.254/18 on vxkr1"],
   ],
   [
     "a flushed chain gets its rules again",
@@ -186,14 +187,65 @@ test("two owners that come at once share one step for what they share", () => {
   expect(chains).toEqual(["add chain OVERLAY-FWD (IPv4 filter)"]);
 });
 
-test("an earlier life of the same owner is taken over, and what it had besides is removed", () => {
-  const earlier: Want = { ...want("old-uid", planTunnel(network, 2, hub, runner)) };
-  earlier.record.owner = "org/r1";
-  expect(text([tunnel1], machine(earlier))).toEqual([
+test("what an earlier life lists is taken over, and what it had besides is removed", () => {
+  const earlier = want("old", planTunnel(network, 2, hub, runner));
+  expect(text([{ ...tunnel1, earlier: ["old"] }], machine(earlier))).toEqual([
     "remove link vxkr2",
     "add link vxkr1",
     "add address 10.128.64.254/18 on vxkr1",
   ]);
+  expect(text([tunnel1], machine(earlier))).toEqual(["add link vxkr1", "add address 10.128.64.254/18 on vxkr1"]);
+});
+
+test("a device of our name that is not the one we made is neither removed nor changed", () => {
+  const facts = machine(tunnel1);
+  const theirs = { vni: 777, port: 9999, remote: "198.51.100.7", local: "", learning: true };
+  facts.links.set("vxkr1", { type: "vxlan", mac: "aa:aa:aa:aa:aa:aa", mtu: 1500, up: true, vxlan: theirs });
+  expect(text([want("r1", [])], facts)).not.toContain("remove link vxkr1");
+  expect(() => refuseForeign(tunnel1, facts)).toThrow("DEVICE_FOREIGN");
+});
+
+test("another numbering of VNIs: all tunnels that must go are gone before the first comes", () => {
+  const renumbered = (id: number) => want(`r${id}`, planTunnel({ ...network, vniBase: 101 }, id, hub, runner));
+  const tunnel2 = want("r2", planTunnel(network, 2, hub, runner));
+  const both = text([renumbered(1), renumbered(2)], machine(hubWant, tunnel1, tunnel2));
+  expect(both.slice(0, 4)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1", "add link vxkr2"]);
+  const first = text([renumbered(1)], machine(hubWant, tunnel1, tunnel2));
+  expect(first.slice(0, 3)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1"]);
+});
+
+test("an underlay of the other family needs a new device", () => {
+  const v6 = want(
+    "r1",
+    planTunnel(network, 1, { ...hub, underlayIp: "2001:db8::1" }, { ...runner, underlayIp: "2001:db8::2" }),
+  );
+  expect(text([v6], machine(tunnel1)).slice(0, 2)).toEqual(["remove link vxkr1", "add link vxkr1"]);
+});
+
+test("a jump or rule that stands twice is removed twice", () => {
+  const facts = machine(hubWant);
+  facts.chains.get("4 filter FORWARD")!.push("-j OVERLAY-FWD");
+  expect(text([hubWant], facts)).toEqual(["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"]);
+  expect(
+    renderChange(planSteps([hubWant], facts), [])
+      .split("\n")
+      .filter((line) => line.includes("FORWARD")),
+  ).toEqual(["-D FORWARD -j OVERLAY-FWD", "-D FORWARD -j OVERLAY-FWD", "-I FORWARD 1 -j OVERLAY-FWD"]);
+});
+
+test("a foreign IPv6 route is refused, whatever metric the kernel reports", () => {
+  const v6 = { ...network, layouts: [layoutOf("fd00:128::/40/6/82")] };
+  const facts = machine();
+  facts.routes.push({
+    family: 6,
+    dst: "fd00:128::/40",
+    via: "fd00:9::2",
+    dev: "eth0",
+    metric: 1024,
+    protocol: "static",
+    unreachable: false,
+  });
+  expect(() => refuseForeign(want("r1", planRunner(v6, 1, "vxkr1", hub, runner)), facts)).toThrow("ROUTE_OVERLAP");
 });
 
 test("a foreign device of our name is refused, also when only a record of another owner lists it", () => {

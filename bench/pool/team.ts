@@ -1,0 +1,80 @@
+import { type ChildProcess, fork } from "node:child_process";
+import { join } from "node:path";
+
+/** "Claim in this pool until so many are yours or the time is up", or "release all that you have". */
+export type Order =
+  | { do: "claim"; pool: string; limit: number; milliseconds: number; together: number }
+  | { do: "release" };
+
+/** Milliseconds since 1970; `values` were given in between. */
+export interface Answer {
+  from: number;
+  to: number;
+  values: string[];
+}
+
+/** Whoever can be ordered to claim: a process of ours, or one with go-ipam in it. */
+export interface Claimer {
+  tell(order: Order): Promise<Answer>;
+  stop(): unknown;
+}
+
+export async function claimerAt(url: string, name: string): Promise<Claimer> {
+  const child = fork(join(__dirname, "claimer.ts"), [url, name], { execArgv: ["--import", "tsx"] });
+  const answers = answersOf<Answer>(child, name, (hear) => child.on("message", hear));
+  await answers.next();
+  return {
+    tell: (order) => {
+      child.send(order);
+      return answers.next();
+    },
+    stop: () => child.connected && child.disconnect(),
+  };
+}
+
+/** What a process says, one answer for each question; all that is open fails when it ends. */
+export function answersOf<T>(child: ChildProcess, name: string, on: (hear: (answer: T) => void) => void) {
+  let open: { resolve(answer: T): void; reject(error: Error): void } | undefined;
+  on((answer) => open?.resolve(answer));
+  child.once("exit", (code, signal) => open?.reject(new Error(`${name} ended with ${code ?? signal}`)));
+  return {
+    next: () =>
+      new Promise<T>((resolve, reject) => {
+        open = { resolve, reject };
+      }),
+  };
+}
+
+export interface Work {
+  pool: string;
+  /** How many claims of one process wait at once. */
+  together: number;
+  /** How many values there are for all of them. */
+  room: number;
+}
+
+export interface Sample {
+  /** Claims a second. */
+  rate: number;
+  /** Values that two were given at once. */
+  duplicates: number;
+}
+
+/** So many claims in one go, by all processes together: an empty pool is to stay nearly empty. */
+const GO = 256;
+
+/** Claims for about so long, in goes; what was claimed is released between them, off the clock. */
+export async function sample(claimers: Claimer[], work: Work, milliseconds: number): Promise<Sample> {
+  let [claims, time, duplicates] = [0, 0, 0];
+  const limit = Math.max(1, Math.floor(Math.min(work.room, GO) / claimers.length));
+  for (const deadline = Date.now() + 4 * milliseconds; time < milliseconds && Date.now() < deadline; ) {
+    const order = { do: "claim", ...work, limit, milliseconds: milliseconds - time } as const;
+    const answers = await Promise.all(claimers.map((claimer) => claimer.tell(order)));
+    const values = answers.flatMap((answer) => answer.values);
+    claims += values.length;
+    duplicates += values.length - new Set(values).size;
+    time += Math.max(...answers.map(({ to }) => to)) - Math.min(...answers.map(({ from }) => from));
+    await Promise.all(claimers.map((claimer) => claimer.tell({ do: "release" })));
+  }
+  return { rate: (claims * 1000) / time, duplicates };
+}

@@ -1,0 +1,75 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { ledgerFile } from "./ledger";
+
+interface Worker {
+  name: string;
+  life: number;
+  process: ChildProcess;
+}
+
+/** Eight processes that work; who is killed is replaced by a new life under the same name. */
+export class Crew {
+  readonly #workers: Worker[];
+  #ending = false;
+  kills = 0;
+  /** Workers that ended by themselves. */
+  readonly faults: string[] = [];
+
+  constructor(
+    private readonly url: string,
+    private readonly folder: string,
+    size = 8,
+  ) {
+    this.#workers = Array.from({ length: size }, (_, i) => this.#born(`w${i}`, 0));
+  }
+
+  /** Kills one that is at work, with -9. false: all are still starting. */
+  killOne(): boolean {
+    const busy = this.#workers.filter(({ name, life }) => existsSync(ledgerFile(this.folder, name, life)));
+    const victim = busy[Math.floor(Math.random() * busy.length)];
+    if (!victim) return false;
+    victim.process.removeAllListeners("exit");
+    victim.process.kill("SIGKILL");
+    this.#workers[this.#workers.indexOf(victim)] = this.#born(victim.name, victim.life + 1);
+    this.kills++;
+    return true;
+  }
+
+  /** Lets everyone finish what is under way. */
+  async end(): Promise<void> {
+    this.#ending = true;
+    const gone = this.#workers.map(async ({ process }) => {
+      if (process.exitCode !== null || process.signalCode !== null) return;
+      const exit = once(process, "exit");
+      process.kill("SIGTERM");
+      await Promise.race([exit, sleep(60_000, undefined, { ref: false })]);
+      process.kill("SIGKILL");
+    });
+    await Promise.all(gone);
+  }
+
+  #born(name: string, life: number): Worker {
+    const args = ["--import", "tsx", join(__dirname, "worker.ts"), this.url, this.folder, name, String(life)];
+    let complaint = "";
+    const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
+    child.stderr.on("data", (data) => {
+      complaint += data;
+    });
+    const worker = { name, life, process: child };
+    child.once("exit", (code, signal) => {
+      // SIGTERM while it was starting: it had nothing to finish.
+      if (this.#ending && (code === 0 || signal === "SIGTERM")) return;
+      this.faults.push(`${name}, life ${life}, ended with ${code ?? signal}: ${errorIn(complaint)}`);
+      if (this.#ending) return;
+      this.#workers[this.#workers.indexOf(worker)] = this.#born(name, life + 1);
+    });
+    return worker;
+  }
+}
+
+/** Node shows the line of code first, then the error. */
+const errorIn = (text: string): string => text.split("\n").find((line) => /Error/.test(line)) ?? text.slice(0, 200);

@@ -1,0 +1,144 @@
+import { mkdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { diskFolder, ENGINES, type Engine, type EngineName, enginesNamed } from "../../bench/engines";
+import { table } from "../../bench/table";
+import { openPool } from "../../provider/pool";
+import type { Kind } from "./belief";
+import { type Violation, violations } from "./check";
+import { Crew } from "./crew";
+import { type Entry, readLedger, workersIn } from "./ledger";
+import { type Trouble, troubleFor } from "./trouble";
+import { grantOf, openWorld, POOL, SETTINGS } from "./world";
+
+/**
+ * Eight processes claim, use and release in one small pool while they are killed and their server crashes. Then all that
+ * was acknowledged is compared with the store: nothing twice, nothing lost, nothing changed.
+ */
+export async function chaosPool(args: string[]): Promise<boolean> {
+  const options = { engines: { type: "string" }, seconds: { type: "string", default: "40" } } as const;
+  const { values } = parseArgs({ args, options });
+  const outcomes: Outcome[] = [];
+  for (const name of enginesNamed(values.engines)) {
+    const { missing } = ENGINES[name];
+    if (missing) console.error(`${name} is left out: ${missing}.`);
+    else outcomes.push(await runOn(name, Number(values.seconds)));
+  }
+  report(outcomes);
+  return outcomes.every(isClean);
+}
+
+/** Goes on past its time until it has seen so much, but not for ever. */
+const AIMS: Record<EngineName, { claims: number; kills: number; troubles: number }> = {
+  sqlite: { claims: 20_000, kills: 30, troubles: 0 },
+  postgres: { claims: 5000, kills: 10, troubles: 10 },
+  etcd: { claims: 5000, kills: 10, troubles: 10 },
+};
+const AT_MOST = 4;
+
+interface Outcome {
+  engine: EngineName;
+  seconds: number;
+  entries: Entry[];
+  kills: number;
+  troubles: number;
+  trouble?: string;
+  violations: Violation[];
+  fsck: string[];
+}
+
+async function runOn(name: EngineName, seconds: number): Promise<Outcome> {
+  console.error(`${name}: at least ${seconds} s of claims and kills.`);
+  const folder = diskFolder();
+  const engine = await ENGINES[name].start();
+  try {
+    const pool = await openPool(engine.url, SETTINGS);
+    await openWorld(pool);
+    await pool.end();
+    const started = Date.now();
+    const { crew, troubles, trouble } = await unrest(engine, join(folder, "ledgers"), seconds);
+    const entries = ledgersIn(join(folder, "ledgers"));
+    const found = await inspect(engine, entries);
+    const faults = crew.faults.map((what): Violation => ({ kind: "fault", owner: "a worker", what }));
+    return {
+      engine: name,
+      seconds: (Date.now() - started) / 1000,
+      entries,
+      kills: crew.kills,
+      troubles,
+      ...(trouble && { trouble: trouble.name }),
+      violations: [...found.violations, ...faults],
+      fsck: found.fsck,
+    };
+  } finally {
+    await engine.stop();
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+const ledgersIn = (folder: string): Entry[] => workersIn(folder).flatMap((worker) => readLedger(folder, worker));
+const claimsIn = (entries: Entry[]): number =>
+  entries.filter(({ call, result }) => call === "claim" && result && "got" in result).length;
+
+async function unrest(engine: Engine, folder: string, seconds: number) {
+  mkdirSync(folder);
+  const aim = AIMS[engine.name];
+  const trouble = troubleFor(engine);
+  const crew = new Crew(engine.url, folder);
+  const [soonest, latest] = [Date.now() + seconds * 1000, Date.now() + AT_MOST * seconds * 1000];
+  let [troubles, going] = [0, true];
+  const isEnough = () =>
+    crew.kills >= aim.kills && troubles >= aim.troubles && claimsIn(ledgersIn(folder)) >= aim.claims;
+  const watching = async () => {
+    while (Date.now() < soonest || (Date.now() < latest && !isEnough())) await sleep(1000);
+    going = false;
+  };
+  // With enough of them, those who live get more done.
+  const pause = () => (crew.kills < aim.kills ? 1 : 3) * (seconds / aim.kills) * 1000;
+  const killing = async () => {
+    for (; going; await sleep(Math.random() * 1.5 * pause())) crew.killOne();
+  };
+  const troubling = async ({ make }: Trouble) => {
+    for (; going; await sleep(1000 + Math.random() * 2000)) if (await make()) troubles++;
+  };
+  await Promise.all([watching(), killing(), trouble && troubling(trouble)]);
+  await crew.end();
+  return { crew, troubles, trouble };
+}
+
+async function inspect(engine: Engine, entries: Entry[]): Promise<Pick<Outcome, "violations" | "fsck">> {
+  const pool = await openPool(engine.url, SETTINGS);
+  const leases = await pool.leases(POOL, { limit: 10_000 });
+  const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
+  await pool.end();
+  const stored = leases.map((lease) => ({ owner: lease.owner, ...grantOf(lease) }));
+  return { violations: violations(entries, stored), fsck };
+}
+
+const isClean = ({ violations, fsck }: Outcome): boolean => violations.length === 0 && fsck.length === 0;
+const KINDS: Kind[] = ["duplicate", "lost", "changed", "fault"];
+
+function report(outcomes: Outcome[]): void {
+  const head = ["", "seconds", "calls", "claims", "cut off", "kills -9", "crashes", ...KINDS, "fsck"];
+  const rows = outcomes.map((outcome) => {
+    const { engine, seconds, entries, kills, troubles, violations, fsck } = outcome;
+    const cutOff = entries.filter(({ result }) => !result).length;
+    const counts = [seconds, entries.length, claimsIn(entries), cutOff, kills, troubles].map(number);
+    const kinds = KINDS.map((kind) => number(violations.filter((violation) => violation.kind === kind).length));
+    return [engine, ...counts, ...kinds, fsck.length ? number(fsck.length) : "clean"];
+  });
+  console.log(table([head, ...rows], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]));
+  for (const { engine, trouble } of outcomes) if (trouble) console.log(`Crashes of ${engine}: ${trouble}.`);
+  for (const { engine, violations, fsck } of outcomes) {
+    for (const { kind, owner, what } of violations.slice(0, 20)) console.log(`${engine}: ${kind}: ${owner} ${what}`);
+    for (const problem of fsck.slice(0, 20)) console.log(`${engine}: fsck: ${problem}`);
+  }
+  for (const { engine, entries, kills } of outcomes) {
+    const aim = AIMS[engine];
+    if (claimsIn(entries) < aim.claims || kills < aim.kills)
+      console.log(`${engine}: fewer than ${aim.claims} claims and ${aim.kills} kills; give it more --seconds.`);
+  }
+}
+
+const number = (value: number): string => Math.round(value).toLocaleString("en");

@@ -1,0 +1,85 @@
+import { closeSync, openSync, readdirSync, readFileSync, writeSync } from "node:fs";
+import { join } from "node:path";
+
+/**
+ * What a worker was told, in a file of its own that is only added to. Before every call it writes what it is about to do,
+ * after it what came back: a call without an answer was cut off, and nobody knows what became of it. A kill -9 takes
+ * nothing from a file that was written to; at most the last line is torn.
+ */
+export type Intent = { at: number; owner: string } & Call;
+
+export type Call =
+  | { call: "claim" }
+  | { call: "use"; leaseId: string }
+  /** `stale`: on purpose by a lease id that has been renewed since; it must do nothing. */
+  | { call: "release"; leaseId: string; stale?: boolean };
+
+export type Result =
+  | { got: Grant }
+  | { did: boolean }
+  /** An error's code. */
+  | { failed: string };
+
+export interface Grant {
+  value: string;
+  leaseId: string;
+  state: string;
+}
+
+/** An intent with what came back, if anything did. Times are of the machine's own stopwatch, which all processes share. */
+export type Entry = Intent & { answeredAt?: number; result?: Result };
+
+type Line = { id: number } & (Intent | { answeredAt: number; result: Result });
+
+export const stopwatch = (): number => Number(process.hrtime.bigint() / 1000n);
+
+export class LedgerWriter {
+  readonly #file: number;
+  #entries = 0;
+
+  constructor(folder: string, worker: string, life: number) {
+    this.#file = openSync(ledgerFile(folder, worker, life), "a");
+  }
+
+  /** Notes the call, makes it, notes the answer. */
+  async keep(owner: string, call: Call, act: () => Promise<Result>): Promise<Entry> {
+    const id = this.#entries++;
+    const intent: Intent = { at: stopwatch(), owner, ...call };
+    this.#add({ id, ...intent });
+    const result = await act();
+    const answeredAt = stopwatch();
+    this.#add({ id, answeredAt, result });
+    return { ...intent, answeredAt, result };
+  }
+
+  close(): void {
+    closeSync(this.#file);
+  }
+
+  #add(line: Line): void {
+    writeSync(this.#file, `${JSON.stringify(line)}\n`);
+  }
+}
+
+export const ledgerFile = (folder: string, worker: string, life: number): string =>
+  join(folder, `${worker}.${String(life).padStart(6, "0")}`);
+
+/** A worker's entries over all its lives, in the order in which they were begun. */
+export function readLedger(folder: string, worker: string): Entry[] {
+  const files = readdirSync(folder).filter((name) => name.startsWith(`${worker}.`));
+  return files.sort().flatMap((name) => entriesIn(readFileSync(join(folder, name), "utf8")));
+}
+
+export const workersIn = (folder: string): string[] => [
+  ...new Set(readdirSync(folder).map((name) => name.split(".")[0]!)),
+];
+
+export function entriesIn(text: string): Entry[] {
+  const entries = new Map<number, Entry>();
+  // What comes after the last line feed is empty, or torn.
+  for (const line of text.split("\n").slice(0, -1)) {
+    const { id, ...rest } = JSON.parse(line) as Line;
+    entries.set(id, { ...entries.get(id), ...rest } as Entry);
+  }
+  return [...entries.values()];
+}

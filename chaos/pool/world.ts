@@ -1,0 +1,19 @@
+import { toLine } from "../../provider/addressing/line";
+import type { Lease, Pool, Settings } from "../../provider/pool";
+import type { Grant } from "./ledger";
+
+/** The pool that all workers claim from: small, so that every address passes through many hands. */
+export const POOL = "pool/chaos";
+export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
+
+export async function openWorld(pool: Pool): Promise<void> {
+  const extents = [{ first: toLine("10.0.0.0"), last: toLine("10.0.0.255") }];
+  const opens = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
+  await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, opens });
+}
+
+export const grantOf = ({ extents, leaseId, state }: Lease): Grant => ({
+  value: extents[0]!.first.toString(16),
+  leaseId,
+  state,
+});

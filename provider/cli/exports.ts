@@ -1,0 +1,121 @@
+import { readFile } from "node:fs/promises";
+import { text as streamText } from "node:stream/consumers";
+import { z } from "zod";
+import { OverlayError } from "../errors";
+import type { Values } from "../lifecycle/values";
+import type { Fact } from "../pool";
+import { resourceOf, resources } from "../resources";
+
+/** What `pulumi stack export` says about our resources. Secrets are left out unless they stand there in the clear. */
+export interface Export {
+  /** Where it came from, for messages. */
+  source: string;
+  /** `STACK::PROJECT`; undefined for a stack in which nothing is left. */
+  stack?: string;
+  resources: Exported[];
+}
+
+export interface Exported {
+  source: string;
+  type: string;
+  props: Values & { owner: string; uid: string; leaseId: string };
+}
+
+const resource = z.looseObject({
+  urn: z.string(),
+  type: z.string(),
+  outputs: z.record(z.string(), z.unknown()).default({}),
+  delete: z.boolean().default(false),
+});
+const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(resource).default([]) }) });
+
+/** In both faces. */
+const OURS = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
+
+/** `-` is standard input. */
+export async function readExport(file: string): Promise<Export> {
+  const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
+    throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
+  });
+  return parseExport(file, text);
+}
+
+export function parseExport(source: string, text: string): Export {
+  const parsed = document.safeParse(jsonIn(text));
+  if (!parsed.success) {
+    const what = `${source} is not what \`pulumi stack export\` prints.`;
+    throw new OverlayError("INPUT_INVALID", what, `Make it with \`pulumi stack export --stack STACK --file FILE\`.`);
+  }
+  const all = parsed.data.deployment.resources;
+  const [stack, project] = all[0]?.urn.replace(/^urn:pulumi:/, "").split("::") ?? [];
+  const ours = all.flatMap((each) => exported(source, each));
+  return {
+    source,
+    resources: withoutEarlierLives(ours),
+    ...(project !== undefined && { stack: `${stack}::${project}` }),
+  };
+}
+
+function jsonIn(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+type Life = Exported & { pendingDelete: boolean };
+
+/** What failed before it got a lease holds nothing. */
+function exported(source: string, { type, urn, outputs, delete: pendingDelete }: z.output<typeof resource>): Life[] {
+  const [, ours] = OURS.exec(type) ?? [];
+  const props = shown(outputs) as Exported["props"];
+  if (!ours || !props.uid || !props.leaseId || !props.owner) return [];
+  if (resources.some((known) => known.type === ours)) return [{ source, type: ours, props, pendingDelete }];
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `${source} has ${urn}, a type that this release does not know.`,
+    "Update it.",
+  );
+}
+
+/** A forced replacement renews the lease; what still waits to be deleted then speaks of a lease id of the past. */
+const withoutEarlierLives = (lives: Life[]): Exported[] =>
+  lives
+    .filter(({ pendingDelete, props }) => {
+      const later = lives.some((other) => !other.pendingDelete && other.props.uid === props.uid);
+      return !pendingDelete || !later;
+    })
+    .map(({ pendingDelete: _, ...life }) => life);
+
+/** How Pulumi marks a secret in its state. */
+const [SIGNATURE, SECRET] = ["4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"];
+
+/** Secrets as they are with `--show-secrets`; without it they are not there, as in a preview that does not know them yet. */
+function shown(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(shown);
+  if (typeof value !== "object" || value === null) return value;
+  const object = value as Values;
+  if (object[SIGNATURE] === SECRET)
+    return typeof object.plaintext === "string" ? JSON.parse(object.plaintext) : undefined;
+  const entries = Object.entries(object).map(([key, inner]): [string, unknown] => [key, shown(inner)]);
+  return Object.fromEntries(entries.filter(([, inner]) => inner !== undefined));
+}
+
+/** The lease that a resource in state must have. */
+export function factOf({ type, props }: Exported): Fact {
+  const def = resourceOf(type);
+  const { pool, names, opens, labels } = def.request(props);
+  return {
+    pool,
+    owner: props.owner,
+    type,
+    want: def.held(props),
+    identity: { uid: props.uid, leaseId: props.leaseId },
+    // Where the lifecycle looks for the name of a resource that is made anew.
+    data: { name: String(props[def.nameInput]) },
+    ...(names && { names }),
+    ...(opens && { opens }),
+    ...(labels && { labels }),
+  };
+}

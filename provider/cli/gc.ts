@@ -1,0 +1,137 @@
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { isOverlayError, OverlayError } from "../errors";
+import type { Lease, Pool } from "../pool";
+import { listOf } from "../pool/wording";
+import { command, type Session, withPool } from "./command";
+import { type Export, parseExport, readExport } from "./exports";
+
+interface Options {
+  stackExport?: string[];
+  gone?: string[];
+  yes?: boolean;
+}
+
+/** Hosts are not touched: what stood on them stays until somebody cleans it. */
+export const gcCommand = () =>
+  command("gc", "Find leases that their stack no longer has; --yes releases them.")
+    .option(
+      "--stack-export <file...>",
+      "what `pulumi stack export` printed; default: ask pulumi for every stack in the store",
+    )
+    .option("--gone <stack...>", "this stack was removed: SCOPE/PROJECT/STACK")
+    .option("--yes", "release them")
+    .action(
+      withPool<Options>(async (session, options) => {
+        const leases = await leasesOfStacks(session.pool);
+        const known = await knownStacks(session, options, leases);
+        const orphans = leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
+        session.out.list(await rows(session.pool, orphans), ["action", "value", "pool", "type", "owner"]);
+        const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
+        if (unsure.size > 0)
+          session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
+        if (!options.yes)
+          session.out.note(`${orphans.length} leases would be released. Nothing is released without --yes.`);
+        else await releaseAll(session, orphans);
+      }),
+    );
+
+/** An owner is `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`; its stack is all before the type. */
+const stackOf = ({ owner }: Lease): string | undefined => /^(.*\/urn:pulumi:[^:]+::[^:]+)::/.exec(owner)?.[1];
+
+const PARTS = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
+const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");
+
+/** Innermost pools first: what opens a pool can go only when nobody is in it. */
+async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
+  const leases: Lease[] = [];
+  for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
+  const depth = ({ pool }: Lease) => ["runner", "network", "space"].indexOf(pool.split("/")[0]!);
+  const firm = ({ state }: Lease) => state === "reserved" || state === "used";
+  return leases.filter((lease) => firm(lease) && stackOf(lease)).sort((a, b) => depth(a) - depth(b));
+}
+
+/** Which uids each stack has; a stack of which nothing is known is not in it. */
+async function knownStacks(session: Session, { stackExport, gone = [] }: Options, leases: Lease[]) {
+  const stacks = [...new Set(leases.map((lease) => stackOf(lease)!))];
+  const known = new Map<string, Set<string>>();
+  const exports = stackExport
+    ? (await Promise.all(stackExport.map(readExport))).flatMap((each) => of(each, stacks))
+    : await askPulumi(
+        session,
+        stacks.filter((stack) => !gone.includes(nameOf(stack))),
+      );
+  for (const [stack, { resources }] of exports) {
+    known.set(stack, new Set([...(known.get(stack) ?? []), ...resources.map(({ props }) => props.uid)]));
+  }
+  for (const name of gone) known.set(mustKnow(stacks, name), new Set());
+  return known;
+}
+
+function mustKnow(stacks: string[], name: string): string {
+  const stack = stacks.find((stack) => nameOf(stack) === name);
+  if (stack) return stack;
+  const there = stacks.map(nameOf).join(", ") || "none";
+  throw new OverlayError("INPUT_INVALID", `No lease belongs to stack ${name}; there are ${there}.`, "Check the name.");
+}
+
+/** A file says for which stack it is, but its scope only where it has resources of ours. */
+function of(each: Export, stacks: string[]): [string, Export][] {
+  const owned = each.resources.map(({ props }) => stackOf({ owner: props.owner } as Lease)!);
+  if (owned.length > 0) return [...new Set(owned)].map((stack) => [stack, each]);
+  const same = stacks.filter((stack) => stack.endsWith(`/urn:pulumi:${each.stack}`));
+  if (same.length === 1) return [[same[0]!, each]];
+  const why =
+    each.stack === undefined
+      ? "has no resource at all"
+      : `could be ${same.map(nameOf).join(" or ") || "of no stack here"}`;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `${each.source} ${why}, so that its stack is not known.`,
+    "Name it with --gone instead.",
+  );
+}
+
+async function askPulumi({ out }: Session, stacks: string[]): Promise<[string, Export][]> {
+  const found: [string, Export][] = [];
+  for (const stack of stacks) {
+    try {
+      const args = ["stack", "export", "--stack", nameOf(stack), "--non-interactive"];
+      const { stdout } = await promisify(execFile)("pulumi", args, { maxBuffer: 1 << 30 });
+      found.push([stack, parseExport(nameOf(stack), stdout)]);
+    } catch (error) {
+      if (isOverlayError(error)) throw error;
+      // A stack that cannot be found here may live in another backend: that is no proof that it is gone.
+      out.note(
+        `pulumi knows nothing of ${nameOf(stack)}: ${String((error as { stderr?: string }).stderr || error).trim()}`,
+      );
+    }
+  }
+  return found;
+}
+
+const rows = async (pool: Pool, orphans: Lease[]) =>
+  Promise.all(
+    orphans.map(async (lease) => ({
+      action: "release",
+      value: listOf((await pool.spec(lease.pool))!.kind, lease.extents),
+      pool: lease.pool,
+      type: lease.type,
+      owner: lease.owner,
+      leaseId: lease.leaseId,
+    })),
+  );
+
+async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<void> {
+  let released = 0;
+  for (const { pool: name, leaseId, owner } of orphans) {
+    try {
+      if (await pool.release(name, leaseId)) released++;
+    } catch (error) {
+      if (!isOverlayError(error)) throw error;
+      process.exitCode = 1;
+      out.note(`${owner}: ${error.message}`);
+    }
+  }
+  out.note(`${released} of ${orphans.length} leases were released.`);
+}

@@ -1,0 +1,16 @@
+import { command, withPool } from "./command";
+import { runnerNamed } from "./ip/runner";
+import { moment } from "./output";
+
+export const heartbeatCommand = () =>
+  command("heartbeat", "Say that a runner lives, so that its id is not reclaimed as inactive.")
+    .requiredOption("--network <name>", "the network")
+    .requiredOption("--runner <name>", "the runner")
+    .action(
+      withPool<{ network: string; runner: string }>(async ({ pool, out }, { network, runner: name }) => {
+        const { lease } = await runnerNamed(pool, network, name);
+        await pool.touch(lease.pool, lease.leaseId);
+        const now = await pool.find(lease.pool, { leaseId: lease.leaseId });
+        out.one({ network, runner: name, runnerId: Number(lease.extents[0]!.first), lastSeen: moment(now!.lastSeen) });
+      }),
+    );

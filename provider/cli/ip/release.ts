@@ -1,0 +1,37 @@
+import { OverlayError } from "../../errors";
+import type { Lease } from "../../pool";
+import { command, plainName, type Session, withPool } from "../command";
+import { addressLeases } from "./list";
+import { COLUMNS, ipOf, isOf, isOfStack, view } from "./reservation";
+import { unused } from "./tokens";
+
+interface Options {
+  token?: string;
+  by?: string;
+  network?: string;
+}
+
+export const releaseCommand = () =>
+  command("release", "Give up an unused reservation, or all addresses of a container; prints what was given up.")
+    .option("--token <token>", "the reservation, if it was not used yet")
+    .option("--by <name>", "the container", plainName)
+    .option("--network <name>", "only its addresses in this network")
+    .action(
+      withPool<Options>(async (session, { token, by, network }) => {
+        if ((token === undefined) === (by === undefined)) {
+          throw new OverlayError("INPUT_INVALID", "It is not said what to release.", "Give either --token or --by.");
+        }
+        const leases = token === undefined ? await allOf(session, by!, network) : [await unused(session, token)];
+        const released: Lease[] = [];
+        for (const lease of leases) if (await session.pool.release(lease.pool, lease.leaseId)) released.push(lease);
+        session.out.list(released.map(view), [...COLUMNS]);
+        if (released.length === 0) session.out.note(`${by ?? "The token"} holds nothing.`);
+      }),
+    );
+
+async function allOf({ pool, out }: Session, by: string, network?: string): Promise<Lease[]> {
+  const leases = (await addressLeases(pool, { ...(network && { network }) })).filter((lease) => isOf(lease, by));
+  for (const lease of leases.filter(isOfStack))
+    out.note(`${ipOf(lease)} belongs to ${lease.owner}, which releases it itself.`);
+  return leases.filter((lease) => !isOfStack(lease));
+}

@@ -1,0 +1,74 @@
+import { type RunnerLayout, runnerLayout } from "../../addressing/layout";
+import { OverlayError } from "../../errors";
+import type { Lease, Pool, PoolSpec, Request } from "../../pool";
+import { layoutsOf, type NetworkSettings } from "../../resources/overlay-network";
+
+/** A runner as the pool knows it, with the pool of its addresses. */
+export interface Runner {
+  network: string;
+  name: string;
+  /** Its lease in the network's pool of ids. */
+  lease: Lease;
+  /** One for each address family of the network. */
+  layouts: RunnerLayout[];
+  /** `runner/NETWORK/NAME`. */
+  pool: string;
+}
+
+export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
+
+export async function networkSpec(pool: Pool, network: string): Promise<PoolSpec> {
+  const spec = await pool.spec(`network/${network}`);
+  if (spec) return spec;
+  const known = (await pool.pools("network/")).map(({ name }) => name.slice("network/".length));
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `There is no network '${network}' in the store; it has ${known.join(", ") || "none"}.`,
+    "Check the name and the store (--store, OVERLAY_STORE); a store that was lost comes back with `overlayctl recover`.",
+  );
+}
+
+export async function runnerNamed(pool: Pool, network: string, name: string): Promise<Runner> {
+  const spec = await networkSpec(pool, network);
+  const lease = await pool.find(spec.name, { name: addressPool(network, name) });
+  if (lease && lease.state !== "offered") return runnerOf(spec, lease, network, name);
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `Network ${network} has no runner '${name}'${lease ? " yet: it stands only in a preview" : ""}.`,
+    `\`overlayctl pool show network/${network}\` lists those that it has.`,
+  );
+}
+
+export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
+  const { settings } = spec.data as unknown as { settings: NetworkSettings };
+  const id = Number(lease.extents[0]!.first);
+  const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
+  return { network, name, lease, layouts, pool: addressPool(network, name) };
+}
+
+/** The name under which a runner's lease is known in its network. */
+export const runnerNameOf = (lease: Lease, network: string): string | undefined => {
+  const prefix = addressPool(network, "");
+  return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
+};
+
+/** The pool of a runner's addresses, opened by the runner's lease: it goes with the runner, and not while it has leases. */
+export const addressSpec = ({ pool, layouts }: Runner): PoolSpec => ({
+  name: pool,
+  kind: "address",
+  extents: layouts.flatMap(({ usable }) => usable),
+  allocation: "hashed",
+});
+
+/** Opened when it is first needed. Two who do so at once do the same. */
+export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
+  if (runner.lease.opens === runner.pool) return;
+  await pool.amend(runner.lease.pool, runner.lease.leaseId, { opens: addressSpec(runner) });
+}
+
+/** One address of each family of the network, or the one that is asked for. */
+export function anAddress({ layouts }: Runner, ip?: bigint): Pick<Request, "want" | "within" | "also"> {
+  if (ip !== undefined) return { want: [{ first: ip, last: ip }] };
+  const [main, ...others] = layouts.map(({ block }) => block);
+  return others.length === 0 ? {} : { within: main!, also: others };
+}

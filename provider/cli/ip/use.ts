@@ -1,0 +1,59 @@
+import { OverlayError } from "../../errors";
+import type { Lease } from "../../pool";
+import { address, command, plainName, type Session, withPool } from "../command";
+import { ipOf, isOf, reserve, userName, view } from "./reservation";
+import { runnerNamed } from "./runner";
+import { unused } from "./tokens";
+
+interface Options {
+  token?: string;
+  network?: string;
+  runner?: string;
+  ip?: bigint;
+  by: string;
+}
+
+/** From now on it does not expire. */
+export const useCommand = () =>
+  command("use", "Mark an address as used by a container: the one of a token, or one by its name.")
+    .option("--token <token>", "what `ip reserve` gave")
+    .option("--network <name>", "the network")
+    .option("--runner <name>", "the runner")
+    .option("--ip <address>", "the address", address)
+    .requiredOption("--by <name>", "who uses it", plainName)
+    .action(
+      withPool<Options>(async (session, options) => {
+        const lease =
+          options.token === undefined
+            ? await usedByName(session, options)
+            : await used(session, await unused(session, options.token, options.runner), options.by);
+        session.out.one(view(lease));
+      }),
+    );
+
+function used({ pool }: Session, lease: Lease, by: string): Promise<Lease> {
+  const names = [userName(lease.pool.split("/")[1]!, by)];
+  return pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: by, names });
+}
+
+/** A free address, or one that was reserved for the same container. */
+async function usedByName(session: Session, { network, runner: name, ip, by }: Options): Promise<Lease> {
+  if (network === undefined || name === undefined || ip === undefined) {
+    throw new OverlayError(
+      "INPUT_INVALID",
+      "It is not said which address.",
+      "Give --token, or --network, --runner and --ip.",
+    );
+  }
+  const runner = await runnerNamed(session.pool, network, name);
+  const lease = await session.pool.find(runner.pool, { value: ip });
+  if (!lease) return reserve(session.pool, runner, { ip, by, usedBy: by });
+  if (lease.usedBy === by) return lease;
+  if (lease.state === "reserved" && isOf(lease, by)) return used(session, lease, by);
+  const holder = lease.usedBy ?? lease.owner;
+  throw new OverlayError(
+    "IP_IN_USE",
+    `${ipOf(lease)} is ${lease.state} by ${holder}.`,
+    "Use its token, or another address.",
+  );
+}

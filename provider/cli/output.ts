@@ -1,0 +1,67 @@
+/**
+ * What commands print. With `--json`, one object a line on stdout, errors too; without, tables and sentences for people.
+ * Notes go to stderr, so that what stands on stdout can be piped.
+ */
+export class Output {
+  constructor(
+    private readonly json: boolean,
+    private readonly colours = process.stdout.isTTY === true && !process.env.NO_COLOR,
+  ) {}
+
+  /** A list: an object a line, or a table with these columns. */
+  list<T extends object>(rows: T[], columns: (keyof T & string)[]): void {
+    if (this.json) for (const row of rows) write(JSON.stringify(row));
+    else if (rows.length > 0) write(this.#table(rows, columns));
+  }
+
+  /** One thing: an object, or a line for each of its properties. */
+  one(thing: object): void {
+    write(this.json ? JSON.stringify(thing) : this.#lines(thing));
+  }
+
+  #lines(thing: object): string {
+    const lines = Object.entries(thing).filter(([, value]) => value !== undefined);
+    const width = Math.max(...lines.map(([key]) => key.length)) + 2;
+    return lines.map(([key, value]) => `${this.#dim(key.padEnd(width))}${this.#cell(value)}`).join("\n");
+  }
+
+  /** For people only. */
+  say(text: string): void {
+    if (!this.json) write(text);
+  }
+
+  note(text: string): void {
+    process.stderr.write(`${text}\n`);
+  }
+
+  #table<T extends object>(rows: T[], columns: (keyof T & string)[]): string {
+    const shown = columns.filter((column) => rows.some((row) => row[column] !== undefined));
+    const widths = shown.map((column) => Math.max(column.length, ...rows.map((row) => text(row[column]).length)));
+    const line = (cells: string[]) => cells.join("  ").trimEnd();
+    return [
+      line(shown.map((column, i) => this.#dim(column.padEnd(widths[i]!)))),
+      ...rows.map((row) =>
+        line(shown.map((column, i) => this.#cell(row[column]) + " ".repeat(widths[i]! - text(row[column]).length))),
+      ),
+    ].join("\n");
+  }
+
+  #cell(value: unknown): string {
+    const code = COLOURS[text(value)];
+    return this.colours && code ? `\u001b[${code}m${text(value)}\u001b[0m` : text(value);
+  }
+
+  #dim(value: string): string {
+    return this.colours ? `\u001b[2m${value}\u001b[0m` : value;
+  }
+}
+
+/** By what a cell says: what is in use stands out, what is passing steps back. */
+const COLOURS: Record<string, number> = { used: 32, reserved: 36, offered: 33, resting: 2, add: 32, release: 31 };
+
+const text = (value: unknown): string => (value === undefined || value === null ? "" : String(value));
+
+const write = (line: string): void => void process.stdout.write(`${line}\n`);
+
+/** RFC 3339, to the second. */
+export const moment = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");

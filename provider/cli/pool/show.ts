@@ -1,0 +1,45 @@
+import { OverlayError } from "../../errors";
+import type { Lease, PoolSpec } from "../../pool";
+import { listOf } from "../../pool/wording";
+import { command, withPool } from "../command";
+import { moment } from "../output";
+import { summary } from "./list";
+
+export const showCommand = () =>
+  command("show", "Show a pool and its leases. With --json: the pool, then a lease a line.")
+    .argument("<name>", "such as network/training; `pool list` has the names")
+    .action(
+      withPool(async ({ pool, out }, _, name) => {
+        const spec = await pool.spec(name!);
+        if (!spec) {
+          const known = (await pool.pools()).map((other) => other.name);
+          throw new OverlayError(
+            "POOL_NOT_FOUND",
+            `There is no pool '${name}'; there are ${known.join(", ") || "none"}.`,
+            "Check the name and the store.",
+          );
+        }
+        out.one(await summary(pool, spec));
+        out.say("");
+        const leases = await pool.leases(spec.name);
+        out.list(
+          leases.map((lease) => view(spec, lease)),
+          ["value", "state", "usedBy", "owner", "opens", "lastSeen", "expiresAt"],
+        );
+      }),
+    );
+
+const view = ({ kind }: PoolSpec, lease: Lease) => ({
+  value: listOf(kind, lease.extents),
+  state: lease.state,
+  type: lease.type,
+  usedBy: lease.usedBy,
+  owner: lease.owner,
+  opens: lease.opens,
+  names: lease.names,
+  labels: lease.labels,
+  leaseId: lease.leaseId,
+  uid: lease.uid,
+  lastSeen: moment(lease.lastSeen),
+  expiresAt: lease.expiresAt === undefined ? undefined : moment(lease.expiresAt),
+});

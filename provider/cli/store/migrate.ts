@@ -1,0 +1,36 @@
+import { OverlayError } from "../../errors";
+import { openPool, openStore } from "../../pool";
+import { move } from "../../pool/transfer";
+import { command, guarded } from "../command";
+
+/** The source stays as it is. */
+export const migrateCommand = () =>
+  command("migrate", "Copy a whole pool from one store to another, empty one, and check it there.")
+    .argument("<from>", "such as sqlite:/var/lib/overlay/pool.db")
+    .argument("<to>", "such as postgres://overlay@db/overlay")
+    .action(
+      guarded(async (settings, out, _, from, to) => {
+        await (await openPool(from!, settings)).end(); // an older version is brought up to date, a newer one refused
+        const source = await openStore(from!, settings);
+        const target = await openStore(to!, settings).catch(async (error: unknown) => {
+          await source.close();
+          throw error;
+        });
+        const rows = await move(source, target).finally(() => Promise.all([source.close(), target.close()]));
+        const pool = await openPool(to!, settings);
+        const [findings, pools] = [await pool.fsck(), await pool.pools()];
+        let leases = 0;
+        for (const { name } of pools) leases += (await pool.leases(name)).length;
+        await pool.end();
+        if (findings.length > 0) {
+          const what = `Everything was copied, but the store has ${findings.length} problems: ${findings[0]!.problem}.`;
+          throw new OverlayError(
+            "STORE_CORRUPT",
+            what,
+            "They were in the source too: `overlayctl store check --repair` there.",
+          );
+        }
+        out.one({ rows, pools: pools.length, leases, problems: findings.length });
+        out.note("Set overlay:store (OVERLAY_STORE) to the new place everywhere before anybody writes to the old one.");
+      }),
+    );

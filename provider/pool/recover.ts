@@ -1,0 +1,118 @@
+import { isOverlayError, OverlayError } from "../errors";
+import { amend } from "./changing";
+import type { Draft } from "./draft";
+import { lapse, vacate } from "./endings";
+import { enter } from "./entering";
+import { sameExtents } from "./extents";
+import { newId } from "./granting";
+import { leaseKey, nameKey, poolKey } from "./keys";
+import { leasesIn, leasesOfOwner, log, sitting } from "./ledger";
+import { fits } from "./openings";
+import { poolFor } from "./pools";
+import { given } from "./records";
+import { isFirm, isLive, isOver } from "./rows";
+import type { Rule } from "./rule";
+import type { Enrolment, Fact, Lease, Opening, PoolSpec } from "./types";
+import { listOf, nameTaken, outside, taken } from "./wording";
+
+/**
+ * Leases that stand already and must be in the store: after a loss, from Pulumi's state; at the start, from a list of
+ * addresses in use. Facts are not requests: nothing is chosen for them, no quota stops them, and promises and resting
+ * leases give way to them. What contradicts another fact or a firm lease stops them all.
+ */
+export function* enrol(tx: Draft, facts: Fact[], opening: Opening[] = []): Rule<Enrolment> {
+  const result: Enrolment = { added: [], known: [], conflicts: [] };
+  for (const { pool, leaseId, opens } of opening) yield* amend(tx, pool, leaseId, { opens });
+  for (const fact of facts) {
+    try {
+      const known = yield* standing(tx, fact);
+      if (known) result.known.push(known);
+      else result.added.push(yield* added(tx, fact));
+    } catch (error) {
+      if (!isOverlayError(error)) throw error;
+      result.conflicts.push({ fact, error });
+    }
+  }
+  if (result.conflicts.length > 0) tx.discard();
+  return result;
+}
+
+/** The lease that the fact speaks of, if the store has it just so. */
+function* standing(tx: Draft, { pool, owner, want, identity }: Fact): Rule<Lease | undefined> {
+  const candidates = identity
+    ? yield* leasesIn(tx, pool, [identity.uid])
+    : (yield* leasesOfOwner(tx, pool, owner)).filter(({ extents }) => sameExtents(extents, want));
+  const held = candidates.find((lease) => isFirm(lease) && isLive(lease, tx.now));
+  const lease = held ?? (identity && candidates[0]);
+  if (!lease || !identity) return lease;
+  const same = held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, want);
+  if (same) return lease;
+  const { spec } = yield* poolFor(tx, pool, true);
+  throw new OverlayError(
+    "STORE_CONFLICT",
+    `The store has lease ${lease.leaseId} of ${lease.owner} on ${listOf(spec.kind, lease.extents)} (${lease.state}); here it is ${identity.leaseId} of ${owner} on ${listOf(spec.kind, want)}.`,
+    "The store knows something newer: export the stack again.",
+  );
+}
+
+function* added(tx: Draft, fact: Fact): Rule<Lease> {
+  const { spec } = yield* poolFor(tx, fact.pool, true);
+  const inTheWay = [...(yield* sitters(tx, spec, fact)), ...(yield* namesakes(tx, fact))];
+  for (const { uid, pool } of inTheWay) {
+    const [lease] = yield* leasesIn(tx, pool, [uid]);
+    if (lease) yield* isOver(lease, tx.now) ? lapse(tx, lease, tx.now) : vacate(tx, lease);
+  }
+  const lease = yield* enter(tx, undefined, leaseOf(tx, fact), fact);
+  log(tx, "enrolled", lease);
+  return lease;
+}
+
+const stays = (tx: Draft, lease: Lease): boolean => isFirm(lease) && isLive(lease, tx.now);
+
+function* sitters(tx: Draft, spec: PoolSpec, { want }: Fact): Rule<Lease[]> {
+  const found: Lease[] = [];
+  for (const extent of want) {
+    if (!fits(spec, { extents: [extent] })) throw outside(spec, extent);
+    const leases = yield* sitting(tx, spec.name, extent);
+    const holder = leases.find((lease) => stays(tx, lease));
+    if (holder) throw taken(spec, extent, holder);
+    found.push(...leases);
+  }
+  return found;
+}
+
+/** Who has one of its names, or has its pool open. */
+function* namesakes(tx: Draft, { names = [], opens }: Fact): Rule<Lease[]> {
+  const found: Lease[] = [];
+  const claims = names.map((name) => ({ name, at: nameKey(name) }));
+  for (const { name, at } of claims) found.push(...(yield* holderAt(tx, name, yield* tx.get(at))));
+  if (opens) found.push(...(yield* holderAt(tx, opens.name, (yield* tx.get(poolKey(opens.name)))?.opener)));
+  return found;
+}
+
+function* holderAt(tx: Draft, name: string, place?: { pool: string; uid: string }): Rule<Lease[]> {
+  const holder = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
+  if (holder && stays(tx, holder)) throw nameTaken(name, holder);
+  return holder ? [holder] : [];
+}
+
+function leaseOf(tx: Draft, { pool, owner, type, want, identity, tenant, labels, usedBy, data, by }: Fact): Lease {
+  const uid = identity?.uid ?? newId();
+  return given<Lease>({
+    pool,
+    owner,
+    type,
+    extents: want,
+    state: usedBy === undefined ? "reserved" : "used",
+    uid,
+    leaseId: identity?.leaseId ?? `${uid}.${newId()}`,
+    createdAt: tx.now,
+    updatedAt: tx.now,
+    lastSeen: tx.now,
+    tenant,
+    labels,
+    usedBy,
+    data,
+    by,
+  });
+}

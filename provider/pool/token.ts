@@ -1,0 +1,117 @@
+import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
+import { OverlayError } from "../errors";
+
+/**
+ * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over all that stands
+ * before it. It proves, with no look at the store, that we gave it out and for what; whether the lease still stands is the
+ * store's word. The MAC is compared as text: base64 has several spellings for one value, and only ours is taken.
+ */
+export interface Grant {
+  pool: string;
+  value: bigint;
+  /** `NETWORK/RUNNER`. */
+  runner: string;
+  owner: string;
+  leaseId: string;
+  /** Milliseconds since 1970; absent: as long as the lease stands. */
+  expiresAt?: number;
+}
+
+interface Key {
+  id: string;
+  secret: string;
+}
+
+/** The first signs, all verify: a new key goes to the front, and an old one out when the last token of it is over. */
+export type KeyRing = readonly [Key, ...Key[]];
+
+const PREFIX = "ipr1";
+const FORM = /^(ipr1\.([\w-]{8})\.([\w-]{1,4000}))\.([\w-]{43})$/;
+const SHORTEST_SECRET = 16;
+
+export const newSecret = (): string => randomBytes(32).toString("base64url");
+
+/** A key's id follows from the key, so that rotation needs no bookkeeping. */
+const keyOf = (secret: string): Key => ({ id: mac(secret, "key id").slice(0, 8), secret });
+
+const mac = (secret: string, text: string): string => createHmac("sha256", secret).update(text).digest("base64url");
+
+/** From the setting `tokenKeys`, or from the one secret that the store keeps. */
+export function keyRing(text: string): KeyRing {
+  const secrets = text.split(",").map((secret) => secret.trim());
+  const short = secrets.findIndex((secret) => secret.length < SHORTEST_SECRET);
+  if (short < 0) return secrets.map(keyOf) as unknown as KeyRing;
+  throw new OverlayError(
+    "SETTING_INVALID",
+    `Setting tokenKeys: key ${short + 1} of ${secrets.length} has ${secrets[short]!.length} characters.`,
+    `Give each at least ${SHORTEST_SECRET}, separated by commas; \`openssl rand -base64 32\` makes one.`,
+  );
+}
+
+export function sealed({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): string {
+  const exp = expiresAt === undefined ? {} : { exp: expiresAt / 1000 };
+  const payload = Buffer.from(JSON.stringify({ ...grant, value: String(value), ...exp })).toString("base64url");
+  const text = `${PREFIX}.${key.id}.${payload}`;
+  return `${text}.${mac(key.secret, text)}`;
+}
+
+export interface Expected {
+  /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */
+  runner?: string;
+  /** For those who do not ask the store; who does leaves it out, since the store's clock decides. */
+  now?: number;
+}
+
+export function opened(token: string, ring: KeyRing, { runner, now }: Expected = {}): Grant {
+  const [, text, id, payload, given] = FORM.exec(token) ?? [];
+  if (text === undefined) throw malformed(token);
+  const key = ring.find((key) => key.id === id);
+  if (!key || !equal(mac(key.secret, text), given!)) throw forged(key === undefined);
+  const grant = grantOf(payload!);
+  if (runner !== undefined && !`/${grant.runner}`.endsWith(`/${runner}`)) throw otherRunner(grant, runner);
+  if (now !== undefined && isOver(grant, now)) throw tokenExpired(grant);
+  return grant;
+}
+
+/** Both are 43 characters of base64url: `FORM` has looked at the length. */
+const equal = (a: string, b: string): boolean => timingSafeEqual(Buffer.from(a), Buffer.from(b));
+
+function grantOf(payload: string): Grant {
+  const { exp, value, ...rest } = JSON.parse(Buffer.from(payload, "base64url").toString());
+  return { ...rest, value: BigInt(value), ...(exp !== undefined && { expiresAt: Math.round(exp * 1000) }) };
+}
+
+export const isOver = ({ expiresAt }: Grant, now: number): boolean => expiresAt !== undefined && now > expiresAt;
+
+const malformed = (token: string): OverlayError =>
+  new OverlayError(
+    "TOKEN_FORMAT",
+    `This is no token of ours, or not the whole of one (${token.length} characters).`,
+    `Pass it exactly as it was given out: ${PREFIX}.KEY.PAYLOAD.SIGNATURE.`,
+  );
+
+const forged = (otherKey: boolean): OverlayError =>
+  new OverlayError(
+    "TOKEN_SIGNATURE",
+    otherKey ? "The token is signed with a key that is not in the key ring." : "The token's signature is wrong.",
+    "Reserve again; if keys were rotated, keep the old one in tokenKeys until its tokens are over.",
+  );
+
+const otherRunner = (grant: Grant, runner: string): OverlayError =>
+  new OverlayError("TOKEN_RUNNER", `The token is for runner ${grant.runner}, not for ${runner}.`, "Use it there.");
+
+export const tokenExpired = ({ expiresAt, runner }: Grant): OverlayError =>
+  new OverlayError(
+    "TOKEN_EXPIRED",
+    `The token for runner ${runner} ended at ${new Date(expiresAt!).toISOString()}.`,
+    "Reserve again, with a longer ttl if need be.",
+  );
+
+export const tokenUsed = ({ runner, leaseId }: Grant, usedBy?: string): OverlayError =>
+  new OverlayError(
+    "TOKEN_USED",
+    usedBy === undefined
+      ? `The token's lease ${leaseId} on runner ${runner} was released, or given out anew.`
+      : `The token's lease ${leaseId} on runner ${runner} is used by ${usedBy} already.`,
+    "Reserve again.",
+  );

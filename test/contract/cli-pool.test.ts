@@ -1,0 +1,195 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { openStore } from "../../provider/pool";
+import { snapshot } from "../../provider/pool/transfer";
+import { Ctl, deploy } from "../unit/cli/ctl";
+
+/** The real command line on a SQLite file: looking at pools, importing, and moving a store. */
+const ctl = new Ctl();
+const file = (name: string, text: string): string => {
+  writeFileSync(join(ctl.folder, name), text);
+  return name;
+};
+const raw = async (url = ctl.store) => {
+  const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
+  return snapshot(store).finally(() => store.close());
+};
+const damage = async (key: string, value: string | null, url = ctl.store) => {
+  const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
+  await store.transact("", function* (tx) {
+    yield tx.write([[key, value]]);
+  });
+  await store.close();
+};
+
+beforeAll(() => ctl.withPool((pool) => deploy(pool, ["node1", "node2"])));
+afterAll(() => ctl.remove());
+
+describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
+  const used = "ip,by,runner\n10.128.64.20,web,node1\n10.128.64.21,,\n10.128.128.20,web,node2\n";
+
+  test("a dry run says what would be entered, and writes nothing", async () => {
+    const before = await raw();
+    expect(await ctl.must("import", file("used.csv", used), "--dry-run")).toMatchObject([
+      { ip: "10.128.64.20", network: "training", runner: "node1", state: "used", usedBy: "web" },
+      { ip: "10.128.64.21", network: "training", runner: "node1", state: "reserved" },
+      { ip: "10.128.128.20", network: "training", runner: "node2", state: "used", usedBy: "web" },
+    ]);
+    expect(await raw()).toEqual(before);
+  });
+
+  test("all addresses are entered, once", async () => {
+    expect(await ctl.must("import", "used.csv")).toHaveLength(3);
+    expect(await ctl.must("import", "used.csv")).toEqual([]);
+    const [lease, other] = await ctl.must("ip", "list", "--runner", "node1");
+    expect(lease).toMatchObject({ ip: "10.128.64.20", state: "used", usedBy: "web" });
+    expect(other).toMatchObject({
+      ip: "10.128.64.21",
+      state: "reserved",
+      owner: "overlayctl/training/node1/imported-10.128.64.21",
+    });
+    expect(other!.expiresAt).toBeUndefined();
+    const taken = ["ip", "reserve", "--network", "training", "--runner", "node1", "--ip", "10.128.64.20"];
+    expect(await ctl.refusal(...taken)).toBe("1 IP_IN_USE");
+  });
+
+  test("JSON, and what `ip list --json` prints, are read too", async () => {
+    const listed = (await ctl.run("ip", "list", "--json")).stdout;
+    expect(await ctl.must("import", file("listed.jsonl", listed))).toEqual([]);
+    const json = JSON.stringify([{ ip: "10.128.64.30", by: "db" }, "10.128.64.31"]);
+    expect(await ctl.must("import", file("more.json", json))).toMatchObject([
+      { ip: "10.128.64.30" },
+      { ip: "10.128.64.31" },
+    ]);
+  });
+
+  test("every conflict is reported at once, and then nothing is written", async () => {
+    const before = await raw();
+    const lines = [
+      "10.128.64.50,new",
+      "10.128.64.20,other",
+      "10.128.64.1,gateway",
+      "10.9.9.9,abroad",
+      "10.128.192.5,x",
+      "10.128.64.50,twice",
+    ];
+    const { code, stdout, stderr } = await ctl.run("import", file("bad.csv", lines.join("\n")));
+    expect([code, stdout]).toEqual([1, ""]);
+    expect(stderr.split("\n").map((line) => line.trim())).toEqual([
+      "IP_IN_USE: 5 addresses in bad.csv cannot be entered; nothing was written.",
+      "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner/training/node1 is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
+      "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner/training/node1 (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
+      "line 4, 10.9.9.9: it is in no network of this store",
+      "line 5, 10.128.192.5: it is in the subnet of id 3 of network training, which no runner has",
+      "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner/training/node1 is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
+      "Correct the file or release what is in the way, and run again.",
+      "",
+    ]);
+    expect(await raw()).toEqual(before);
+  });
+
+  test.each([
+    [
+      "address,container\n10.128.64.060,x\n,y\n10.128.64.61,a b",
+      [
+        "line 2: '10.128.64.060' is not an IP address",
+        "line 3: '' is not an IP address",
+        "line 4: by is not a plain name",
+      ],
+    ],
+    ['[{"ip":', ["INPUT_INVALID: broken.txt is not JSON"]],
+  ])("a file that cannot be understood is refused with all its lines", async (text, expected) => {
+    const { code, stderr } = await ctl.run("import", file("broken.txt", text));
+    expect(code).toBe(1);
+    for (const part of expected) expect(stderr).toContain(part);
+  });
+});
+
+describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
+  test("list shows how full each pool is", async () => {
+    expect(await ctl.must("pool", "list")).toMatchObject([
+      {
+        pool: "network/training",
+        range: "1-63",
+        capacity: 63,
+        allocated: 2,
+        offered: 0,
+        resting: 0,
+        utilization: "3.17%",
+      },
+      { pool: "runner/training/node1", capacity: 16380, allocated: 4, utilization: "0.02%" },
+      { pool: "runner/training/node2", capacity: 16380, allocated: 1 },
+      { pool: "space/default", allocated: 1048576, utilization: "0%" },
+    ]);
+    const { stdout } = await ctl.run("pool", "list");
+    expect(stdout.split("\n")[0]).toMatch(/^pool +range +capacity +allocated +offered +resting +utilization$/);
+    expect(stdout).not.toContain("\u001b");
+  });
+
+  test("show has the leases with owner, state and end", async () => {
+    const [pool, ...leases] = await ctl.must("pool", "show", "network/training");
+    expect(pool).toMatchObject({ pool: "network/training", kind: "id", allocation: "lowest", capacity: 63 });
+    expect(leases).toMatchObject([
+      { value: "1", state: "reserved", type: "RunnerSubnet", opens: "runner/training/node1" },
+      { value: "2", state: "reserved", owner: "organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2" },
+    ]);
+    expect(await ctl.refusal("pool", "show", "training")).toBe("1 POOL_NOT_FOUND");
+    expect((await ctl.run("pool", "show")).code).toBe(2);
+  });
+});
+
+describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
+  test("check finds what is wrong and repairs what follows from the leases", async () => {
+    const [free] = (await raw()).find(([key]) => key.startsWith("f/"))!;
+    await damage(free, null);
+    const { code, json } = await ctl.run("store", "check", "--json");
+    expect([code, json]).toMatchObject([1, [{ pool: "network/training", repairable: true, repaired: false }]]);
+    expect((await ctl.run("store", "check", "--repair")).code).toBe(0);
+    expect((await ctl.run("store", "check")).stdout).toBe("The store is sound.\n");
+  });
+
+  test("dump prints pools, leases and history, and never the key of the tokens", async () => {
+    await ctl.must("ip", "reserve", "--network", "training", "--runner", "node1");
+    const secret = (await raw()).find(([key]) => key === "k/tokenKeys")![1];
+    const { stdout, json } = await ctl.run("store", "dump", "--all");
+    expect(stdout).not.toContain(secret);
+    expect(json).toContainEqual({ key: "k/tokenKeys", secret: true });
+    expect(json).toHaveLength((await raw()).length);
+    const truth = (await ctl.run("store", "dump")).json.map(({ key }) => String(key)[0]);
+    expect(new Set(truth)).toEqual(new Set("hklpv"));
+  });
+
+  test("migrate copies everything to an empty store, tokens included, and checks it", async () => {
+    const [{ token, ip } = {}] = await ctl.must("ip", "reserve", "--network", "training", "--runner", "node2");
+    const to = `sqlite:${join(ctl.folder, "new.db")}`;
+    const rows = await raw();
+    expect(await ctl.must("store", "migrate", ctl.store, to)).toEqual([
+      { rows: rows.length, pools: 4, leases: 10, problems: 0 },
+    ]);
+    expect(await raw(to)).toEqual(rows);
+    expect(await ctl.must("ip", "validate", String(token), "--store", to)).toMatchObject([{ ip }]);
+    expect(await ctl.refusal("store", "migrate", ctl.store, to)).toBe("1 STORE_CONFLICT");
+    expect(await ctl.refusal("store", "migrate", ctl.store, "mysql://x")).toBe("1 SETTING_INVALID");
+  });
+
+  test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
+    const to = `sqlite:${join(ctl.folder, "half.db")}`;
+    await damage("v", String(Number.MAX_SAFE_INTEGER), to);
+    await damage("p/half", "{}", to);
+    expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_VERSION");
+    expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_VERSION");
+    await ctl.must("store", "migrate", ctl.store, to);
+    expect(await raw(to)).toEqual(await raw());
+  });
+
+  test("a file that is no store is refused, and so is a word that is no command", async () => {
+    file("text.db", "not a database, but long enough to be looked at as one ".repeat(50));
+    expect(await ctl.refusal("pool", "list", "--store", `sqlite:${join(ctl.folder, "text.db")}`)).toBe(
+      "1 STORE_CORRUPT",
+    );
+    expect(readFileSync(join(ctl.folder, "text.db"), "utf8")).toMatch(/^not a database/);
+    expect((await ctl.run("pool", "fill")).code).toBe(2);
+    expect((await ctl.run("--help")).code).toBe(0);
+  });
+});

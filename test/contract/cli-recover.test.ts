@@ -1,0 +1,249 @@
+import { rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeEach, describe, expect, test } from "vitest";
+import type { Values } from "../../provider/lifecycle/values";
+import type { Lease, Pool } from "../../provider/pool/types";
+import { Ctl, type Deployed, deploy, lifecyclesOn } from "../unit/cli/ctl";
+
+/** A pool that is lost, and one that has more than the stacks. */
+const ctl = new Ctl();
+let deployed: Deployed;
+
+beforeEach(async () => {
+  lose();
+  deployed = await ctl.withPool((pool) => deploy(pool, ["node1", "node2", "node3"], { labels: { team: "ml" } }));
+});
+afterAll(() => ctl.remove());
+
+function lose(): void {
+  for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(join(ctl.folder, `pool.db${end}`), { force: true });
+}
+
+const SECRETS = ["connection", "hubConnection"];
+const hidden = (secret: object) => ({
+  "4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270",
+  ...secret,
+});
+
+/** A resource in the form of `pulumi stack export`; with `--show-secrets` where that is wanted. */
+function resource(type: string, props: Values, { shown = false, ...more }: Values = {}): object {
+  const name = String(props.owner).split("::").at(-1);
+  const outputs = Object.entries(props).map(([key, value]) => {
+    if (!SECRETS.includes(key)) return [key, value];
+    return [key, hidden(shown ? { plaintext: JSON.stringify(value) } : { ciphertext: "v1:abc:def" })];
+  });
+  return {
+    urn: `urn:pulumi:dev::shop::pulumi-nodejs:dynamic/overlay:${type}::${name}`,
+    type: `pulumi-nodejs:dynamic/overlay:${type}`,
+    custom: true,
+    outputs: Object.fromEntries(outputs),
+    ...more,
+  };
+}
+
+const stackItself = { urn: "urn:pulumi:dev::shop::pulumi:pulumi:Stack::shop-dev", type: "pulumi:pulumi:Stack" };
+
+function exportTo(name: string, resources: object[]): string {
+  const document = { version: 3, deployment: { manifest: {}, resources: [stackItself, ...resources] } };
+  writeFileSync(join(ctl.folder, name), JSON.stringify(document));
+  return name;
+}
+
+/** Runners first: exports of several stacks come in any order. */
+const everything = (more: Values = {}): object[] => [
+  ...Object.values(deployed.runners).map((props) => resource("RunnerSubnet", props, more)),
+  resource("OverlayNetwork", deployed.network, more),
+];
+
+const leases = (pools = ["space/default", "network/training"]): Promise<Lease[]> =>
+  ctl.withPool(async (pool) => (await Promise.all(pools.map((name) => pool.leases(name)))).flat());
+/** Without times, and without the run that was the last to hold them. */
+const timeless = (all: Lease[]) =>
+  all.map(({ createdAt, updatedAt, lastSeen, data, ...lease }) => ({ ...lease, name: (data as Values).name }));
+const withoutHosts = (all: Partial<Lease>[]) =>
+  all.map((lease) => ({ ...lease, names: lease.names?.filter((name) => !name.startsWith("host/")) }));
+
+const differences = (pool: Pool) => {
+  const { networks, runners } = lifecyclesOn(pool);
+  return Promise.all([
+    networks.diff(deployed.network, deployed.network),
+    ...Object.values(deployed.runners).map((props) => runners.diff(props, props)),
+  ]);
+};
+
+describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
+  test("a lost pool gives out nothing; the plan writes nothing; recovered, it is as before and no resource differs", async () => {
+    const before = await leases();
+    const file = exportTo("dev.json", everything());
+    lose();
+    await expect(ctl.withPool(differences)).rejects.toThrow(/^STORE_LOST: .*`overlayctl recover`/);
+
+    const plan = await ctl.must("recover", "--stack-export", file);
+    expect(plan.map(({ action, value, pool }) => `${action} ${value} in ${pool}`)).toEqual([
+      "add 10.128.0.0/12 in space/default",
+      "add 1 in network/training",
+      "add 2 in network/training",
+      "add 3 in network/training",
+    ]);
+    await expect(ctl.withPool(differences)).rejects.toThrow(/^STORE_LOST/);
+
+    await ctl.must("recover", "--stack-export", file, "--yes");
+    expect(withoutHosts(timeless(await leases()))).toEqual(withoutHosts(timeless(before)));
+    for (const { changes } of await ctl.withPool(differences)) expect(changes).toBe(false);
+    expect((await ctl.run("store", "check")).code).toBe(0);
+    const next = await ctl.withPool((pool) =>
+      pool.claim({ pool: "network/training", owner: "new", type: "RunnerSubnet" }),
+    );
+    expect(next.extents).toEqual([{ first: 4n, last: 4n }]);
+  });
+
+  test("with secrets shown, the names of machines and the network's hub come back too", async () => {
+    const before = await leases();
+    const hub = await ctl.withPool((pool) => pool.spec("network/training"));
+    const file = exportTo("dev.json", everything({ shown: true }));
+    lose();
+    await ctl.must("recover", "--stack-export", file, "--yes");
+    expect(timeless(await leases())).toEqual(timeless(before));
+    expect(await ctl.withPool((pool) => pool.spec("network/training"))).toEqual(hub);
+  });
+
+  test("a second run, and one on a sound store, find everything in its place", async () => {
+    const file = exportTo("dev.json", everything());
+    const before = await leases();
+    const known = await ctl.must("recover", "--stack-export", file, "--yes");
+    expect(known.map(({ action }) => action)).toEqual(["known", "known", "known", "known"]);
+    expect(await leases()).toEqual(before);
+  });
+
+  test("two resources with one value, or one name, are refused with both sides named, and nothing is written", async () => {
+    const { node1, node2 } = deployed.runners as Record<string, Values>;
+    const thief = {
+      ...node1,
+      owner: String(node1!.owner).replace("node1", "thief"),
+      runnerName: "thief",
+      uid: "u1",
+      leaseId: "u1.1",
+    };
+    const double = {
+      ...node2,
+      owner: String(node2!.owner).replace("node2", "double"),
+      runnerId: 9,
+      uid: "u2",
+      leaseId: "u2.1",
+    };
+    const files = [
+      exportTo("dev.json", everything()),
+      exportTo("other.json", [resource("RunnerSubnet", thief), resource("RunnerSubnet", double)]),
+    ];
+    lose();
+    const { code, json, stderr } = await ctl.run("recover", "--stack-export", ...files, "--yes", "--json");
+    expect([code, json.at(-1)!.error]).toEqual([1, "STORE_CONFLICT"]);
+    expect(stderr).toContain(
+      "::thief (other.json): Runner id 1 of network/training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
+    );
+    expect(stderr).toContain(
+      "::double (other.json): The name runner/training/node2 belongs to organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2",
+    );
+    expect(await leases()).toEqual([]);
+  });
+
+  test("what contradicts the store is refused: another holder, or a lease that is newer than the export", async () => {
+    const file = exportTo("dev.json", everything());
+    const { node1 } = deployed.runners as Record<string, Values>;
+    await ctl.withPool((pool) =>
+      pool.claim({ pool: "network/training", owner: String(node1!.owner), type: "RunnerSubnet" }),
+    );
+    expect(await ctl.refusal("recover", "--stack-export", file)).toBe("1 STORE_CONFLICT");
+    lose();
+    await ctl.withPool((pool) => deploy(pool, ["stranger"]));
+    const { stderr } = await ctl.run("recover", "--stack-export", file);
+    expect(stderr).toContain("10.128.0.0/12 overlaps 10.128.0.0/12, which is held by");
+  });
+
+  test("promises made meanwhile give way to what stands", async () => {
+    const file = exportTo("dev.json", everything());
+    lose();
+    await ctl.withPool(async (pool) => {
+      const { networks } = lifecyclesOn(pool);
+      const news = { hubConnection: { host: "192.0.2.9" }, networkName: "training" };
+      await networks.check(
+        { owner: "organization/urn:pulumi:pr::shop::overlay:index:OverlayNetwork::x", dryRun: true },
+        undefined,
+        news,
+      );
+    });
+    expect(await ctl.must("recover", "--stack-export", file, "--yes")).toHaveLength(4);
+    expect((await ctl.run("store", "check")).code).toBe(0);
+  });
+
+  test("what still waits to be deleted after a forced replacement is not a second holder", async () => {
+    const { node1 } = deployed.runners as Record<string, Values>;
+    const earlier = { ...node1, leaseId: `${node1!.uid}.earlier` };
+    const file = exportTo("dev.json", [...everything(), resource("RunnerSubnet", earlier, { delete: true })]);
+    lose();
+    expect(await ctl.must("recover", "--stack-export", file)).toHaveLength(4);
+  });
+
+  test.each([
+    ["no file", "missing.json", undefined],
+    ["no JSON", "bad.json", "hello"],
+    ["another JSON", "other.json", '{"a": 1}'],
+  ])("%s is refused", async (_, name, text) => {
+    if (text) writeFileSync(join(ctl.folder, name), text);
+    else rmSync(join(ctl.folder, name), { force: true });
+    expect(await ctl.refusal("recover", "--stack-export", name)).toBe("1 INPUT_INVALID");
+  });
+});
+
+describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
+  const values = (rows: Values[]) => rows.map(({ value, pool }) => `${value} in ${pool}`);
+
+  test("leases that the stack no longer has are shown, and released only with --yes", async () => {
+    const { node2: _, ...kept } = deployed.runners;
+    const resources = [
+      resource("OverlayNetwork", deployed.network),
+      ...Object.values(kept).map((props) => resource("RunnerSubnet", props)),
+    ];
+    const file = exportTo("dev.json", resources);
+    expect(values(await ctl.must("gc", "--stack-export", file))).toEqual(["2 in network/training"]);
+    expect(await leases()).toHaveLength(4);
+    await ctl.must("gc", "--stack-export", file, "--yes");
+    expect((await leases()).filter(({ state }) => state === "reserved")).toHaveLength(3);
+    expect(await ctl.must("gc", "--stack-export", file)).toEqual([]);
+  });
+
+  test("a stack with nothing of ours left has lost all; inner leases go before outer ones", async () => {
+    const file = exportTo("dev.json", []);
+    expect(values(await ctl.must("gc", "--stack-export", file, "--yes"))).toEqual([
+      "1 in network/training",
+      "2 in network/training",
+      "3 in network/training",
+      "10.128.0.0/12 in space/default",
+    ]);
+    expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
+  });
+
+  test("stacks without an export are left alone, unless they are said to be gone", async () => {
+    await ctl.withPool((pool) =>
+      pool.claim({
+        pool: "network/training",
+        owner: "acme/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::a",
+        type: "RunnerSubnet",
+      }),
+    );
+    const { code, stdout, stderr } = await ctl.run("gc", "--stack-export", exportTo("dev.json", everything()));
+    expect([code, stdout]).toEqual([0, ""]);
+    expect(stderr).toContain("Not looked at, for want of an export: acme/shop/dev.");
+    expect(await ctl.refusal("gc", "--stack-export", exportTo("empty.json", []))).toBe("1 INPUT_INVALID");
+    expect(values(await ctl.must("gc", "--gone", "acme/shop/dev"))).toEqual(["4 in network/training"]);
+    expect(await ctl.refusal("gc", "--gone", "acme/shop/prod")).toBe("1 INPUT_INVALID");
+  });
+
+  test("a runner whose addresses are in use is not released", async () => {
+    await ctl.must("ip", "reserve", "--network", "training", "--runner", "node1");
+    const { code, stderr } = await ctl.run("gc", "--stack-export", exportTo("dev.json", []), "--yes");
+    expect(code).toBe(1);
+    expect(stderr).toContain("POOL_IN_USE: Pool runner/training/node1 still has leases");
+    expect(stderr).toContain("2 of 4 leases were released.");
+  });
+});

@@ -1,0 +1,278 @@
+import { execFile } from "node:child_process";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { LivePool } from "../../../provider/pool/pool";
+import type { Rule } from "../../../provider/pool/rule";
+import type { Store, Tx } from "../../../provider/pool/store";
+import { by, extents, firstOf, opened } from "../world";
+import type { Cables } from "./cables";
+
+/** A server under test, reached directly or over cables. */
+export interface Remote {
+  /** The URL of a store that nobody has opened yet. */
+  newUrl(cables?: Cables): string;
+  open(url: string, options?: { clock?: () => number; patience?: { others: number; server: number } }): Promise<Store>;
+  cables(): Promise<Cables>;
+}
+
+const increment = function* (tx: Tx): Rule<number> {
+  const count = Number((yield tx.get("n")) ?? 0) + 1;
+  yield tx.write([["n", String(count)]]);
+  return count;
+};
+const get = (key: string) =>
+  function* (tx: Tx): Rule<string | undefined> {
+    return (yield tx.get(key)) as string | undefined;
+  };
+const put = (key: string, value: string | null) =>
+  function* (tx: Tx): Rule<void> {
+    yield tx.write([[key, value]]);
+  };
+
+/** What a store on a server must do beyond the contract: others write to it too, and it may be out of reach. */
+export function serverContract(remote: Remote): void {
+  describe("between read and commit", () => racesContract(remote));
+  describe("out of reach", () => reachContract(remote));
+  describe("time", () => clockContract(remote));
+  describe("processes", () => processContract(remote));
+}
+
+function racesContract(remote: Remote): void {
+  const changes: [what: string, key: string, value: string | null][] = [
+    ["a row appears in a range", "r/2", "new"],
+    ["a row appears behind the last one that was read", "r/9", "new"],
+    ["a row of a range goes", "r/3", null],
+    ["a row of a range changes", "r/3", "new"],
+    ["a row appears that was not there", "single", "new"],
+  ];
+  test.each(changes)("%s: the transaction runs again and sees it", async (_what, key, value) => {
+    const url = remote.newUrl();
+    const [store, other] = [await remote.open(url), await remote.open(url)];
+    for (const at of ["r/1", "r/3"]) await store.transact("", put(at, "old"));
+    const look = function* (tx: Tx): Rule<string> {
+      return JSON.stringify([yield tx.range("r/", "r0", 10), (yield tx.get("single")) ?? null]);
+    };
+    // From here on it knows everything, and asks for nothing before it commits.
+    await store.transact("", look);
+    const seen: string[] = [];
+    const result = await store.transact("", function* (tx) {
+      const text = yield* look(tx);
+      if (seen.push(text) === 1) yield other.transact("", put(key, value));
+      yield tx.write([["result", text]]);
+      return text;
+    });
+    expect(seen).toHaveLength(2);
+    expect(seen[1]).not.toBe(seen[0]);
+    expect(await other.read(get("result"))).toBe(seen[1]);
+    expect(result).toBe(seen[1]);
+  });
+
+  test("what is decided without writing, or thrown, is decided on the newest state too", async () => {
+    const url = remote.newUrl();
+    const [store, other] = [await remote.open(url), await remote.open(url)];
+    await store.transact("", put("x", "1"));
+    await other.transact("", put("x", "2"));
+    expect(await store.transact("", get("x"))).toBe("2");
+    await other.transact("", put("x", "3"));
+    const throwing = store.transact("", function* (tx) {
+      throw new Error(`x is ${yield tx.get("x")}`);
+    });
+    await expect(throwing).rejects.toThrow("x is 3");
+  });
+
+  test("two that read what the other writes: one of them sees the other's", async () => {
+    const url = remote.newUrl();
+    const stores = [await remote.open(url), await remote.open(url)];
+    const goOnCall = (own: string, others: string) =>
+      function* (tx: Tx): Rule<void> {
+        if ((yield tx.get(others)) === undefined) yield tx.write([[own, "on call"]]);
+      };
+    await Promise.all([stores[0]!.transact("a", goOnCall("a", "b")), stores[1]!.transact("b", goOnCall("b", "a"))]);
+    const both = await stores[0]!.read(function* (tx): Rule<unknown[]> {
+      return [yield tx.get("a"), yield tx.get("b")];
+    });
+    expect(both.filter((value) => value === "on call")).toHaveLength(1);
+  });
+
+  test("a slow transaction gets its turn although others never stop writing", async () => {
+    const url = remote.newUrl();
+    const [slow, ...busy] = await Promise.all([1, 2, 3].map(() => remote.open(url)));
+    let done = false;
+    const others = busy.map(async (store) => {
+      while (!done) await store.transact("", increment);
+    });
+    await slow!.transact("", function* (tx) {
+      yield tx.get("n");
+      yield sleep(60);
+      yield tx.write([["slow", "done"]]);
+    });
+    done = true;
+    await Promise.all(others);
+    expect(await slow!.read(get("slow"))).toBe("done");
+  });
+
+  test("a look is of one moment, whatever is written meanwhile, and waits for nobody", async () => {
+    const url = remote.newUrl();
+    const [store, other] = [await remote.open(url), await remote.open(url)];
+    await store.transact("", put("a", "1"));
+    const seen = await store.read(function* (tx) {
+      const a = yield tx.get("a");
+      yield other.transact("", function* (tx) {
+        yield tx.write([
+          ["a", "2"],
+          ["b", "2"],
+        ]);
+      });
+      return [a, yield tx.get("b"), yield tx.range("a", "c", 9)];
+    });
+    expect(seen).toEqual(["1", undefined, [["a", "1"]]]);
+  });
+}
+
+function reachContract(remote: Remote): void {
+  let cables: Cables;
+  beforeAll(async () => {
+    cables = await remote.cables();
+  });
+  afterAll(() => cables.end());
+
+  /** A store over the cables, and a transaction in whose middle, just before its commit, something happens to them. */
+  const interrupted = async (happens: () => void) => {
+    const url = remote.newUrl(cables);
+    const store = await remote.open(url, { patience: { others: 20, server: 3 } });
+    await store.transact("", increment);
+    let runs = 0;
+    const result = store.transact("", function* (tx) {
+      const count = yield* increment(tx);
+      if (++runs === 1) happens();
+      return count;
+    });
+    const counted = async () => [await result, await store.read(get("n")), runs];
+    return { store, result, counted };
+  };
+
+  test("a commit whose answer was lost is found in the log, and not made twice", async () => {
+    const { counted } = await interrupted(() => {
+      cables.state = "mute";
+      setTimeout(() => {
+        cables.state = "through";
+        cables.cut();
+      }, 400);
+    });
+    expect(await counted()).toEqual([2, "2", 1]);
+  });
+
+  test("a commit that never arrived is made by the next attempt", async () => {
+    const { counted } = await interrupted(() => cables.cut());
+    expect(await counted()).toEqual([2, "2", expect.any(Number)]);
+  });
+
+  test("a commit that arrives after it was given up is shut out", async () => {
+    let deliver = () => {};
+    const { counted, store } = await interrupted(() => {
+      cables.state = "late";
+      setTimeout(() => {
+        cables.state = "through";
+        deliver = cables.cut();
+      }, 400);
+    });
+    expect(await counted()).toEqual([2, "2", expect.any(Number)]);
+    deliver();
+    await sleep(300);
+    expect(await store.read(get("n"))).toBe("2");
+    expect(await store.transact("", increment)).toBe(3);
+  });
+
+  test("a server that stays away is said to be unavailable, and serves again when it is back", async () => {
+    const { store, result } = await interrupted(() => {
+      cables.state = "down";
+      cables.cut();
+    });
+    await expect(result).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+    cables.state = "through";
+    expect(await store.transact("", increment)).toBe(2);
+  });
+}
+
+function clockContract(remote: Remote): void {
+  const now = function* (tx: Tx): Rule<number> {
+    const time = (yield tx.now()) as number;
+    yield tx.write([["t", String(time)]]);
+    return time;
+  };
+
+  test("time is the server's, even if our own clock is an hour ahead", async () => {
+    const before = Date.now();
+    const real = Date.now;
+    const ahead = vi.spyOn(Date, "now").mockImplementation(() => real() + 3_600_000);
+    try {
+      const store = await remote.open(remote.newUrl());
+      for (const time of [await store.transact("", now), await store.read(now)]) {
+        expect(Math.abs(time - before)).toBeLessThan(10_000);
+      }
+    } finally {
+      ahead.mockRestore();
+    }
+  });
+
+  test("time does not go back behind what was written", async () => {
+    const url = remote.newUrl();
+    const later = Date.now() + 3_600_000;
+    await (await remote.open(url, { clock: () => later })).transact("", now);
+    const store = await remote.open(url);
+    expect(await store.transact("", now)).toBe(later);
+    expect(await store.read(now)).toBe(later);
+  });
+}
+
+/** On a disk: `crash` stops a server at once and starts it again. */
+export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: () => Promise<void>): void {
+  test("everything that was acknowledged outlives a crash in the middle, and nothing was given twice", async () => {
+    const url = remote.newUrl();
+    const newPool = async () =>
+      new LivePool(await remote.open(url, { patience: { others: 30, server: 20 } }), {
+        offerTtl: 3600,
+        quarantine: 300,
+      });
+    const pools = [await newPool(), await newPool(), await newPool()];
+    await opened(pools[0]!, { extents: extents("10.0.0.0/16") });
+    let over = false;
+    const acknowledged = new Map<string, bigint>();
+    const claims = pools.map(async (pool, i) => {
+      for (let n = 0; !over; n++) acknowledged.set(`${i}/${n}`, firstOf(await pool.claim(by(`${i}/${n}`))));
+    });
+    await sleep(300);
+    await crash();
+    const before = acknowledged.size;
+    await sleep(300);
+    over = true;
+    await Promise.all(claims);
+    expect(acknowledged.size).toBeGreaterThan(before);
+    expect(new Set(acknowledged.values()).size).toBe(acknowledged.size);
+    const pool = await newPool();
+    const held = new Map((await pool.leases("pool/p")).map((lease) => [lease.owner, firstOf(lease)]));
+    expect(held).toEqual(acknowledged);
+    expect(await pool.fsck()).toEqual([]);
+  });
+}
+
+const run = promisify(execFile);
+
+function processContract(remote: Remote): void {
+  test("four processes that start at once on nothing, and claim, get no value twice", async () => {
+    const url = remote.newUrl();
+    const claimant = (name: string) =>
+      run(process.execPath, ["--import", "tsx", join(__dirname, "claimant.ts"), url, name, "40", "4"], {
+        timeout: 50_000,
+      });
+    const outputs = await Promise.all(["a", "b", "c", "d"].map(claimant));
+    const values = outputs.flatMap(({ stdout }) => JSON.parse(stdout) as string[]);
+    expect(values).toHaveLength(160);
+    expect(new Set(values).size).toBe(160);
+    const pool = new LivePool(await remote.open(url), { offerTtl: 3600, quarantine: 300 });
+    expect(await pool.usage("pool/p")).toMatchObject({ held: 160n });
+    expect(await pool.fsck()).toEqual([]);
+  }, 60_000);
+}

@@ -1,0 +1,128 @@
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
+import type { Values } from "../../../provider/lifecycle/values";
+import type { World } from "../../../provider/lifecycle/world";
+import { openPool } from "../../../provider/pool";
+import type { Pool } from "../../../provider/pool/types";
+import { resourceOf } from "../../../provider/resources";
+import { FakeFleet } from "../lifecycle/fake-fleet";
+
+const TSX = pathToFileURL(require.resolve("tsx")).href;
+const ENTRY = join(__dirname, "../../../provider/cli/overlayctl.ts");
+
+export interface Answer {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+  /** The objects of `--json`. */
+  json: Record<string, unknown>[];
+}
+
+/** The real command line, as a process of its own in a folder with a store. */
+export class Ctl {
+  readonly folder = mkdtempSync(join(tmpdir(), "overlay-ctl-"));
+  readonly store = `sqlite:${join(this.folder, "pool.db")}`;
+
+  start(args: string[], env: Record<string, string> = {}) {
+    const child = spawn(process.execPath, ["--import", TSX, ENTRY, ...args], {
+      cwd: this.folder,
+      env: { PATH: process.env.PATH, HOME: this.folder, OVERLAY_STORE: this.store, ...env },
+      stdio: ["pipe", "pipe", "pipe"],
+    });
+    let [stdout, stderr] = ["", ""];
+    child.stdout.on("data", (data) => (stdout += data));
+    child.stderr.on("data", (data) => (stderr += data));
+    const ended = new Promise<Answer>((resolve) =>
+      child.once("close", (code) => resolve({ code, stdout, stderr, json: objects(stdout) })),
+    );
+    return { child, ended, soFar: () => stdout };
+  }
+
+  run(...args: string[]): Promise<Answer> {
+    const { child, ended } = this.start(args);
+    child.stdin.end();
+    return ended;
+  }
+
+  /** With `--json`; it must succeed. */
+  async must(...args: string[]): Promise<Record<string, unknown>[]> {
+    const { code, json, stdout, stderr } = await this.run(...args, "--json");
+    if (code !== 0) throw new Error(`overlayctl ${args.join(" ")} ended with ${code}:\n${stdout}${stderr}`);
+    return json;
+  }
+
+  /** Exit code and error code, as `1 IP_IN_USE`. */
+  async refusal(...args: string[]): Promise<string> {
+    const { code, json, stdout } = await this.run(...args, "--json");
+    return `${code} ${json.at(-1)?.error ?? stdout}`;
+  }
+
+  async withPool<T>(act: (pool: Pool) => Promise<T>, store = this.store): Promise<T> {
+    const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
+    return act(pool).finally(() => pool.end());
+  }
+
+  remove(): void {
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+const objects = (text: string): Record<string, unknown>[] =>
+  text
+    .split("\n")
+    .filter((line) => line.startsWith("{"))
+    .flatMap((line) => {
+      try {
+        return [JSON.parse(line)];
+      } catch {
+        return [];
+      }
+    });
+
+export const ownerOf = (type: string, name: string): string =>
+  `organization/urn:pulumi:dev::shop::overlay:index:${type}::${name}`;
+
+/** What Pulumi would have in its state. */
+export interface Deployed {
+  network: Values;
+  runners: Record<string, Values>;
+}
+
+/** The two resources on machines that are not there. */
+export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecycle } {
+  const world: World = { pool: async () => pool, fleet: new FakeFleet(), unreachableOnDelete: "fail", warn: () => {} };
+  return {
+    networks: new Lifecycle(resourceOf("OverlayNetwork"), world),
+    runners: new Lifecycle(resourceOf("RunnerSubnet"), world),
+  };
+}
+
+/** Makes a network and its runners the way an up does. */
+export async function deploy(pool: Pool, names: string[], more: Values = {}): Promise<Deployed> {
+  const { networks, runners } = lifecyclesOn(pool);
+  const make = async (lifecycle: Lifecycle, name: string, news: Values): Promise<Values> => {
+    const { inputs, failures } = await lifecycle.check(
+      { owner: ownerOf(lifecycle.def.type, name), dryRun: false },
+      undefined,
+      news,
+    );
+    if (failures.length > 0) throw new Error(JSON.stringify(failures));
+    return (await lifecycle.create(inputs)).props;
+  };
+  const hubConnection = { host: "192.0.2.1" };
+  const network = await make(networks, "training", { hubConnection, ...more });
+  const settings = ((await pool.spec("network/training"))!.data as unknown as { settings: Values }).settings;
+  const made: Record<string, Values> = {};
+  for (const [i, name] of names.entries()) {
+    made[name] = await make(runners, name, {
+      network: settings,
+      connection: { host: `192.0.2.${10 + i}` },
+      hubConnection,
+    });
+  }
+  return { network, runners: made };
+}

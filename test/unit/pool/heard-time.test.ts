@@ -1,0 +1,34 @@
+import { expect, test } from "vitest";
+import { type Commit, type Engine, optimisticStore } from "../../../provider/pool/stores/optimistic";
+
+test("a time that runs out in the middle is asked for again, never made up", async () => {
+  const commits: Required<Commit>[] = [{ number: 0, id: "none", at: 0, writes: [] }];
+  let answers = 0;
+  const never = () => Promise.reject(new Error("not in this test"));
+  const engine: Engine = {
+    readOnly: false,
+    place: "a place",
+    losses: 100,
+    clock: () => (answers-- > 0 ? 1000 : undefined),
+    news: async () => {
+      answers = 2;
+      return { head: commits.at(-1)! };
+    },
+    rows: async (_at, spans) => spans.map(() => []),
+    commit: async (_from, commit) => {
+      commits.push(commit);
+      return undefined;
+    },
+    turn: never,
+    read: never,
+    close: async () => {},
+  };
+  const store = optimisticStore(engine);
+  const write = () =>
+    store.transact("", function* (tx) {
+      yield tx.write([["now", String(yield tx.now())]]);
+    });
+  await write();
+  await write();
+  expect(commits.map(({ at }) => at)).toEqual([0, 1000, 1000]);
+});

@@ -1,0 +1,64 @@
+import { expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
+import type { Draft } from "../../../provider/pool/draft";
+import { Queue } from "../../../provider/pool/queue";
+import { textCodec } from "../../../provider/pool/records";
+import type { Rule } from "../../../provider/pool/rule";
+import { EngineFault, type Store } from "../../../provider/pool/store";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+
+const terms = { offerTtl: 1, quarantine: 1 };
+const key = (at: string) => ({ at, codec: textCodec });
+
+function counting(): { store: Store; transactions: () => number } {
+  const store = memoryStore();
+  let transactions = 0;
+  const transact: Store["transact"] = (pool, work) => {
+    transactions++;
+    return store.transact(pool, work);
+  };
+  return { store: { ...store, transact }, transactions: () => transactions };
+}
+
+const append = (letter: string) =>
+  function* (tx: Draft): Rule<string> {
+    const text = `${(yield* tx.get(key("text"))) ?? ""}${letter}`;
+    tx.put(key("text"), text);
+    return text;
+  };
+
+test("what waits for one pool goes into one transaction, in its order, and each sees those before it", async () => {
+  const { store, transactions } = counting();
+  const queue = new Queue(store, terms);
+  expect(await Promise.all([..."abc"].map((letter) => queue.add("p", append(letter))))).toEqual(["a", "ab", "abc"]);
+  expect(transactions()).toBe(1);
+  await Promise.all(Array.from({ length: 200 }, () => queue.add("p", append("x"))));
+  expect(transactions()).toBe(5);
+});
+
+test("one that throws has written nothing, and the others do not notice", async () => {
+  const { store, transactions } = counting();
+  const queue = new Queue(store, terms);
+  const failing = queue.add("p", function* (tx) {
+    yield* append("b")(tx);
+    throw new OverlayError("IP_IN_USE", "Taken.", "Take another.");
+  });
+  const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);
+  expect(results.map((result) => (result.status === "fulfilled" ? result.value : result.reason.code))).toEqual([
+    "a",
+    "IP_IN_USE",
+    "ac",
+  ]);
+  expect(transactions()).toBe(1);
+});
+
+test("when the engine fails, nobody is told that it worked", async () => {
+  const queue = new Queue(memoryStore(), terms);
+  const failing = queue.add("p", function* (tx) {
+    yield* append("b")(tx);
+    throw new EngineFault(new Error("disk on fire"));
+  });
+  const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);
+  expect(results.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
+  expect(await queue.add("p", append("z"))).toBe("z");
+});
