@@ -17,7 +17,7 @@ import { grantOf, openWorld, POOL, SETTINGS } from "./world";
  * was acknowledged is compared with the store: nothing twice, nothing lost, nothing changed.
  */
 export async function chaosPool(args: string[]): Promise<boolean> {
-  const options = { engines: { type: "string" }, seconds: { type: "string", default: "40" } } as const;
+  const options = { engines: { type: "string" }, seconds: { type: "string", default: "45" } } as const;
   const { values } = parseArgs({ args, options });
   const outcomes: Outcome[] = [];
   for (const name of enginesNamed(values.engines)) {
@@ -94,13 +94,14 @@ async function unrest(engine: Engine, folder: string, seconds: number) {
     while (Date.now() < soonest || (Date.now() < latest && !isEnough())) await sleep(1000);
     going = false;
   };
-  // With enough of them, those who live get more done.
-  const pause = () => (crew.kills < aim.kills ? 1 : 3) * (seconds / aim.kills) * 1000;
+  // So that the aim is reached in time; after that those who live get more done.
+  const pause = (so: number, wanted: number) =>
+    sleep((Math.random() * 1500 * (so < wanted ? 1 : 3) * seconds) / wanted);
   const killing = async () => {
-    for (; going; await sleep(Math.random() * 1.5 * pause())) crew.killOne();
+    for (; going; await pause(crew.kills, aim.kills)) crew.killOne();
   };
   const troubling = async ({ make }: Trouble) => {
-    for (; going; await sleep(1000 + Math.random() * 2000)) if (await make()) troubles++;
+    for (; going; await pause(troubles, aim.troubles)) if (await make()) troubles++;
   };
   await Promise.all([watching(), killing(), trouble && troubling(trouble)]);
   await crew.end();

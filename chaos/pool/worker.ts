@@ -11,7 +11,7 @@ import { grantOf, POOL, SETTINGS } from "./world";
  * LIFE`. A later life reads what the ones before were told, and goes on from there.
  */
 /** So many calls are under way at once, each for an owner of its own: they share commits. */
-const LANES = 12;
+const LANES = 16;
 const OWNERS = 4;
 
 async function main([url, folder, name, life]: [string, string, string, string]): Promise<void> {

@@ -91,6 +91,7 @@ test("a runner that is down: the error names host, phase and remedy; the lease i
   expect(code).not.toBe(0);
   expect(text).toMatch(/SSH_UNREACHABLE: .*10\.254\.1\.2/);
   expect(text).toMatch(/dial/);
+  expect(await stack.reveals(lab.privateKey.split("\n")[2]!)).toBe(false);
   const kept = await idOf("r2");
   expect(await idOf("r1")).toBeTypeOf("number");
   expect(await claimed("r2")).toBe(String(kept));

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
+import { leftOn } from "./leftovers";
 import { type Stack, Workspace } from "./stack";
 
 /** What people do to a live stack. Values stay as intended, and the network is never torn down: devices keep their ifindex. */
@@ -61,6 +62,7 @@ test("a forced replacement of each resource, with equal inputs, keeps values and
   await stack.mustUp("--replace", urn("OverlayNetwork", "training"));
   await stack.mustUp("--replace", urn("RunnerSubnet", "one"));
   expect(await values()).toEqual(before);
+  expect((await stack.state()).one!.outputs.runnerName).toBe("r1");
   expect(await live()).toBe(devices);
   await stack.mustUp("--expect-no-changes");
 });
@@ -133,5 +135,13 @@ test("a foreign device of our name is refused and left as it is", async () => {
   expect((await lab.exec("hub", "ip -d link show vxkr5")).stdout).toContain("vxlan id 7 remote 10.254.9.9");
   await lab.exec("hub", "ip link del vxkr5");
   await stack.mustUp();
+});
+
+test("a network that has runners can be replaced: they go first and come back in the new range", async () => {
+  stack.program(network(`subnets: "10.64.0.0/12/6/14"`) + runner("one", "mtu: 1400") + second);
+  await stack.mustUp();
+  expect(await values()).toMatchObject({ training: "10.64.0.0/12", one: expect.stringMatching(/^10\.64\./) });
+  expect((await lab.exec("r2", "ping -c 1 -W 1 10.64.0.1")).code).toBe(0);
   await stack.destroy();
+  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
 });

@@ -54,6 +54,7 @@ export class Stack {
   readonly folder: string;
   readonly traceFile: string;
   readonly log: string[] = [];
+  #seen = 0;
 
   constructor(
     readonly workspace: Workspace,
@@ -141,6 +142,13 @@ module.exports = (() => {\n${body}\n})();\n`,
     return text;
   }
 
+  /** Whether a text stands anywhere in plain: in state, in what was printed, in traces. */
+  async reveals(secret: string): Promise<boolean> {
+    const state = await this.must("stack", "export", "--stack", this.name);
+    const trace = existsSync(this.traceFile) ? readFileSync(this.traceFile, "utf8") : "";
+    return [state, trace, ...this.log].some((text) => text.includes(secret));
+  }
+
   /** What `pulumi preview` shows, as data. */
   async preview(...args: string[]): Promise<PlannedStep[]> {
     const text = await this.must("preview", "--json", "--stack", this.name, ...args);
@@ -172,7 +180,7 @@ module.exports = (() => {\n${body}\n})();\n`,
   /** What the provider did since the last call of this. */
   trace(): TraceEvent[] {
     const events = this.peek();
-    writeFileSync(this.traceFile, "");
+    this.#seen += events.length;
     return events;
   }
 
@@ -180,7 +188,7 @@ module.exports = (() => {\n${body}\n})();\n`,
   peek(): TraceEvent[] {
     if (!existsSync(this.traceFile)) return [];
     const lines = readFileSync(this.traceFile, "utf8").split("\n").filter(Boolean);
-    return lines.map((line) => JSON.parse(line) as TraceEvent);
+    return lines.slice(this.#seen).map((line) => JSON.parse(line) as TraceEvent);
   }
 
   /** Host address → number of changes made there, for hosts that were spoken to at all. */

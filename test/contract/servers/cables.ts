@@ -56,7 +56,7 @@ export class Cables {
     line.server.on("data", (data) => this.state !== "mute" && client.write(data));
     for (const socket of [client, line.server]) {
       socket.on("error", () => {});
-      socket.on("close", () => line.kept.length === 0 && (client.destroy(), line.server.destroy()));
+      socket.on("close", () => line.kept.length === 0 && [client, line.server].map((end) => end.destroy()));
     }
   }
 }
