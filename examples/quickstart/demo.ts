@@ -2,6 +2,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Lab } from "../../lab/lab";
+import { leftOn } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { pulumiBinDir } from "../../setup/tools.mjs";
 
@@ -31,7 +32,7 @@ async function main(): Promise<void> {
   try {
     const stack = stackOf(lab);
     await deploy(lab, stack);
-    if (keep) return lookAround(lab, stack);
+    if (keep) return lookAround(lab);
     await tearDown(lab, stack);
   } finally {
     if (!keep) await lab.down();
@@ -111,9 +112,9 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
   say("pulumi destroy, and a look at every machine");
   await pulumi("destroy", "--yes", "--skip-preview");
   for (const { name } of lab.hosts) {
-    const { stdout } = await lab.exec(name, LEFT);
-    console.log(`  ${name.padEnd(4)} interfaces, routes, chains and files of ours: ${stdout.trim() || "none"}`);
-    if (stdout.trim()) throw new Error(`something is left on ${name}`);
+    const left = await leftOn(lab, name);
+    console.log(`  ${name.padEnd(4)} interfaces, routes, chains and files of ours: ${left || "none"}`);
+    if (left) throw new Error(`something is left on ${name}`);
   }
   const pool = await openPool(`sqlite:${join(folder, "home/overlay/pool.db")}`, { offerTtl: 0, quarantine: 0 });
   const held = (await pool.leases("space/default")).filter(({ state }) => state !== "resting");
@@ -123,15 +124,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
   if (held.length + findings.length > 0) throw new Error("something is left in the pool");
 }
 
-/** Prints whatever of ours a host still has. */
-const LEFT = [
-  "ip -o link show | grep -oE 'vxkr[0-9a-z]+|kohaku-[a-z]+'",
-  "ip route show proto 183; ip -6 route show proto 183",
-  "{ iptables-save; ip6tables-save; } | grep OVERLAY",
-  "ls -d /var/lib/overlay /run/overlay* /etc/overlay 2>/dev/null",
-].join("; ");
-
-function lookAround(lab: Lab, _pulumi: Pulumi): void {
+function lookAround(lab: Lab): void {
   say("It is running. To look around:");
   console.log(`  npm run lab -- status --name ${lab.name}
   npm run lab -- exec r1 --name ${lab.name} -- ip -d link show vxkr1

@@ -72,6 +72,11 @@ export function address(text: string): bigint {
   return point;
 }
 
+export function wholeNumber(text: string): number {
+  if (/^\d{1,15}$/.test(text)) return Number(text);
+  throw new InvalidArgumentError("It must be a whole number.");
+}
+
 export function seconds(text: string): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= 1 && value <= 86400) return value;

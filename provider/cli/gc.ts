@@ -3,12 +3,13 @@ import { promisify } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
-import { command, type Session, withPool } from "./command";
+import { command, type Session, wholeNumber, withPool } from "./command";
 import { type Export, parseExport, readExport } from "./exports";
 
 interface Options {
   stackExport?: string[];
   gone?: string[];
+  olderThan: number;
   yes?: boolean;
 }
 
@@ -20,16 +21,22 @@ export const gcCommand = () =>
       "what `pulumi stack export` printed; default: ask pulumi for every stack in the store",
     )
     .option("--gone <stack...>", "this stack was removed: SCOPE/PROJECT/STACK")
+    .option("--older-than <seconds>", "leave alone what was touched since: an up may be under way", wholeNumber, 3600)
     .option("--yes", "release them")
     .action(
       withPool<Options>(async (session, options) => {
         const leases = await leasesOfStacks(session.pool);
         const known = await knownStacks(session, options, leases);
-        const orphans = leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
+        const isOld = ({ updatedAt, lastSeen }: Lease) =>
+          Math.max(updatedAt, lastSeen) <= Date.now() - options.olderThan * 1000;
+        const missing = leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
+        const orphans = missing.filter(isOld);
         session.out.list(await rows(session.pool, orphans), ["action", "value", "pool", "type", "owner"]);
         const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
         if (unsure.size > 0)
           session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
+        if (missing.length > orphans.length)
+          session.out.note(`Left alone, since they are new: ${missing.length - orphans.length} (see --older-than).`);
         if (!options.yes)
           session.out.note(`${orphans.length} leases would be released. Nothing is released without --yes.`);
         else await releaseAll(session, orphans);

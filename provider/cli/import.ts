@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { fromLine } from "../addressing/line";
 import { OverlayError } from "../errors";
-import type { Enrolment, Fact, Opening } from "../pool";
+import type { Enrolment, Fact, Opening, Pool } from "../pool";
 import { command, withPool } from "./command";
 import { atAddress, knownNetworks } from "./ip/place";
 import { factFor, isOf, view } from "./ip/reservation";
@@ -27,28 +27,37 @@ export const importCommand = () =>
         const text = await readFile(file!, "utf8").catch((error: Error) => {
           throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
         });
-        const networks = await knownNetworks(pool);
-        const problems: Problem[] = [];
-        const [facts, known, runners] = [new Map<Fact, Row>(), [] as Row[], new Map<string, Runner>()];
-        for (const row of rowsIn(file!, text)) {
-          const place = await atAddress(pool, networks, row);
-          if (typeof place === "string") {
-            problems.push(problemAt(row, place));
-            continue;
-          }
-          runners.set(place.pool, place);
-          const holder = row.by === undefined ? undefined : await pool.find(place.pool, { value: row.ip });
-          if (holder && isOf(holder, row.by!)) known.push(row);
-          else facts.set(factFor(place, row), row);
-        }
-        const opening = [...runners.values()].filter(({ lease, pool }) => lease.opens !== pool).map(openingOf);
+        const { facts, known, opening, problems } = await placed(pool, rowsIn(file!, text));
         const plan = await pool.enrol([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
         problems.push(...plan.conflicts.map(({ fact, error }) => problemAt(facts.get(fact)!, error.message)));
         if (problems.length > 0) throw refusal(file!, problems);
         out.list(plan.added.map(view), ["ip", "network", "runner", "state", "usedBy"]);
-        out.note(summary(plan, known.length, dryRun));
+        out.note(summary(plan, known, dryRun));
       }),
     );
+
+/** Finds each address its runner. What its container has already is no fact to be entered. */
+async function placed(pool: Pool, rows: Row[]) {
+  const [facts, runners, problems] = [new Map<Fact, Row>(), new Map<string, Runner>(), [] as Problem[]];
+  const networks = await knownNetworks(pool);
+  let known = 0;
+  for (const row of rows) {
+    const runner = await atAddress(pool, networks, row);
+    if (typeof runner === "string") problems.push(problemAt(row, runner));
+    else if (await isHeldBy(pool, runner, row)) known++;
+    else {
+      runners.set(runner.pool, runner);
+      facts.set(factFor(runner, row), row);
+    }
+  }
+  const closed = [...runners.values()].filter(({ lease, pool }) => lease.opens !== pool);
+  return { facts, known, opening: closed.map(openingOf), problems };
+}
+
+async function isHeldBy(pool: Pool, runner: Runner, { ip, by }: Row): Promise<boolean> {
+  const holder = by === undefined ? undefined : await pool.find(runner.pool, { value: ip });
+  return holder !== undefined && isOf(holder, by!);
+}
 
 const problemAt = ({ line, ip }: Row, message: string): Problem => ({ line, ip: fromLine(ip), message });
 

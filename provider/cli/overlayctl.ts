@@ -50,6 +50,12 @@ function letErrorsPass(command: Command): void {
   for (const each of command.commands) letErrorsPass(each);
 }
 
+/** Whoever reads our output may have seen enough, like `head`. */
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+  process.exit();
+});
+
 letErrorsPass(program);
 program.parseAsync().catch((error: unknown) => {
   if (!(error instanceof CommanderError)) throw error;

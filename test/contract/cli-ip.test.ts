@@ -166,4 +166,17 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
       await expect(runners.delete(news)).rejects.toThrow(/^POOL_IN_USE/);
     });
   });
+
+  test("in a dual-stack network a container gets an address of each family, and either one leads to it", async () => {
+    const dual = new Ctl();
+    await dual.withPool((pool) => deploy(pool, ["node1"], { subnets: ["10.64.0.0/16/6/10", "fd00:1::/48/16/64"] }));
+    const [given] = await dual.must("ip", "reserve", ...on("node1"), "--by", "web");
+    expect(given).toMatchObject({ gateway: "10.64.4.1", gateway6: "fd00:1:0:1::1" });
+    expect(given!.ip).toMatch(/^10\.64\.[4-7]\./);
+    expect(given!.ip6).toMatch(/^fd00:1:0:1:/);
+    const used = await dual.must("ip", "use", ...on("node1"), "--ip", String(given!.ip6), "--by", "web");
+    expect(used).toMatchObject([{ ip: given!.ip, ip6: given!.ip6, state: "used" }]);
+    expect(await dual.must("store", "check")).toEqual([]);
+    dual.remove();
+  });
 });

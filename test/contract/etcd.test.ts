@@ -116,7 +116,8 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const store = await open(url);
     const { prefix } = clusterOf(url);
-    await new Wire(cluster.client, clusterOf(url)).putFor(2, keysUnder(prefix).ticket("dead"));
+    const wire = new Wire(cluster.client, clusterOf(url));
+    await wire.putOn(await wire.lease(2), keysUnder(prefix).ticket("dead"));
     await store.transact("", write);
   });
 

@@ -90,7 +90,7 @@ test("a runner that is down: the error names host, phase and remedy; the lease i
   const { code, text } = await stack.up();
   expect(code).not.toBe(0);
   expect(text).toMatch(/SSH_UNREACHABLE: .*10\.254\.1\.2/);
-  expect(text).toMatch(/dial/);
+  expect(text).toMatch(/by SSH: .{0,12}dial.{0,12} failed with/);
   expect(await stack.reveals(lab.privateKey.split("\n")[2]!)).toBe(false);
   const kept = await idOf("r2");
   expect(await idOf("r1")).toBeTypeOf("number");

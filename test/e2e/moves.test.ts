@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { leftOn } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
-import { leftOn } from "./leftovers";
 import { type Stack, Workspace } from "./stack";
 
 /** What people do to a live stack. Values stay as intended, and the network is never torn down: devices keep their ifindex. */

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { leftOn } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
-import { leftOn } from "./leftovers";
 import { Stack, Workspace } from "./stack";
 
 /** One overlay from its first preview to its end, through the real CLI and real machines. Tests build on each other. */

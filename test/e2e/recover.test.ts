@@ -66,6 +66,17 @@ test("recovered, nothing differs, no machine is touched, and new claims avoid al
   await stack.mustUp();
   expect(Stack.writes(stack.trace())).toEqual({});
 
+  const { child, ended } = ctl.start(
+    ["gc", "--older-than", "0", "--store", workspace.store],
+    stack.env as Record<string, string>,
+  );
+  child.stdin.end();
+  expect(await ended).toMatchObject({
+    code: 0,
+    stdout: "",
+    stderr: "0 leases would be released. Nothing is released without --yes.\n",
+  });
+
   const held = Object.values(await stack.state()).map(({ outputs }) => outputs.runnerId);
   program('new overlay.RunnerSubnet("r51", { network, connection: at("10.254.99.99") });');
   const steps = await stack.preview();

@@ -2,7 +2,7 @@ import { mkdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { leftOn } from "./leftovers";
+import { leftOn } from "../../lab/leftovers";
 import { Workspace } from "./stack";
 
 /** Other ways to use it: both address families, a user with sudo, a jump host, and programs that are ES modules. */

@@ -1,5 +1,4 @@
 import { address, command, plainName, seconds, withPool } from "../command";
-import { moment } from "../output";
 import { reserve, view } from "./reservation";
 import { runnerNamed } from "./runner";
 import { tokenFor } from "./tokens";
@@ -34,18 +33,8 @@ export const reserveCommand = () =>
           ...(by !== undefined && { by }),
         });
         for (const warning of lease.warnings ?? []) session.out.note(`warning: ${warning}`);
-        const { ip: text, ip6, leaseId } = view(lease);
+        const [main, second] = runner.layouts.map(({ gateway }) => gateway);
         const token = await tokenFor(session, lease);
-        const expiresAt = moment(lease.expiresAt!);
-        session.out.one({
-          ip: text,
-          ip6,
-          gateway: runner.layouts[0]!.gateway,
-          network,
-          runner: name,
-          expiresAt,
-          leaseId,
-          token,
-        });
+        session.out.one({ ...view(lease), gateway: main, gateway6: second, token });
       }),
     );

@@ -33,12 +33,15 @@ export const isNotThere = (key: string, end?: string): ICompare => ({
   create_revision: 0,
 });
 
-const rowOf = ({ key, value }: IKeyValue): Row => [key.toString("latin1"), value.toString()];
+const keyOf = (key: Buffer): string => key.toString("latin1");
+const rowOf = ({ key, value }: IKeyValue): Row => [keyOf(key), value.toString()];
 
 export interface Answer {
   succeeded: boolean;
   /** What each `look` found, in their order. */
   found: Row[][];
+  /** At which revision each of the keys came into being. */
+  born: Map<string, number>;
   /** The state of the whole store that this is true of. */
   revision: string;
 }
@@ -53,10 +56,14 @@ export class Wire {
   async txn(compare: ICompare[], then: IRequestOp[], otherwise: IRequestOp[] = []): Promise<Answer> {
     const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
     const answer = await this.#say(reading, () => this.client.kv.txn({ compare, success: then, failure: otherwise }));
-    const found = answer.responses.flatMap(({ response_range }) =>
-      response_range ? [response_range.kvs.map(rowOf)] : [],
-    );
-    return { succeeded: answer.succeeded, found, revision: answer.header.revision };
+    const kvs = answer.responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs] : []));
+    const born = kvs.flat().map(({ key, create_revision }): [string, number] => [keyOf(key), Number(create_revision)]);
+    return {
+      succeeded: answer.succeeded,
+      found: kvs.map((some) => some.map(rowOf)),
+      born: new Map(born),
+      revision: answer.header.revision,
+    };
   }
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
@@ -71,17 +78,13 @@ export class Wire {
     return responses.map(({ response_range }) => response_range.kvs.map(rowOf));
   }
 
-  /** A key that vanishes after so many seconds. Put again, it lives longer and keeps its place by age. */
-  async putFor(seconds: number, key: string): Promise<void> {
-    const { ID } = await this.#say(false, () => this.client.leaseClient.leaseGrant({ TTL: seconds }));
-    await this.#say(false, () => this.client.kv.put({ key: bytes(key), value: Buffer.of(), lease: ID }));
+  /** What is put on it vanishes after so many seconds. */
+  async lease(seconds: number): Promise<string> {
+    return (await this.#say(false, () => this.client.leaseClient.leaseGrant({ TTL: seconds }))).ID;
   }
 
-  /** Keys in the order of their creation. */
-  async byAge(key: string, end: string): Promise<string[]> {
-    const { kvs } = await this.#say(true, () => this.client.kv.range({ key: bytes(key), range_end: bytes(end) }));
-    const age = ({ create_revision }: IKeyValue) => Number(create_revision);
-    return kvs.sort((a, b) => age(a) - age(b)).map(({ key }) => key.toString("latin1"));
+  async putOn(lease: string, key: string): Promise<void> {
+    await this.#say(false, () => this.client.kv.put({ key: bytes(key), value: Buffer.of(), lease }));
   }
 
   #say<T>(reading: boolean, call: () => Promise<T>): Promise<T> {

@@ -1,5 +1,3 @@
-import { randomBytes } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 import { Etcd3 } from "etcd3";
 import { isOverlayError } from "../../errors";
 import type { Rule } from "../rule";
@@ -7,19 +5,11 @@ import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
 import { EtcdJournal, headOf, type Keys, keysUnder, rowsAt, type Seen } from "./etcd-journal";
 import { timeAt } from "./etcd-time";
+import { Line } from "./etcd-turn";
 import { type Cluster, clusterOf } from "./etcd-url";
-import { isStill, look, put, remove, Wire } from "./etcd-wire";
+import { isStill, look, put, Wire } from "./etcd-wire";
 import { Known } from "./known";
-import {
-  Away,
-  type Engine,
-  LostRace,
-  optimisticStore,
-  type Patience,
-  settled,
-  type Turn,
-  type Version,
-} from "./optimistic";
+import { Away, type Engine, optimisticStore, type Patience, settled, type Version } from "./optimistic";
 import { outcomeOn, type Span } from "./view";
 
 /**
@@ -71,6 +61,7 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
   };
   const seen: Seen = { revision: "0" };
   const journal = new EtcdJournal(wire, keys, seen);
+  const line = new Line(wire, keys);
   return {
     news: async (since) => {
       await hear();
@@ -81,8 +72,11 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
     readOnly,
     place: `etcd at ${cluster.place}`,
     clock: now,
-    losses: 16,
-    turn: (patience, since) => takeTurn(wire, keys, seen, patience, since),
+    losses: 2,
+    turn: async (patience, since) => {
+      await hear();
+      return line.turn((ticket) => new EtcdJournal(wire, keys, seen, ticket), patience, since);
+    },
     read: async (work) => {
       await hear();
       return readOn(wire, keys, now, work);
@@ -101,42 +95,6 @@ async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
     await wire.txn([], [look(keys.head)]);
     return true;
   }
-}
-
-/** A ticket that is not renewed is void after this time, in seconds: its holder is dead or has fallen asleep. */
-const TICKET = 5;
-
-/**
- * Who has lost too often draws a ticket: nobody without one commits while there are any, and the oldest goes first. It is
- * about fairness only; what is safe is decided by the head.
- */
-async function takeTurn(wire: Wire, keys: Keys, seen: Seen, patience: number, since?: Version): Promise<Turn> {
-  const ticket = keys.ticket(randomBytes(8).toString("hex"));
-  const deadline = Date.now() + patience;
-  const end = async () => {
-    await wire.txn([], [remove(ticket)]);
-  };
-  for (let renewed = 0; ; ) {
-    if (Date.now() - renewed > (TICKET * 1000) / 2) {
-      renewed = Date.now();
-      await wire.putFor(TICKET, ticket);
-    }
-    const place = (await wire.byAge(keys.ticket(), keys.ticketEnd)).indexOf(ticket);
-    if (place === 0) break;
-    if (Date.now() > deadline) {
-      await end();
-      throw new LostRace();
-    }
-    await sleep(5 * Math.max(place, 1) + 5 * Math.random());
-  }
-  const journal = new EtcdJournal(wire, keys, seen, ticket);
-  return {
-    latest: await journal.news(since),
-    news: (since) => journal.news(since),
-    rows: (...args) => journal.rows(...args),
-    commit: (...args) => journal.commit(...args),
-    end,
-  };
 }
 
 async function readOn<T>(wire: Wire, keys: Keys, now: () => number | undefined, work: (tx: Tx) => Rule<T>): Promise<T> {

@@ -84,7 +84,7 @@ export interface Patience {
 export const PATIENCE: Patience = { others: 30, server: 10 };
 
 /** A process forgets everything rather than to keep more rows than this. */
-const MEMORY = 50_000;
+const MEMORY = 10_000;
 
 export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): Store {
   const writer = new Writer(engine, patience);

@@ -1,4 +1,4 @@
-import type { Lab } from "../../lab/lab";
+import type { Lab } from "./lab";
 
 /** Whatever of ours a machine still has; empty when it is as it was. */
 export async function leftOn(lab: Lab, host: string): Promise<string> {

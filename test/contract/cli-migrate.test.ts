@@ -1,0 +1,46 @@
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { openStore } from "../../provider/pool";
+import { snapshot } from "../../provider/pool/transfer";
+import { Ctl, deploy } from "../unit/cli/ctl";
+import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
+import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
+
+const missing = postgresMissing || etcdMissing;
+
+describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `: ${missing}` : ""}`, () => {
+  const ctl = new Ctl();
+  let postgres: PostgresServer;
+  let etcd: EtcdCluster;
+  beforeAll(async () => {
+    [postgres, etcd] = await Promise.all([startPostgres("memory"), startEtcd("memory", { size: 1 })]);
+    await ctl.withPool((pool) => deploy(pool, ["node1", "node2"]));
+  }, 120_000);
+  afterAll(async () => {
+    await Promise.all([postgres?.stop(), etcd?.stop()]);
+    ctl.remove();
+  }, 60_000);
+
+  const rows = async (url: string) => {
+    const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
+    return snapshot(store).finally(() => store.close());
+  };
+
+  test("SQLite to PostgreSQL to etcd and back: every row is the same, and each works", {
+    timeout: 120_000,
+  }, async () => {
+    const places = [ctl.store, postgres.url(), `etcd://${etcd.hosts}/moved`, `sqlite:${join(ctl.folder, "back.db")}`];
+    const given = ["ip", "reserve", "--network", "training", "--runner", "node1"];
+    for (const [i, to] of places.entries()) {
+      const from = places[i - 1];
+      if (from === undefined) continue;
+      const [{ token } = {}] = await ctl.must(...given, "--store", from);
+      const before = await rows(from);
+      const [moved] = await ctl.must("store", "migrate", from, to);
+      expect(moved).toMatchObject({ rows: before.length, pools: 3, problems: 0 });
+      expect(await rows(to)).toEqual(before);
+      expect(await ctl.must("ip", "validate", String(token), "--store", to)).toHaveLength(1);
+      expect((await ctl.run("store", "migrate", from, to)).stderr).toMatch(/^STORE_CONFLICT: The target is not empty/);
+    }
+  });
+});
