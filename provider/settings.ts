@@ -12,7 +12,9 @@ export const settingsSchema = z.object({
   store: z
     .string()
     .default(() => `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
-    .describe("Where the pool is kept: `sqlite:PATH`. Default: a file under Pulumi's home."),
+    .describe(
+      "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Default: a file under Pulumi's home.",
+    ),
   scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   offerTtl: seconds(3600).describe("Seconds for which a preview's promise holds; 0: previews only read."),
   quarantine: seconds(300).describe("Seconds for which a released value rests before another owner gets it."),

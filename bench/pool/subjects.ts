@@ -1,6 +1,6 @@
 import { openPool } from "../../provider/pool";
 import type { Engine } from "../engines";
-import { type Case, EMPTY, fillCase, openCase, roomIn } from "./cases";
+import { type Case, EMPTY, fillCase, openCase, roomIn, SETTINGS } from "./cases";
 import { fdatasyncs, linearSearches } from "./floors";
 import { goIpamAt, type Opening } from "./go-ipam";
 import { type Claimer, claimerAt, type Sample, sample } from "./team";
@@ -38,7 +38,7 @@ export async function oursOn(engine: Engine, cases: Case[]): Promise<[Subject[],
 }
 
 async function fill(engine: Engine, cases: Case[]): Promise<void> {
-  const pool = await openPool(engine.url, { offerTtl: 3600, quarantine: 0 });
+  const pool = await openPool(engine.url, SETTINGS);
   for (const one of cases) await openCase(pool, one);
   await pool.end();
   for (const one of cases) if (one.leases > 0) await fillCase(engine, one);

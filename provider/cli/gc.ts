@@ -37,8 +37,7 @@ export const gcCommand = () =>
           session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
         if (missing.length > orphans.length)
           session.out.note(`Left alone, since they are new: ${missing.length - orphans.length} (see --older-than).`);
-        if (!options.yes)
-          session.out.note(`${orphans.length} leases would be released. Nothing is released without --yes.`);
+        if (!options.yes) session.out.note(`Would be released: ${orphans.length}. Nothing is released without --yes.`);
         else await releaseAll(session, orphans);
       }),
     );
@@ -140,5 +139,5 @@ async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<voi
       out.note(`${owner}: ${error.message}`);
     }
   }
-  out.note(`${released} of ${orphans.length} leases were released.`);
+  out.note(`Released: ${released} of ${orphans.length}.`);
 }

@@ -27,10 +27,11 @@ export const importCommand = () =>
         const text = await readFile(file!, "utf8").catch((error: Error) => {
           throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
         });
-        const { facts, known, opening, problems } = await placed(pool, rowsIn(file!, text));
+        const rows = rowsIn(file!, text);
+        const { facts, known, opening, problems } = await placed(pool, rows);
         const plan = await pool.enrol([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
         problems.push(...plan.conflicts.map(({ fact, error }) => problemAt(facts.get(fact)!, error.message)));
-        if (problems.length > 0) throw refusal(file!, problems);
+        if (problems.length > 0) throw refusal(file!, rows.length, problems);
         out.list(plan.added.map(view), ["ip", "network", "runner", "state", "usedBy"]);
         out.note(summary(plan, known, dryRun));
       }),
@@ -68,12 +69,12 @@ const openingOf = (runner: Runner): Opening => ({
 });
 
 const summary = ({ added, known }: Enrolment, others: number, dryRun: boolean): string =>
-  `${added.length} addresses ${dryRun ? "would be" : "were"} entered; ${known.length + others} ${dryRun ? "are" : "were"} there.`;
+  `${dryRun ? "Would be entered" : "Entered"}: ${added.length}; there already: ${known.length + others}.`;
 
-function refusal(file: string, problems: Problem[]): OverlayError {
+function refusal(file: string, total: number, problems: Problem[]): OverlayError {
   const lines = problems
     .sort((a, b) => a.line - b.line)
     .map(({ line, ip, message }) => `\n  line ${line}, ${ip}: ${message}`);
-  const what = `${problems.length} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n`;
+  const what = `${problems.length} of ${total} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n `;
   return new OverlayError("IP_IN_USE", what, "Correct the file or release what is in the way, and run again.");
 }

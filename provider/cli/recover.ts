@@ -40,8 +40,8 @@ const summary = ({ added, known }: Enrolment, yes: boolean): string =>
   added.length === 0
     ? `Nothing to do: all ${known.length} leases are in the store.`
     : yes
-      ? `${added.length} leases were written; ${known.length} were there.`
-      : `${added.length} leases would be written; ${known.length} are there. Nothing is written without --yes.`;
+      ? `Written: ${added.length}; there already: ${known.length}.`
+      : `Would be written: ${added.length}; there already: ${known.length}. Nothing is written without --yes.`;
 
 async function rows(pool: Pool, { added, known, conflicts }: Enrolment, found: Exported[]) {
   const row = async (
@@ -77,6 +77,6 @@ const sourceOf = ({ identity }: Fact, found: Exported[]): string | undefined =>
 
 function contradicting({ conflicts }: Enrolment, found: Exported[]): OverlayError {
   const lines = conflicts.map(({ fact, error }) => `\n  ${fact.owner} (${sourceOf(fact, found)}): ${error.what}`);
-  const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n`;
+  const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n `;
   return new OverlayError("STORE_CONFLICT", what, "Leave out exports that are not of today, and settle who is right.");
 }

@@ -22,7 +22,7 @@ export function rowsIn(file: string, text: string): Row[] {
     return [];
   });
   if (bad.length === 0) return rows;
-  const what = `${bad.length} lines of ${file} cannot be understood; nothing was written.${bad.join("")}\n`;
+  const what = `${bad.length} of ${bad.length + rows.length} lines of ${file} cannot be understood; nothing was written.${bad.join("")}\n `;
   throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network and runner.");
 }
 

@@ -77,7 +77,7 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     const { code, stdout, stderr } = await ctl.run("import", file("bad.csv", lines.join("\n")));
     expect([code, stdout]).toEqual([1, ""]);
     expect(stderr.split("\n").map((line) => line.trim())).toEqual([
-      "IP_IN_USE: 5 addresses in bad.csv cannot be entered; nothing was written.",
+      "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be entered; nothing was written.",
       "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner/training/node1 is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
       "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner/training/node1 (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
       "line 4, 10.9.9.9: it is in no network of this store",

@@ -246,6 +246,6 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     const { code, stderr } = await ctl.run(...gc, "--stack-export", exportTo("dev.json", []), "--yes");
     expect(code).toBe(1);
     expect(stderr).toContain("POOL_IN_USE: Pool runner/training/node1 still has leases");
-    expect(stderr).toContain("2 of 4 leases were released.");
+    expect(stderr).toContain("Released: 2 of 4.");
   });
 });

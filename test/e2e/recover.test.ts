@@ -74,7 +74,7 @@ test("recovered, nothing differs, no machine is touched, and new claims avoid al
   expect(await ended).toMatchObject({
     code: 0,
     stdout: "",
-    stderr: "0 leases would be released. Nothing is released without --yes.\n",
+    stderr: "Would be released: 0. Nothing is released without --yes.\n",
   });
 
   const held = Object.values(await stack.state()).map(({ outputs }) => outputs.runnerId);

@@ -73,6 +73,7 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
     place: `etcd at ${cluster.place}`,
     clock: now,
     losses: 2,
+    remembers: true,
     turn: async (patience, since) => {
       await hear();
       return line.turn((ticket) => new EtcdJournal(wire, keys, seen, ticket), patience, since);

@@ -54,6 +54,8 @@ export interface Engine extends Journal {
   readonly clock: Clock;
   /** So many races are lost before it asks for a turn. */
   readonly losses: number;
+  /** Rows of a version can still be had when it is not the newest any more. */
+  readonly remembers: boolean;
   /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. Brings the news since a version. */
   turn(patience: number, since?: Version): Promise<Turn>;
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
@@ -135,12 +137,25 @@ class Writer {
       const stale = this.#stale || !this.#head || this.engine.clock() === undefined;
       return this.#attempt(this.engine, stale ? await this.engine.news(this.#head) : undefined, work, sent);
     }
-    const turn = await this.engine.turn(left, this.#head);
+    const turn = await this.#turn(work, left);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
     try {
       return await this.#attempt(turn, turn.latest, work, sent);
     } finally {
       await turn.end();
+    }
+  }
+
+  /** While it stands in line it finds out what it will need, as far as that can be seen from here. */
+  async #turn<T>(work: (tx: Tx) => Rule<T>, left: number): Promise<Turn> {
+    const [head, now] = [this.#head, this.engine.clock()];
+    const fetch = (spans: Span[]) => this.engine.rows(head!, spans);
+    const looksBack = this.engine.remembers && head && now !== undefined;
+    const preparing = looksBack ? outcomeOn(this.#known, now, fetch, work).catch(() => {}) : undefined;
+    try {
+      return await this.engine.turn(left, head);
+    } finally {
+      await preparing;
     }
   }
 

@@ -1,4 +1,5 @@
 import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
+import { OverlayError } from "../../errors";
 import type { Row, Write } from "../store";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
 import { type Span, toBytes, toText } from "./view";
@@ -63,6 +64,7 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
   const statements = statementsFor(schema);
   const news = async (since?: Version): Promise<News> => {
     const { rows } = await ask({ ...statements.news, values: since ? [since.number, CAUGHT_UP] : [0, 1] });
+    if (!rows[0]) throw emptied();
     hear(rows[0].now);
     const commits = rows.map(commitOf).reverse();
     const reaches = since !== undefined && commits[0]!.id === since.id;
@@ -94,6 +96,13 @@ export function rowsBySpan(spans: Span[], lines: { n: string | null; key: string
   for (const { n, key, value } of lines) if (n !== null) answers[Number(n) - 1]!.push([toBytes(key), value]);
   return answers;
 }
+
+const emptied = (): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    "The log of the PostgreSQL store is empty, which it never is by itself.",
+    "Restore it from a backup, or run `overlayctl recover`.",
+  );
 
 function commitOf({ number, id, at, writes }: Record<"number" | "id" | "at" | "writes", string>): Commit {
   return { number: Number(number), id, at: Number(at), ...(writes && { writes: JSON.parse(writes) }) };

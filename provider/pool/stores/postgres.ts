@@ -68,6 +68,7 @@ function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () =>
     place: `PostgreSQL at ${address.place}`,
     clock: clock ?? (() => heard.now()),
     losses: 1,
+    remembers: false,
     turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
     read: async (work) => readOn(await connect(), address, work, clock),
     close: () => pool.end(),

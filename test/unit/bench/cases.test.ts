@@ -1,0 +1,25 @@
+import { expect, test } from "vitest";
+import { casesWith, openCase, roomIn, rowsFor, SETTINGS } from "../../../bench/pool/cases";
+import { LivePool } from "../../../provider/pool/pool";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+
+test.each(casesWith(500))(
+  "$name is filled as if by claims, and gives out what is left",
+  { timeout: 30_000 },
+  async (one) => {
+    const store = memoryStore();
+    const pool = new LivePool(store, SETTINGS);
+    await openCase(pool, one);
+    await store.transact("", function* (tx) {
+      yield tx.write(rowsFor(one));
+    });
+    expect(await pool.fsck()).toEqual([]);
+    expect((await pool.usage(one.spec.name))!.held).toBe(BigInt(one.leases));
+    const more = Math.min(roomIn(one), 20);
+    const claim = (_: unknown, i: number) =>
+      pool.claim({ pool: one.spec.name, owner: `owner ${i}`, type: "IPReservation" });
+    const leases = await Promise.all(Array.from({ length: more }, claim));
+    expect(new Set(leases.map(({ extents }) => extents[0]!.first)).size).toBe(more);
+    expect(await pool.fsck()).toEqual([]);
+  },
+);
