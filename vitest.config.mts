@@ -1,7 +1,9 @@
 import { defineConfig } from "vitest/config";
 
 /** unit and contract run anywhere; lab and e2e make machines (`lab/`), one file after another, and need Linux and root. */
-const anywhere = (name: string) => ({ test: { name, include: [`test/${name}/**/*.test.ts`] } });
+const anywhere = (name: string) => ({
+  test: { name, include: [`test/${name}/**/*.test.ts`], testTimeout: 60_000, hookTimeout: 60_000 },
+});
 const inLab = (name: string, order: number, seconds: number) => ({
   test: {
     name,

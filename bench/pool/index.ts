@@ -50,8 +50,8 @@ interface Pace {
   many: number;
 }
 
-const FULL: Pace = { seconds: 330, rounds: 5, many: 100_000 };
-const QUICK: Pace = { seconds: 75, rounds: 3, many: 10_000 };
+const FULL: Pace = { seconds: 315, rounds: 5, many: 100_000 };
+const QUICK: Pace = { seconds: 70, rounds: 3, many: 10_000 };
 
 async function benchEngine(name: EngineName, pace: Pace, folder: string, into: Report, goIpam?: string): Promise<void> {
   const deadline = Date.now() + pace.seconds * 1000;
@@ -64,7 +64,7 @@ async function benchEngine(name: EngineName, pace: Pace, folder: string, into: R
     claimers.push(...ourTeam);
     const [theirs, theirTeam] = goIpam === undefined ? [[], []] : await goIpamOn(engine, goIpam, cases);
     claimers.push(...theirTeam);
-    const subjects = [floorIn(folder), ...ours, ...theirs, ...(name === "sqlite" ? linearIn(cases) : [])];
+    const subjects = [floorIn(folder, engine), ...ours, ...theirs, ...(name === "sqlite" ? linearIn(cases) : [])];
     console.error(`${name}: measuring.`);
     into.durability[name] = engine.durability;
     into.figures.push(...(await measure(inTurn(subjects), pace.rounds, deadline)));
@@ -85,8 +85,9 @@ async function measure(subjects: Subject[], rounds: number, deadline: number): P
   const samples = subjects.map((): Sample[] => []);
   const milliseconds = Math.max(50, ((deadline - Date.now()) * TIMED) / rounds / subjects.length);
   for (const subject of subjects) await subject.sample(milliseconds / 4);
-  for (let round = 0; round < rounds && (round === 0 || Date.now() < deadline); round++) {
-    for (const [i, subject] of subjects.entries()) samples[i]!.push(await subject.sample(milliseconds));
+  for (let round = 0; round < rounds; round++) {
+    for (const [i, subject] of subjects.entries())
+      if (round === 0 || Date.now() < deadline) samples[i]!.push(await subject.sample(milliseconds));
   }
   return subjects.map((subject, i) => figureOf(subject, samples[i]!));
 }

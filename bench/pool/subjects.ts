@@ -90,9 +90,10 @@ export const linearIn = (cases: Case[]): Subject[] =>
 
 export const FLOOR = "fdatasync";
 
-export const floorIn = (folder: string): Subject => ({
+/** Taken beside each engine: the disk is not the same at all times. */
+export const floorIn = (folder: string, { name }: Engine): Subject => ({
   who: FLOOR,
-  where: "",
+  where: `beside ${name}`,
   how: "1 at a time",
   sample: async (milliseconds) => ({ rate: fdatasyncs(folder, milliseconds), duplicates: 0 }),
 });

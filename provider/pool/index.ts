@@ -25,6 +25,7 @@ const STORES: Record<string, Opener> = {
   memory: async (_rest, { clock }) => memoryStore(clock),
   // Their clients are large, and most programs need neither.
   postgres: async (rest) => (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`),
+  postgresql: async (rest) => (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`),
   etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`),
 };
 

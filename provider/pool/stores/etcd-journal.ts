@@ -21,8 +21,8 @@ const padded = (number: number): string => String(number).padStart(16, "0");
 
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 100;
-/** etcd takes 128 operations and 1.5 MiB at once; some are for the log. */
-const [OPERATIONS, LENGTH] = [120, 500_000];
+/** etcd takes 128 operations and 1.5 MiB at once. Everything goes out twice, for the log, and characters have up to 3 bytes. */
+const [OPERATIONS, LENGTH] = [120, 200_000];
 
 /**
  * The head as it is written. With `parts` it is not finished: its rows are still on their way from these parts to their

@@ -56,15 +56,19 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
   const readOnly = await refusesWrites(wire, keys);
   const heard = new HeardClock(60_000);
   const now = clock ?? (() => heard.now());
-  const hear = async () => {
-    if (now() === undefined) heard.hear(await timeAt(cluster));
+  const time = async (): Promise<number> => {
+    const known = now();
+    if (known !== undefined) return known;
+    const asked = await timeAt(cluster);
+    heard.hear(asked);
+    return asked;
   };
   const seen: Seen = { revision: "0" };
   const journal = new EtcdJournal(wire, keys, seen);
   const line = new Line(wire, keys);
   return {
     news: async (since) => {
-      await hear();
+      await time();
       return journal.news(since);
     },
     rows: (...args) => journal.rows(...args),
@@ -75,13 +79,10 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
     losses: 2,
     remembers: true,
     turn: async (patience, since) => {
-      await hear();
+      await time();
       return line.turn((ticket) => new EtcdJournal(wire, keys, seen, ticket), patience, since);
     },
-    read: async (work) => {
-      await hear();
-      return readOn(wire, keys, now, work);
-    },
+    read: async (work) => readOn(wire, keys, await time(), work),
     close: async () => client.close(),
   };
 }
@@ -98,13 +99,12 @@ async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
   }
 }
 
-async function readOn<T>(wire: Wire, keys: Keys, now: () => number | undefined, work: (tx: Tx) => Rule<T>): Promise<T> {
+async function readOn<T>(wire: Wire, keys: Keys, now: number, work: (tx: Tx) => Rule<T>): Promise<T> {
   const { found, revision } = await wire.txn([], [look(keys.head)]);
   const { parts, ...head } = headOf(found[0]!);
-  const time = Math.max(now()!, head.at);
   const fetch = (spans: Span[]) => rowsAt(wire, keys, revision, spans);
   const unwritten = parts ? await partsAt(wire, keys, revision, head) : [];
-  const [outcome] = await outcomeOn(new Known(), time, fetch, work, unwritten);
+  const [outcome] = await outcomeOn(new Known(), Math.max(now, head.at), fetch, work, unwritten);
   return settled(outcome);
 }
 

@@ -11,7 +11,7 @@ export class Known {
   readonly #spans = new Sorted<string>();
 
   get size(): number {
-    return this.#rows.size;
+    return this.#rows.size + this.#spans.size;
   }
 
   /** Up to where everything is known from here on; `from` itself when nothing is. */

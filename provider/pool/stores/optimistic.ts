@@ -55,7 +55,7 @@ export interface Engine extends Journal {
   /** So many races are lost before it asks for a turn. */
   readonly losses: number;
   /** Rows of a version can still be had when it is not the newest any more. */
-  readonly remembers: boolean;
+  readonly remembers?: boolean;
   /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. Brings the news since a version. */
   turn(patience: number, since?: Version): Promise<Turn>;
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
@@ -85,7 +85,7 @@ export interface Patience {
 
 export const PATIENCE: Patience = { others: 30, server: 10 };
 
-/** A process forgets everything rather than to keep more rows than this. */
+/** A process forgets everything rather than to keep more than this. */
 const MEMORY = 10_000;
 
 export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): Store {
@@ -98,11 +98,14 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
   };
 }
 
+type Work<T> = (tx: Tx) => Rule<T>;
+
 /** A commit that was sent; until the log has been seen, its outcome may be unknown. */
 interface Sent<T> {
   id: string;
   outcome: Outcome<T>;
 }
+
 export const settled = <T>(outcome: Outcome<T>): T => {
   if ("error" in outcome) throw outcome.error;
   return outcome.value;
@@ -123,7 +126,7 @@ class Writer {
     private readonly patience: Patience,
   ) {}
 
-  transact<T>(work: (tx: Tx) => Rule<T>): Promise<T> {
+  transact<T>(work: Work<T>): Promise<T> {
     const done = this.#last.then(() => {
       const sent: Sent<T>[] = [];
       return patiently(this.engine, this.patience, (losses, left) => this.#try(work, sent, losses, left));
@@ -132,26 +135,24 @@ class Writer {
     return done;
   }
 
-  async #try<T>(work: (tx: Tx) => Rule<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
-    if (losses < this.engine.losses && !this.#crowded) {
-      const stale = this.#stale || !this.#head || this.engine.clock() === undefined;
-      return this.#attempt(this.engine, stale ? await this.engine.news(this.#head) : undefined, work, sent);
-    }
+  async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
+    if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent);
     const turn = await this.#turn(work, left);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
     try {
-      return await this.#attempt(turn, turn.latest, work, sent);
+      return await this.#attempt(turn, work, sent, turn.latest);
     } finally {
       await turn.end();
     }
   }
 
   /** While it stands in line it finds out what it will need, as far as that can be seen from here. */
-  async #turn<T>(work: (tx: Tx) => Rule<T>, left: number): Promise<Turn> {
-    const [head, now] = [this.#head, this.engine.clock()];
-    const fetch = (spans: Span[]) => this.engine.rows(head!, spans);
-    const looksBack = this.engine.remembers && head && now !== undefined;
-    const preparing = looksBack ? outcomeOn(this.#known, now, fetch, work).catch(() => {}) : undefined;
+  async #turn<T>(work: Work<T>, left: number): Promise<Turn> {
+    const { engine } = this;
+    const [head, now] = [this.#head, engine.clock()];
+    const looksBack = engine.remembers && head && now !== undefined;
+    const preparing =
+      looksBack && outcomeOn(this.#known, now, (spans) => engine.rows(head, spans), work).catch(() => {});
     try {
       return await this.engine.turn(left, head);
     } finally {
@@ -159,17 +160,20 @@ class Writer {
     }
   }
 
-  async #attempt<T>(journal: Journal, news: News | undefined, work: (tx: Tx) => Rule<T>, sent: Sent<T>[]): Promise<T> {
+  async #attempt<T>(journal: Journal, work: Work<T>, sent: Sent<T>[], news?: News): Promise<T> {
     const landed = news && this.#take(news, sent);
     if (landed) return settled(landed);
-    const head = this.#head!;
+    const [head, time] = [this.#head, this.engine.clock()];
+    if (this.#stale || !head || time === undefined) {
+      if (news) throw new LostRace();
+      return this.#attempt(journal, work, sent, await journal.news(head));
+    }
     this.#stale = true;
-    const now = Math.max(this.engine.clock()!, head.at);
-    const fetch = (spans: Span[]) => journal.rows(head, spans);
-    const [outcome, drafted] = await outcomeOn(this.#known, now, fetch, work);
+    const now = Math.max(time, head.at);
+    const [outcome, drafted] = await outcomeOn(this.#known, now, (spans) => journal.rows(head, spans), work);
     const writes = "error" in outcome ? [] : drafted;
-    const lost = await this.#settle(journal, head, { at: now, writes }, outcome, sent);
-    return settled(lost ?? outcome);
+    const landedInstead = await this.#settle(journal, head, { at: now, writes }, outcome, sent);
+    return settled(landedInstead ?? outcome);
   }
 
   /** Makes an outcome true. Another one is returned if it turns out that an earlier commit has landed after all. */
@@ -201,6 +205,7 @@ class Writer {
 
   /** Learns what others wrote, and finds out whether one of the commits sent has landed. */
   #take<T>({ head, since }: News, sent: Sent<T>[]): Outcome<T> | undefined {
+    if (this.#head && head.number < this.#head.number) throw wentBack(this.engine.place, this.#head, head);
     if (since) this.#follow(since);
     else this.#known.forget();
     this.#head = head;
@@ -251,4 +256,12 @@ const overtaken = (place: string, seconds: number): OverlayError =>
     "STORE_CONFLICT",
     `Other processes were ahead at ${place} for ${seconds} s.`,
     "Run it again; if that does not help, see who writes to it all the time.",
+  );
+
+/** What was acknowledged is gone, so giving out anything more would give it out twice. */
+const wentBack = (place: string, from: Version, to: Version): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `${place} went back from version ${from.number} to ${to.number}: it was replaced, or restored from a backup.`,
+    "Run `overlayctl recover` before anything else.",
   );

@@ -31,8 +31,8 @@ export function translated(error: unknown, { place, user }: Address): unknown {
     case "XX002":
       return new OverlayError("STORE_CORRUPT", `${at} is damaged: ${message}.`, "Restore it from a backup.", error);
   }
-  // 57P: shut down, crashed, starting; 08: connection. Without an SQLSTATE it is the network's, and mostly passes.
-  const mayComeBack = /^(57P|08)/.test(code) || !/^[0-9A-Z]{5}$/.test(code);
+  // Shut down, crashed, starting; no connection left, lost, or idle for too long. Without an SQLSTATE it is the network's.
+  const mayComeBack = /^(57P|08|53300|25P03)/.test(code) || !/^[0-9A-Z]{5}$/.test(code);
   const failed = unavailable(
     `${at} cannot be used: ${message || code}.`,
     mayComeBack ? "Check that it runs, and the network between." : "See the server's log.",

@@ -68,7 +68,6 @@ function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () =>
     place: `PostgreSQL at ${address.place}`,
     clock: clock ?? (() => heard.now()),
     losses: 1,
-    remembers: false,
     turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
     read: async (work) => readOn(await connect(), address, work, clock),
     close: () => pool.end(),
@@ -113,7 +112,7 @@ async function turnOn(
   try {
     // All sent at once. A holder that falls asleep is thrown out by the server.
     const waiting = ask({
-      text: `BEGIN; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
+      text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
         SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
     });
     const [, latest] = await Promise.all([waiting, news(since)]);
