@@ -62,7 +62,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   });
 
   describe("more rows than etcd takes at once", () => {
-    const rows = Array.from({ length: 1000 }, (_, i): Row => [`row/${i}`, "x".repeat(2000)]);
+    const rows = Array.from({ length: 1000 }, (_, i): Row => [`row/${i}`, "x".repeat(200)]);
     const writeAll = function* (tx: Tx): Rule<void> {
       yield tx.write(rows);
     };
@@ -119,6 +119,17 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const wire = new Wire(cluster.client, clusterOf(url));
     await wire.putOn(await wire.lease(2), keysUnder(prefix).ticket("dead"));
     await store.transact("", write);
+  });
+
+  test("a cluster that has lost commits gives out nothing more", async () => {
+    const url = newUrl();
+    const store = await open(url);
+    for (let i = 0; i < 3; i++) await store.transact("", write);
+    await cluster.client.delete().prefix(clusterOf(url).prefix);
+    await expect(store.transact("", write)).rejects.toMatchObject({
+      code: "STORE_LOST",
+      message: expect.stringContaining("went back from version 3 to 0"),
+    });
   });
 
   test("a revision that was compacted away is not needed", async () => {

@@ -15,6 +15,10 @@ import { OpenStores } from "./servers/stores";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 
+const write = function* (tx: Tx): Rule<void> {
+  yield tx.write([["x", "1"]]);
+};
+
 describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissing}` : ""}`, () => {
   const stores = new OpenStores();
   let server: PostgresServer;
@@ -47,9 +51,6 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   describe("read-only", () => {
     const terms = { offerTtl: 3600, quarantine: 300 };
-    const write = function* (tx: Tx): Rule<void> {
-      yield tx.write([["x", "1"]]);
-    };
     const version = function* (tx: Tx): Rule<unknown> {
       return yield tx.get("v");
     };
@@ -86,6 +87,16 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       } finally {
         await standby.stop();
       }
+    });
+  });
+
+  test("a server that has lost commits gives out nothing more", async () => {
+    const store = await open(newUrl());
+    for (let i = 0; i < 3; i++) await store.transact("", write);
+    await server.sql(`DELETE FROM s${schemas - 1}.log WHERE number > 1`);
+    await expect(store.transact("", write)).rejects.toMatchObject({
+      code: "STORE_LOST",
+      message: expect.stringContaining("went back from version 3 to 1"),
     });
   });
 

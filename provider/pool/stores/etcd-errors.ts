@@ -10,7 +10,7 @@ import {
 } from "etcd3";
 import { OverlayError } from "../../errors";
 import type { Cluster } from "./etcd-url";
-import { Away, LostRace } from "./optimistic";
+import { Away, LostRace } from "./journal";
 
 const isOne = (error: unknown, ...types: (new (...args: never[]) => Error)[]): boolean =>
   types.some((type) => error instanceof type);

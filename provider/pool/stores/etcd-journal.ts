@@ -1,7 +1,7 @@
 import type { IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
 import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
-import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
+import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
 
 /** Where things lie under the prefix. */

@@ -2,7 +2,7 @@ import { get as getHttp } from "node:http";
 import { get as getHttps } from "node:https";
 import { OverlayError } from "../../errors";
 import type { Cluster } from "./etcd-url";
-import { Away } from "./optimistic";
+import { Away } from "./journal";
 
 /** What time it is at etcd: the median of its members' clocks, so that a single wrong one does not count. */
 export async function timeAt({ members, place, tls }: Cluster): Promise<number> {

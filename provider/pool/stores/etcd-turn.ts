@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { EtcdJournal, Keys } from "./etcd-journal";
 import { remove, type Wire } from "./etcd-wire";
-import { LostRace, type News, type Turn, type Version } from "./optimistic";
+import { LostRace, type News, type Turn, type Version } from "./journal";
 
 /** A ticket that is not renewed is void after so many seconds: its holder is dead or has fallen asleep. */
 const LIFETIME = 5;

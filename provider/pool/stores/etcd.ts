@@ -8,9 +8,10 @@ import { timeAt } from "./etcd-time";
 import { Line } from "./etcd-turn";
 import { type Cluster, clusterOf } from "./etcd-url";
 import { isStill, look, put, Wire } from "./etcd-wire";
+import { Away, type Engine, type Version } from "./journal";
 import { Known } from "./known";
-import { Away, type Engine, optimisticStore, type Patience, settled, type Version } from "./optimistic";
-import { outcomeOn, type Span } from "./view";
+import { optimisticStore, type Patience } from "./optimistic";
+import { outcomeOn, type Span, settled } from "./view";
 
 /**
  * The version of the store is the value of one key, `head`, which every commit compares and replaces in one Txn. So that

@@ -1,5 +1,5 @@
 import { OverlayError } from "../../errors";
-import { Away, LostRace } from "./optimistic";
+import { Away, LostRace } from "./journal";
 import type { Address } from "./postgres-url";
 
 /** What PostgreSQL and the way to it may answer, in our words. */

@@ -1,7 +1,7 @@
 import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import { OverlayError } from "../../errors";
 import type { Row, Write } from "../store";
-import { type Commit, type Journal, LostRace, type News, type Version } from "./optimistic";
+import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import { type Span, toBytes, toText } from "./view";
 
 /** Runs one statement, on whatever connection, and says what went wrong in our words. */
@@ -30,7 +30,9 @@ export function statementsFor(name: string): Record<"news" | "rows" | "commit", 
   return {
     news: {
       name: "overlay news",
-      text: `SELECT number, id, at, writes, ${NOW} FROM ${schema}.log WHERE number >= $1 ORDER BY number DESC LIMIT $2`,
+      text: `
+        SELECT number, id, at, writes, ${NOW} FROM ${schema}.log
+        WHERE number >= least($1, (SELECT max(number) FROM ${schema}.log)) ORDER BY number DESC LIMIT $2`,
     },
     // One statement sees one state: the rows are those of the version that comes with them.
     rows: {

@@ -2,22 +2,14 @@ import { Pool, type PoolClient, type QueryConfig } from "pg";
 import type { Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
+import { Away, type Engine, type Journal, type Turn, type Version } from "./journal";
 import { Known } from "./known";
-import {
-  Away,
-  type Engine,
-  type Journal,
-  optimisticStore,
-  type Patience,
-  settled,
-  type Turn,
-  type Version,
-} from "./optimistic";
+import { optimisticStore, type Patience } from "./optimistic";
 import { translated } from "./postgres-errors";
 import { type Ask, journalOn, rowsBySpan, rowsQuery, statementsFor } from "./postgres-journal";
 import { ensureTables, lockOf } from "./postgres-schema";
 import { type Address, addressOf } from "./postgres-url";
-import { outcomeOn, type Span } from "./view";
+import { outcomeOn, type Span, settled } from "./view";
 
 /**
  * Two tables: the rows, and a log whose newest entry is the version of the store. A commit is one statement that inserts
@@ -36,6 +28,8 @@ export async function postgresStore(url: string, { clock, patience }: PostgresOp
   const pool = new Pool({ ...address.connection, ...CONNECTIONS });
   // Connections that lie idle when the server goes are replaced when they are needed.
   pool.on("error", () => {});
+  // Our statements have one good plan, whatever their values; without this they would be planned each time.
+  pool.on("connect", (client) => void client.query("SET plan_cache_mode = force_generic_plan").catch(() => {}));
   try {
     const { readOnly } = await ensureTables(pool, address);
     return optimisticStore(engineOn(pool, address, readOnly, clock), patience);
@@ -137,8 +131,12 @@ async function readOn<T>(
 ): Promise<T> {
   const ask = asking(client, address);
   try {
-    await ask({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" });
-    const [head] = (await ask({ ...statementsFor(address.schema).news, values: [0, 1] })).rows;
+    const { news } = statementsFor(address.schema);
+    const [, { rows }] = await Promise.all([
+      ask({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" }),
+      ask({ ...news, values: [0, 1] }),
+    ]);
+    const [head] = rows;
     const now = Math.max(clock?.() ?? Math.round(head.now), head.at);
     const fetch = async (spans: Span[]) => rowsBySpan(spans, (await ask(rowsQuery(address.schema, spans))).rows);
     const [outcome] = await outcomeOn(new Known(), now, fetch, work);

@@ -22,6 +22,11 @@ const AHEAD = 4;
 
 export type Outcome<T> = { value: T } | { error: unknown };
 
+export const settled = <T>(outcome: Outcome<T>): T => {
+  if ("error" in outcome) throw outcome.error;
+  return outcome.value;
+};
+
 /**
  * Runs work on what is known over what the engine has. A far engine's answers are waited for together: from the second
  * gap on it runs ahead on the guess that nothing is there, only to find out what else will be asked for; then all of it is

@@ -1,0 +1,63 @@
+import type { OverlayError } from "../../errors";
+import type { Rule } from "../rule";
+import type { Row, Tx, Write } from "../store";
+import type { Span } from "./view";
+
+/** What an engine must be for `optimistic.ts`: rows, and a version of all of them that a commit compares and replaces. */
+
+export interface Version {
+  number: number;
+  /** Random: content and id belong together, also after a backup was restored. */
+  id: string;
+  /** When it was made. Time does not go back behind it, whoever's clock it was. */
+  at: number;
+}
+
+/** `writes` is missing where they were too many to keep. */
+export type Commit = Version & { writes?: Write[] };
+
+export interface News {
+  head: Version;
+  /** All commits after the version that was asked about, oldest first; undefined when it is too long ago. */
+  since?: Commit[];
+}
+
+/** The engine's time; undefined when it was not heard for too long. */
+export type Clock = () => number | undefined;
+
+/** What commits go through. Every call throws `LostRace` where it finds another version, `Away` where it finds nobody. */
+export interface Journal {
+  news(since?: Version): Promise<News>;
+  rows(at: Version, spans: Span[]): Promise<Row[][]>;
+  /** News when `from` is not the newest version any more, or it is somebody else's turn; nothing when it went well. */
+  commit(from: Version, commit: Required<Commit>): Promise<News | undefined>;
+}
+
+export interface Engine extends Journal {
+  readonly readOnly: boolean;
+  /** For messages. */
+  readonly place: string;
+  readonly clock: Clock;
+  /** So many races are lost before it asks for a turn. */
+  readonly losses: number;
+  /** Rows of a version can still be had when it is not the newest any more. */
+  readonly remembers?: boolean;
+  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. Brings the news since a version. */
+  turn(patience: number, since?: Version): Promise<Turn>;
+  read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  close(): Promise<void>;
+}
+
+export interface Turn extends Journal {
+  latest: News;
+  end(): Promise<void>;
+}
+
+export class LostRace extends Error {}
+
+/** The server does not answer now, but may come back. */
+export class Away extends Error {
+  constructor(override readonly cause: OverlayError) {
+    super(cause.message);
+  }
+}
