@@ -50,8 +50,8 @@ interface Pace {
   many: number;
 }
 
-const FULL: Pace = { seconds: 315, rounds: 5, many: 100_000 };
-const QUICK: Pace = { seconds: 70, rounds: 3, many: 10_000 };
+const FULL: Pace = { seconds: 295, rounds: 5, many: 100_000 };
+const QUICK: Pace = { seconds: 68, rounds: 3, many: 10_000 };
 
 async function benchEngine(name: EngineName, pace: Pace, folder: string, into: Report, goIpam?: string): Promise<void> {
   const deadline = Date.now() + pace.seconds * 1000;

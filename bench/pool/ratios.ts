@@ -11,7 +11,7 @@ export interface Ratio {
 }
 
 type Point = [who: string, where: string, how: How];
-type Comparison = [what: string, Point, Point, least?: number];
+type Comparison = [what: string, Point, Point, least: number | undefined];
 
 const ONE: How = "1 at a time";
 

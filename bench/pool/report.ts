@@ -1,7 +1,7 @@
 import { cpus } from "node:os";
 import { table } from "../table";
-import { EMPTY, NEARLY_FULL } from "./cases";
-import { FLOOR, HOWS, type How, type Subject } from "./subjects";
+import { median, type Ratio, ratiosOf } from "./ratios";
+import { HOWS, type How, type Subject } from "./subjects";
 import type { Sample } from "./team";
 
 /** Claims a second: the median, and each round's. */

@@ -51,15 +51,6 @@ export class EtcdJournal implements Journal {
     return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
   }
 
-  /** How many tickets are older than ours, and the news once there are none; less than 0 when ours is gone. */
-  async inLine(since?: Version): Promise<{ place: number; news?: News }> {
-    const { keys, wire, ticket } = this;
-    const { found, born, ...rest } = await wire.txn([], [...this.#looks(since), look(keys.ticket(), keys.ticketEnd)]);
-    const tickets = found.pop()!.map(([key]) => key);
-    const place = tickets.sort((a, b) => born.get(a)! - born.get(b)!).indexOf(ticket!);
-    return place === 0 ? { place, news: await this.#newsFrom({ found, born, ...rest }, since) } : { place };
-  }
-
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
     if (this.seen.id !== at.id) throw new LostRace();
     return rowsAt(this.wire, this.keys, this.seen.revision, spans);

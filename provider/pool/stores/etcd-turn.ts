@@ -13,6 +13,8 @@ const LIFETIME = 5;
  */
 export class Line {
   #lease: { id: string; at: number } | undefined;
+  /** How long a turn takes here, in milliseconds; whoever is further behind asks less often. */
+  #pace = 5;
 
   constructor(
     private readonly wire: Wire,
@@ -23,13 +25,30 @@ export class Line {
     const ticket = this.keys.ticket(randomBytes(8).toString("hex"));
     const journal = journalWith(ticket);
     const leave = () => this.wire.txn([], [remove(ticket)]);
+    try {
+      await this.#reachFront(ticket, Date.now() + patience);
+      const began = performance.now();
+      return this.#atFront(journal, await journal.news(since), leave, began);
+    } catch (error) {
+      await leave().catch(() => {});
+      throw error;
+    }
+  }
+
+  async #reachFront(ticket: string, deadline: number): Promise<void> {
+    for (let drawn: string | undefined; ; ) {
+      const lease = await this.#freshLease();
+      if (lease !== drawn) await this.wire.putOn(lease, ticket);
+      drawn = lease;
+      const place = (await this.wire.byAge(this.keys.ticket(), this.keys.ticketEnd)).indexOf(ticket);
+      if (place === 0) return;
+      if (Date.now() > deadline) throw new LostRace();
+      await sleep(place > 1 ? this.#pace * (place - 1) : this.#pace / 4);
+    }
+  }
+
+  #atFront(journal: EtcdJournal, latest: News, leave: () => Promise<unknown>, began: number): Turn {
     let isOurs = true;
-    const latest = await this.#reachFront(ticket, journal, Date.now() + patience, since).catch(
-      async (error: unknown) => {
-        await leave().catch(() => {});
-        throw error;
-      },
-    );
     return {
       latest,
       news: (since) => journal.news(since),
@@ -41,22 +60,10 @@ export class Line {
         return news;
       },
       end: async () => {
+        this.#pace = Math.min(Math.max(performance.now() - began, 2), 50);
         if (isOurs) await leave();
       },
     };
-  }
-
-  async #reachFront(ticket: string, journal: EtcdJournal, deadline: number, since?: Version): Promise<News> {
-    for (let drawn: string | undefined; ; ) {
-      const lease = await this.#freshLease();
-      if (lease !== drawn) await this.wire.putOn(lease, ticket);
-      drawn = lease;
-      const { place, news } = await journal.inLine(since);
-      if (news) return news;
-      if (Date.now() > deadline) throw new LostRace();
-      if (place < 0) drawn = undefined;
-      await sleep((1 + Math.random()) * 2 * Math.max(place, 1));
-    }
   }
 
   /** Put on a new lease, a ticket keeps its place: age counts from when it was drawn. */

@@ -33,15 +33,12 @@ export const isNotThere = (key: string, end?: string): ICompare => ({
   create_revision: 0,
 });
 
-const keyOf = (key: Buffer): string => key.toString("latin1");
-const rowOf = ({ key, value }: IKeyValue): Row => [keyOf(key), value.toString()];
+const rowOf = ({ key, value }: IKeyValue): Row => [key.toString("latin1"), value.toString()];
 
 export interface Answer {
   succeeded: boolean;
   /** What each `look` found, in their order. */
   found: Row[][];
-  /** At which revision each of the keys came into being. */
-  born: Map<string, number>;
   /** The state of the whole store that this is true of. */
   revision: string;
 }
@@ -56,14 +53,10 @@ export class Wire {
   async txn(compare: ICompare[], then: IRequestOp[], otherwise: IRequestOp[] = []): Promise<Answer> {
     const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
     const answer = await this.#say(reading, () => this.client.kv.txn({ compare, success: then, failure: otherwise }));
-    const kvs = answer.responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs] : []));
-    const born = kvs.flat().map(({ key, create_revision }): [string, number] => [keyOf(key), Number(create_revision)]);
-    return {
-      succeeded: answer.succeeded,
-      found: kvs.map((some) => some.map(rowOf)),
-      born: new Map(born),
-      revision: answer.header.revision,
-    };
+    const found = answer.responses.flatMap(({ response_range }) =>
+      response_range ? [response_range.kvs.map(rowOf)] : [],
+    );
+    return { succeeded: answer.succeeded, found, revision: answer.header.revision };
   }
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
@@ -85,6 +78,14 @@ export class Wire {
 
   async putOn(lease: string, key: string): Promise<void> {
     await this.#say(false, () => this.client.kv.put({ key: bytes(key), value: Buffer.of(), lease }));
+  }
+
+  /** Keys in the order of their creation, as some member knows it: it may be a little behind. */
+  async byAge(key: string, end: string): Promise<string[]> {
+    const request = { key: bytes(key), range_end: bytes(end), keys_only: true, serializable: true };
+    const { kvs } = await this.#say(true, () => this.client.kv.range(request));
+    const age = ({ create_revision }: IKeyValue) => Number(create_revision);
+    return kvs.sort((a, b) => age(a) - age(b)).map(({ key }) => key.toString("latin1"));
   }
 
   #say<T>(reading: boolean, call: () => Promise<T>): Promise<T> {

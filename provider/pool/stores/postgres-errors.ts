@@ -32,13 +32,16 @@ export function translated(error: unknown, { place, user }: Address): unknown {
       return new OverlayError("STORE_CORRUPT", `${at} is damaged: ${message}.`, "Restore it from a backup.", error);
   }
   // Shut down, crashed, starting; no connection left, lost, or idle for too long. Without an SQLSTATE it is the network's.
-  const mayComeBack = /^(57P|08|53300|25P03)/.test(code) || !/^[0-9A-Z]{5}$/.test(code);
+  const mayComeBack = /^(57P|08|53300|25P03)/.test(code) || !isSqlState(code);
   const failed = unavailable(
     `${at} cannot be used: ${message || code}.`,
     mayComeBack ? "Check that it runs, and the network between." : "See the server's log.",
   );
   return mayComeBack && !isRefusal(code) ? new Away(failed) : failed;
 }
+
+/** Five characters, and digits among them: EPIPE is none. */
+const isSqlState = (code: string): boolean => /^(?=.*\d)[0-9A-Z]{5}$/.test(code);
 
 /** Certificates do not get better by waiting. */
 const isRefusal = (code: string): boolean => /CERT|TLS|SSL|ALTNAME/.test(code);
