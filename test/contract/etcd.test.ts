@@ -99,7 +99,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     ])("by one who dies %s", async (_when, calls, there) => {
       const url = newUrl();
       const { prefix } = clusterOf(url);
-      const dying = new DyingWire(cluster.client, clusterOf(url));
+      const dying = new DyingWire([cluster.client], clusterOf(url));
       const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
       dying.calls = calls;
       const commit = { number: 1, id: "half", at: 0, writes: rows };
@@ -116,7 +116,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const store = await open(url);
     const { prefix } = clusterOf(url);
-    const wire = new Wire(cluster.client, clusterOf(url));
+    const wire = new Wire([cluster.client], clusterOf(url));
     await wire.putOn(await wire.lease(2), keysUnder(prefix).ticket("dead"));
     await store.transact("", write);
   });

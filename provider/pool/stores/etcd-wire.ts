@@ -2,6 +2,7 @@ import type { Etcd3, ICompare, IKeyValue, IRequestOp } from "etcd3";
 import type { Row } from "../store";
 import { isOutOfRange, translated } from "./etcd-errors";
 import type { Cluster } from "./etcd-url";
+import { Away } from "./journal";
 import type { Span } from "./view";
 
 /** The few words of etcd that we speak. Keys are strings of bytes; `end` is the first key that is not meant. */
@@ -44,15 +45,20 @@ export interface Answer {
 }
 
 export class Wire {
+  /** Whom we talk to: another one for each process, and as long as it answers. */
+  #member: number;
+
   constructor(
-    private readonly client: Etcd3,
+    private readonly members: Etcd3[],
     private readonly cluster: Cluster,
-  ) {}
+  ) {
+    this.#member = Math.floor(Math.random() * members.length);
+  }
 
   /** All of `then` if every comparison holds, otherwise all of `otherwise`. */
   async txn(compare: ICompare[], then: IRequestOp[], otherwise: IRequestOp[] = []): Promise<Answer> {
     const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
-    const answer = await this.#say(reading, () => this.client.kv.txn({ compare, success: then, failure: otherwise }));
+    const answer = await this.#say(reading, ({ kv }) => kv.txn({ compare, success: then, failure: otherwise }));
     const found = answer.responses.flatMap(({ response_range }) =>
       response_range ? [response_range.kvs.map(rowOf)] : [],
     );
@@ -61,36 +67,49 @@ export class Wire {
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
   async past(revision: string, spans: Span[]): Promise<Row[][]> {
-    const ask = (serializable: boolean) => {
+    const ask = ({ kv }: Etcd3, serializable: boolean) => {
       const at = (span: Span) => ({ ...look(span.from, span.to, span.limit).request_range, revision, serializable });
-      return this.client.kv.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
+      return kv.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
     };
-    const { responses } = await this.#say(true, () =>
-      ask(true).catch((error: unknown) => (isOutOfRange(error) ? ask(false) : Promise.reject(error))),
+    const { responses } = await this.#say(true, (member) =>
+      ask(member, true).catch((error: unknown) => (isOutOfRange(error) ? ask(member, false) : Promise.reject(error))),
     );
     return responses.map(({ response_range }) => response_range.kvs.map(rowOf));
   }
 
   /** What is put on it vanishes after so many seconds. */
   async lease(seconds: number): Promise<string> {
-    return (await this.#say(false, () => this.client.leaseClient.leaseGrant({ TTL: seconds }))).ID;
+    return (await this.#say(false, ({ leaseClient }) => leaseClient.leaseGrant({ TTL: seconds }))).ID;
   }
 
   async putOn(lease: string, key: string): Promise<void> {
-    await this.#say(false, () => this.client.kv.put({ key: bytes(key), value: Buffer.of(), lease }));
+    await this.#say(false, ({ kv }) => kv.put({ key: bytes(key), value: Buffer.of(), lease }));
   }
 
   /** Keys in the order of their creation, as some member knows it: it may be a little behind. */
   async byAge(key: string, end: string): Promise<string[]> {
     const request = { key: bytes(key), range_end: bytes(end), keys_only: true, serializable: true };
-    const { kvs } = await this.#say(true, () => this.client.kv.range(request));
+    const { kvs } = await this.#say(true, ({ kv }) => kv.range(request));
     const age = ({ create_revision }: IKeyValue) => Number(create_revision);
     return kvs.sort((a, b) => age(a) - age(b)).map(({ key }) => key.toString("latin1"));
   }
 
-  #say<T>(reading: boolean, call: () => Promise<T>): Promise<T> {
-    return call().catch((error: unknown) => {
-      throw translated(error, this.cluster, reading ? "reading" : "writing");
-    });
+  close(): void {
+    for (const member of this.members) member.close();
+  }
+
+  /** Asks one member after the other until one answers. What is asked twice does no harm: a commit has its version. */
+  async #say<T>(reading: boolean, call: (member: Etcd3) => Promise<T>): Promise<T> {
+    for (let asked = 1; ; asked++) {
+      const member = this.#member;
+      try {
+        return await call(this.members[member]!);
+      } catch (error) {
+        const ours = translated(error, this.cluster, reading ? "reading" : "writing");
+        if (!(ours instanceof Away)) throw ours;
+        if (this.#member === member) this.#member = (member + 1) % this.members.length;
+        if (asked === this.members.length) throw ours;
+      }
+    }
   }
 }

@@ -1,4 +1,4 @@
-import { Etcd3 } from "etcd3";
+import { Etcd3, type IOptions } from "etcd3";
 import { isOverlayError } from "../../errors";
 import type { Rule } from "../rule";
 import type { Store, Tx, Write } from "../store";
@@ -26,18 +26,21 @@ export interface EtcdOptions {
 
 export async function etcdStore(url: string, { clock, patience }: EtcdOptions = {}): Promise<Store> {
   const cluster = clusterOf(url);
-  const client = clientOf(cluster);
+  const wire = new Wire(
+    cluster.members.map((member) => clientOf(member, cluster)),
+    cluster,
+  );
   try {
-    return optimisticStore(await openEngine(client, cluster, clock), patience);
+    return optimisticStore(await openEngine(wire, cluster, clock), patience);
   } catch (error) {
-    client.close();
+    wire.close();
     throw error instanceof Away ? error.cause : error;
   }
 }
 
-function clientOf({ members, tls, login, timeout }: Cluster): Etcd3 {
+function clientOf(member: string, { tls, login, timeout }: Cluster): Etcd3 {
   return new Etcd3({
-    hosts: members,
+    hosts: member,
     // Without a root it takes those of the system; its types do not know that.
     ...(tls && {
       credentials: {
@@ -49,11 +52,16 @@ function clientOf({ members, tls, login, timeout }: Cluster): Etcd3 {
     ...(login && { auth: login }),
     defaultCallOptions: ({ isStream }) => (isStream ? {} : { deadline: Date.now() + timeout }),
     grpcOptions: { "grpc.max_receive_message_length": 64 << 20 },
+    faultHandling: { global: ONCE, host: () => ONCE },
   });
 }
 
-async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number): Promise<Engine> {
-  const [wire, keys] = [new Wire(client, cluster), keysUnder(cluster.prefix)];
+/** Whom to ask next is for us to say. By itself the client would give up a member for five seconds after three failures. */
+type Policy = NonNullable<NonNullable<IOptions["faultHandling"]>["global"]>;
+const ONCE = { execute: (call: (context: object) => unknown) => call({}) } as unknown as Policy;
+
+async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): Promise<Engine> {
+  const keys = keysUnder(cluster.prefix);
   const readOnly = await refusesWrites(wire, keys);
   const heard = new HeardClock(60_000);
   const now = clock ?? (() => heard.now());
@@ -84,7 +92,7 @@ async function openEngine(client: Etcd3, cluster: Cluster, clock?: () => number)
       return line.turn((ticket) => new EtcdJournal(wire, keys, seen, ticket), patience, since);
     },
     read: async (work) => readOn(wire, keys, await time(), work),
-    close: async () => client.close(),
+    close: async () => wire.close(),
   };
 }
 

@@ -43,9 +43,19 @@ export async function startEtcd(where: "memory" | "disk", setup: EtcdSetup = {})
   const clientOf = (hosts: string | string[]) =>
     new Etcd3({ hosts, defaultCallOptions: deadline, ...(credentials && { credentials }) });
   const clients = places.map(({ client }) => clientOf(client));
-  const start = (i: number) => members[i]!.start(() => answers(clients[i]!));
-  await Promise.all(members.map((_, i) => start(i)));
   const client = clientOf(places.map(({ client }) => client));
+  const start = (i: number) => members[i]!.start(() => answers(clients[i]!));
+  const stop = async () => {
+    for (const one of [client, ...clients]) one.close();
+    await Promise.all(members.map((member) => member.kill("SIGKILL")));
+    removeFolder(folder);
+  };
+  try {
+    await Promise.all(members.map((_, i) => start(i)));
+  } catch (error) {
+    await stop();
+    throw error;
+  }
   const ports = places.map(({ port }) => port);
   return {
     hosts: ports.map((port) => `127.0.0.1:${port}`).join(","),
@@ -57,11 +67,7 @@ export async function startEtcd(where: "memory" | "disk", setup: EtcdSetup = {})
       return states.findIndex((state) => state && state.leader === state.header.member_id);
     },
     start,
-    stop: async () => {
-      for (const one of [client, ...clients]) one.close();
-      await Promise.all(members.map((member) => member.kill("SIGKILL")));
-      removeFolder(folder);
-    },
+    stop,
   };
 }
 

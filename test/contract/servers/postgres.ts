@@ -17,9 +17,17 @@ export const postgresMissing = programs() === undefined && "PostgreSQL is not in
 /** It refuses to run as root. */
 export const USER = "postgres";
 
+interface Fields {
+  login?: string;
+  host?: string;
+  port?: number;
+  database?: string;
+  [option: string]: unknown;
+}
+
 export interface PostgresServer {
   /** An address of its database; further fields go into the query. */
-  url(fields?: { login?: string; host?: string; port?: number; database?: string; [option: string]: unknown }): string;
+  url(fields?: Fields): string;
   sql(text: string): Promise<Record<string, unknown>[]>;
   port: number;
   folder: string;
@@ -39,74 +47,58 @@ export interface PostgresSetup {
 }
 
 export async function startPostgres(where: "memory" | "disk", setup: PostgresSetup = {}): Promise<PostgresServer> {
-  const { settings = [], hba, standbyOf } = setup;
-  const [folder, port, bin] = [newFolder(where, USER), await freePort(), programs()!];
-  const data = join(folder, "data");
-  const [make, ...args] = standbyOf ? backupOf(standbyOf, data) : newDatabase(data);
-  const [program, ...rest] = tied([join(bin, make!), ...args], "KILL", USER) as [string, ...string[]];
-  execFileSync(program, rest, { stdio: "ignore", cwd: folder });
-  if (hba) writeFileSync(join(data, "pg_hba.conf"), ["local all all trust", ...hba, ""].join("\n"));
-  const options = [
-    `port=${port}`,
-    "listen_addresses=127.0.0.1",
-    `unix_socket_directories=${folder}`,
-    "max_connections=200",
-  ];
-  const command = [join(bin, "postgres"), "-D", data, ...[...options, ...settings].flatMap((option) => ["-c", option])];
-  const server = new Server(folder, command, USER);
-  const url: PostgresServer["url"] = ({
-    login = "overlay",
-    host = "127.0.0.1",
-    database = "overlay",
-    ...rest
-  } = {}) => {
-    const { port: at = port, ...options } = rest;
-    return `postgres://${login}@${host}:${at}/${database}?${new URLSearchParams(options as Record<string, string>)}`;
-  };
+  const [folder, port] = [newFolder(where, USER), await freePort()];
+  const server = new Server(folder, commandOf(folder, port, setup.settings ?? []), USER);
   const sql = async (text: string, database = "overlay") => {
     const client = new Client({ host: folder, port, user: "overlay", database });
     await client.connect();
     return (await client.query(text).finally(() => client.end())).rows;
   };
-  const isReady = () => sql("SELECT 1", "postgres").then(Boolean, () => false);
-  await server.start(isReady);
-  if (!standbyOf) await sql("CREATE DATABASE overlay", "postgres");
+  const start = () => server.start(() => sql("SELECT 1", "postgres").then(Boolean, () => false));
+  const stop = async () => {
+    await server.kill("SIGQUIT");
+    removeFolder(folder);
+  };
+  try {
+    makeData(folder, setup);
+    await start();
+    if (!setup.standbyOf) await sql("CREATE DATABASE overlay", "postgres");
+  } catch (error) {
+    await stop();
+    throw error;
+  }
   return {
-    url,
+    url: (fields) => urlOf({ port, ...fields }),
     sql,
     port,
     folder,
     crash: () => server.kill("SIGQUIT"),
-    start: () => server.start(isReady),
-    stop: async () => {
-      await server.kill("SIGQUIT");
-      removeFolder(folder);
-    },
+    start,
+    stop,
   };
 }
 
-const newDatabase = (data: string): string[] => [
-  "initdb",
-  "-D",
-  data,
-  "-U",
-  "overlay",
-  "--auth=trust",
-  "--no-sync",
-  "--locale=C.UTF-8",
-];
+function commandOf(folder: string, port: number, settings: string[]): string[] {
+  const own = [
+    `port=${port}`,
+    "listen_addresses=127.0.0.1",
+    `unix_socket_directories=${folder}`,
+    "max_connections=200",
+  ];
+  const options = [...own, ...settings].flatMap((option) => ["-c", option]);
+  return [join(programs()!, "postgres"), "-D", join(folder, "data"), ...options];
+}
 
-const backupOf = ({ folder, port }: PostgresServer, data: string): string[] => [
-  "pg_basebackup",
-  "-h",
-  folder,
-  "-p",
-  String(port),
-  "-U",
-  "overlay",
-  "-D",
-  data,
-  "-R",
-  "-c",
-  "fast",
-];
+function makeData(folder: string, { hba, standbyOf }: PostgresSetup): void {
+  const data = join(folder, "data");
+  const args = standbyOf
+    ? `pg_basebackup -h ${standbyOf.folder} -p ${standbyOf.port} -U overlay -D ${data} -R -c fast`
+    : `initdb -D ${data} -U overlay --auth=trust --no-sync --locale=C.UTF-8`;
+  const [program, ...rest] = tied(join(programs()!, args).split(" "), "KILL", USER) as [string, ...string[]];
+  execFileSync(program, rest, { stdio: "ignore", cwd: folder });
+  if (hba) writeFileSync(join(data, "pg_hba.conf"), ["local all all trust", ...hba, ""].join("\n"));
+}
+
+function urlOf({ login = "overlay", host = "127.0.0.1", port, database = "overlay", ...options }: Fields): string {
+  return `postgres://${login}@${host}:${port}/${database}?${new URLSearchParams(options as Record<string, string>)}`;
+}
