@@ -24,6 +24,7 @@ const forLab = [
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", command: "sudo" },
+  { name: "openssl", command: "openssl" },
   { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
   { name: "etcd-server", command: "etcd", services: ["etcd"] },
 ];
