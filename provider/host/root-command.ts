@@ -1,3 +1,5 @@
+import { quote } from "../network/commands";
+
 /**
  * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script then comes
  * as one command, quoted as a whole, so that no quote, heredoc, `exit` or syntax error in it can break the protocol, and
@@ -64,4 +66,4 @@ const whole = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)
 // csh would expand `!`, and fish `\\`, even within quotes.
 const printable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g, "?").slice(0, 500);
 
-const quoted = (word: string): string => (/^[\w-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const quoted = (word: string): string => (/^[\w-]+$/.test(word) ? word : quote(word));

@@ -36,7 +36,7 @@ export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): 
  * thing ours. What several owners share (chains, forwarding) is one step.
  */
 export function planSteps(wants: Want[], facts: Facts): Step[] {
-  const untouched = facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
+  const untouched = untouchedRecords(wants, facts);
   const keep = keptKeys(wants, facts);
   const mine = facts.records.filter((record) => !untouched.includes(record)).flatMap(({ items }) => items);
   const wanted = [...new Map(wants.flatMap(({ items }) => items.map((item) => [keyOf(item), item]))).values()];
@@ -50,10 +50,13 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   ];
 }
 
+/** Records of owners that have no part in this work. */
+const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
+  facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
+
 /** What some owner has on this host, now or after this work. */
 export function keptKeys(wants: Want[], facts: Facts): Set<string> {
-  const untouched = facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
-  return new Set([...untouched, ...wants].flatMap(({ items }) => items.map(keyOf)));
+  return new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
 }
 
 /**

@@ -1,5 +1,5 @@
-import { readFileSync } from "node:fs";
 import { OverlayError } from "../../errors";
+import { fileNamed } from "./url-file";
 
 export interface Cluster {
   /** `HOST:PORT,HOST:PORT/PREFIX`, for messages. */
@@ -56,20 +56,12 @@ function decoded(part: string): string {
 }
 
 function tlsOf(params: URLSearchParams): Cluster["tls"] {
-  const file = (name: string) => (params.has(name) ? fileOf(name, params.get(name)!) : undefined);
+  const file = (name: string) => (params.has(name) ? fileNamed(name, params.get(name)!, invalid) : undefined);
   const [ca, cert, key] = [file("ca"), file("cert"), file("key")];
   const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
   const asked = params.get("tls") ?? String(Object.keys(files).length > 0);
   if (!["true", "false"].includes(asked)) throw invalid("tls is true or false.");
   return asked === "true" ? files : undefined;
-}
-
-function fileOf(name: string, path: string): Buffer {
-  try {
-    return readFileSync(path);
-  } catch (cause) {
-    throw invalid(`${name} cannot be read: ${(cause as Error).message}.`);
-  }
 }
 
 const invalid = (reason: string): OverlayError =>

@@ -1,7 +1,7 @@
-import { readFileSync } from "node:fs";
 import type { ConnectionOptions } from "node:tls";
 import type { PoolConfig } from "pg";
 import { OverlayError } from "../../errors";
+import { fileNamed } from "./url-file";
 
 export interface Address {
   /** `HOST:PORT/DATABASE`, for messages. */
@@ -58,7 +58,7 @@ function decoded(part: string): string {
 
 /** As libpq has it, except that nothing is tried in the clear when TLS was asked for. */
 function tlsOf(params: URLSearchParams): ConnectionOptions | false {
-  const file = (name: string) => (params.has(name) ? fileOf(name, params.get(name)!) : undefined);
+  const file = (name: string) => (params.has(name) ? fileNamed(name, params.get(name)!, invalid) : undefined);
   const [ca, cert, key] = [file("sslrootcert"), file("sslcert"), file("sslkey")];
   const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
   switch (params.get("sslmode") ?? (ca ? "verify-full" : "disable")) {
@@ -72,14 +72,6 @@ function tlsOf(params: URLSearchParams): ConnectionOptions | false {
       return files;
     default:
       throw invalid("sslmode is one of disable, require, verify-ca, verify-full.");
-  }
-}
-
-function fileOf(name: string, path: string): Buffer {
-  try {
-    return readFileSync(path);
-  } catch (cause) {
-    throw invalid(`${name} cannot be read: ${(cause as Error).message}.`);
   }
 }
 
