@@ -5,6 +5,7 @@ import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
+import { addressPool, addressPoolOf, dockerNetworkOf } from "./addresses";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
 
@@ -32,6 +33,7 @@ const inputs = z.strictObject({
 });
 
 const computed = z.object({
+  networkName: z.string().describe("Name of its network."),
   runnerId: z.number().describe("Its number in the network."),
   subnet: z.string().describe("The range of its workloads."),
   gateway: z.string().describe("Address of its bridge, the gateway of its workloads."),
@@ -43,6 +45,8 @@ const computed = z.object({
   hubDevice: z.string().describe("Tunnel device on the hub."),
   runnerDevice: z.string().describe("Tunnel device on the runner."),
   bridge: z.string().describe("Bridge on the runner."),
+  dockerNetwork: z.string().describe("Name of the Docker network on the runner that its containers join."),
+  subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family of the network."),
   subnet6: z.string().optional().describe("IPv6 range in a dual-stack network."),
   gateway6: z.string().optional().describe("IPv6 gateway in a dual-stack network."),
   firstIp6: z.string().optional().describe("First IPv6 address for workloads."),
@@ -97,7 +101,7 @@ export const runnerSubnet = defineResource({
     pool: `network/${network.networkName}`,
     ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
     names: [
-      `runner/${network.networkName}/${runnerName}`,
+      addressPool(network.networkName, runnerName),
       ...(connection
         ? [
             `host/${machineOf(connection)}/link/${network.bridgeName}`,
@@ -107,12 +111,15 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
+  opens: ({ network, runnerName }, extents) => addressPoolOf(network, runnerName, Number(extents[0]!.first)),
   values: (inputs, extents) => {
     const runnerId = Number(extents[0]!.first);
-    const [main, second] = layoutsOf(inputs.network.subnets).map((layout) => runnerLayout(layout, runnerId));
+    const layouts = layoutsOf(inputs.network.subnets).map((layout) => runnerLayout(layout, runnerId));
+    const [main, second] = layouts;
     const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
     const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
     return {
+      networkName: inputs.network.networkName,
       runnerId,
       subnet: main!.subnet,
       gateway: main!.gateway,
@@ -124,6 +131,8 @@ export const runnerSubnet = defineResource({
       hubDevice,
       runnerDevice: inputs.runnerDevice ?? hubDevice,
       bridge: inputs.network.bridgeName,
+      dockerNetwork: dockerNetworkOf(inputs.network),
+      subnets: layouts.map(({ subnet }) => subnet),
       ...(second && {
         subnet6: second.subnet,
         gateway6: second.gateway,
