@@ -1,10 +1,11 @@
-import { isOverlayError, OverlayError } from "../errors";
+import { type Code, isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
 import { renderChange, renderRecords } from "../network/commands";
-import { type Difference, differences, differenceText } from "../network/compare";
+import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf } from "../network/items";
-import { goneItems, isMine, keptKeys, planSteps, refuseForeign, type Want } from "../network/steps";
+import { preflight } from "../network/preflight";
+import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -126,9 +127,10 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const want = withKeptMacs({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
+      const items = job.want.items.filter((item) => fits(item, facts));
+      const want = withKeptMacs({ ...job.want, items, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
-      refuseForeign(want, { ...facts, records: [...facts.records, ...planned] });
+      preflight(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });
     } catch (error) {
       job.fail(onHost(host, error));
@@ -234,8 +236,21 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
   );
 }
 
+const ABOUT_MACHINES: Code[] = [
+  "DEVICE_FOREIGN",
+  "ROUTE_OVERLAP",
+  "PLAN_STALE",
+  "DOCKER_UNAVAILABLE",
+  "DOCKER_NETWORK_FOREIGN",
+  "DOCKER_NETWORK_IN_USE",
+  "FIREWALL_BLOCKED",
+  "MTU_TOO_SMALL",
+  "HOST_TOOL_MISSING",
+  "HOST_COMMAND_FAILED",
+];
+
 /** An error about what is on a machine must say on which. */
 const onHost = (host: Host, error: unknown): unknown =>
-  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP", "PLAN_STALE", "HOST_COMMAND_FAILED")
+  isOverlayError(error, ...ABOUT_MACHINES)
     ? new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error)
     : error;

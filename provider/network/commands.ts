@@ -1,12 +1,15 @@
 import type { Family } from "../addressing/line";
+import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath } from "./facts";
 import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
 import type { Step } from "./steps";
 
-/** The three tools that a host's changes go through, each called once with all its lines. */
+/** The tools that a host's changes go through, each called once with all its lines where it can be. */
 interface Lines {
   shell: string[];
   ip: string[];
+  /** After all devices are there. */
+  docker: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
@@ -15,13 +18,14 @@ export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
-  const lines: Lines = { shell: [], ip: [], firewall: new Map() };
+  const lines: Lines = { shell: [], ip: [], docker: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return [
     "rc=0",
     ...records.map(writeRecord),
     ...lines.shell.map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...lines.docker.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     "exit $rc",
   ].join("\n");
@@ -55,10 +59,10 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [] }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
-      lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
+      lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
       break;
     case "link":
       renderLink(verb, item, lines);
@@ -69,6 +73,11 @@ function render({ verb, item, copies = 1, instead = [] }: Step, lines: Lines): v
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    case "docker":
+      // Before its bridge goes, and after it has come.
+      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
+      if (verb !== "remove") lines.docker.push(dockerCreate(item).map(quote).join(" "));
       break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
@@ -81,8 +90,10 @@ const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
 const setSysctl = (key: string, value: string): string =>
   `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
-const restoreSysctl = (key: string): string =>
-  `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
+const restoreSysctl = (key: string, leave: boolean): string =>
+  leave
+    ? `rm -f ${formerPath(key)}`
+    : `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;

@@ -1,5 +1,6 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
 
 /** What a host looks like now, as far as it concerns us. */
@@ -11,6 +12,8 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
   records: HostRecord[];
 }
 
@@ -50,6 +53,7 @@ export const FACTS_SCRIPT = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  DOCKER_FACTS,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -77,6 +81,8 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
+  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
+  else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 

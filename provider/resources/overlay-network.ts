@@ -6,7 +6,7 @@ import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
-import { docker, dockerFor, dockerImpossible } from "./docker";
+import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
 import { address, connection, deviceName, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
@@ -52,11 +52,11 @@ export type NetworkSettings = z.output<typeof networkSettings>;
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
   (typeof subnets === "string" ? [subnets] : subnets).map(layoutOf);
 
-export const asNetwork = (settings: NetworkSettings, hubInterface = ""): Network => ({
-  ...settings,
-  layouts: layoutsOf(settings.subnets),
-  hubInterface,
-});
+export function asNetwork({ docker, ...settings }: NetworkSettings, hubInterface = ""): Network {
+  const layouts = layoutsOf(settings.subnets);
+  const plan = dockerPlan(dockerFor({ docker }), layouts);
+  return { ...settings, layouts, hubInterface, ...(plan && { docker: plan }) };
+}
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
 

@@ -63,8 +63,13 @@ const computed = z.object({
 type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
 /** The network as this runner sees it. */
-const networkFor = ({ network, mtu, masquerade }: z.output<typeof inputs>) =>
-  asNetwork({ ...network, mtu: mtu ?? network.mtu, masquerade: masquerade ?? network.masquerade });
+const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
+  asNetwork({
+    ...network,
+    mtu: mtu ?? network.mtu,
+    masquerade: masquerade ?? network.masquerade,
+    docker: dockerFor(network, docker),
+  });
 
 /** Five tries of a second each: the first packets through a new tunnel wait for its neighbours. */
 const ping = (target: string, size: number): string =>
