@@ -45,6 +45,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   hosts(props: Props<Inputs, Computed>): Part[];
   /** Pure: what each of them must look like. */
   plan(props: Props<Inputs, Computed>, machines: Machines): Record<string, Item[]>;
+  /** Whether the machines bring it back by themselves after a boot; default: yes. */
+  persist?(props: Props<Inputs, Computed>): boolean;
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
   /** A script that proves, on one of the machines, that it works. */
   probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;

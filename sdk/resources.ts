@@ -75,6 +75,8 @@ export interface NetworkSettingsArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
 }
@@ -99,6 +101,8 @@ export interface OverlayNetworkArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -131,6 +135,7 @@ const OverlayNetworkShape: Shape = {
     "masquerade",
     "devicePrefix",
     "bridgeName",
+    "persist",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -173,6 +178,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly devicePrefix: pulumi.Output<string>;
   /** Bridge on each runner, the gateway of its subnet. */
   declare readonly bridgeName: pulumi.Output<string>;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
+  declare readonly persist: pulumi.Output<boolean>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -260,6 +267,7 @@ const RunnerSubnetShape: Shape = {
         "masquerade",
         "devicePrefix",
         "bridgeName",
+        "persist",
         "verify"
       ],
       "inputs": [
