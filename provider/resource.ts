@@ -47,6 +47,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   hosts(props: Props<Inputs, Computed>): Part[];
   /** Pure: what each of them must look like. */
   plan(props: Props<Inputs, Computed>, machines: Machines): Record<string, Item[]>;
+  /** Whether the machines bring it back by themselves after a boot; default: yes. */
+  persist?(props: Props<Inputs, Computed>): boolean;
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
   /** What only the pool can tell, once the lease stands. */
   tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;

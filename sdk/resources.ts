@@ -86,6 +86,8 @@ export interface NetworkSettingsArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
 }
@@ -148,6 +150,8 @@ export interface OverlayNetworkArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -181,6 +185,7 @@ const OverlayNetworkShape: Shape = {
     "devicePrefix",
     "bridgeName",
     "docker",
+    "persist",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -225,6 +230,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly bridgeName: pulumi.Output<string>;
   /** Docker on the runners. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
+  declare readonly persist: pulumi.Output<boolean>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -315,6 +322,7 @@ const RunnerSubnetShape: Shape = {
         "devicePrefix",
         "bridgeName",
         "docker",
+        "persist",
         "verify"
       ],
       "inputs": [

@@ -1,6 +1,17 @@
+import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
-import type { Facts } from "./facts";
-import { type Address, type Item, type Jump, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Rule } from "./items";
+import { type Facts, unitPath } from "./facts";
+import {
+  type Address,
+  type Item,
+  type Jump,
+  keyOf,
+  type Link,
+  ROUTE_PROTOCOL,
+  type Route,
+  type Rule,
+  type Service,
+} from "./items";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -58,6 +69,10 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       if (place === 0) return undefined;
       return [...mismatch("place", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
+    case "file":
+      return wrongFile(item.path, item.content, facts);
+    case "service":
+      return wrongService(item, facts);
     case "rule":
       return copiesOf(item, facts) > 0 ? [] : undefined;
   }
@@ -80,6 +95,27 @@ export function otherPrefixes(item: Item, facts: Facts): string[] {
     .filter((text) => text.startsWith(start) && text.endsWith(end))
     .map((text) => text.slice(0, -end.length))
     .filter((address) => address !== item.address);
+}
+
+function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+  const have = files.get(path);
+  if (have === undefined) return undefined;
+  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+}
+
+const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+
+/** While we talk with the host its unit waits for the lock, and is still `activating`. */
+function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
+  const wrong = wrongFile(unitPath(name), unit, facts);
+  if (!wrong || !facts.systemd || unit === undefined) return wrong;
+  const { boot, state } = facts.systemd;
+  const runs = ["active", "activating", "reloading"].includes(state);
+  return [
+    ...wrong,
+    ...mismatch("start at boot", boot || "disabled", "enabled"),
+    ...(runs ? [] : mismatch("state", state, "active")),
+  ];
 }
 
 const rulesOf = (facts: Facts, { family, table }: Rule | Jump, chain: string): string[] =>

@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule;
+export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule | File | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -90,6 +90,21 @@ export interface Rule extends InFirewall {
   rule: string;
 }
 
+export interface File {
+  kind: "file";
+  path: string;
+  /** Absent in records, where it only matters whose it is. */
+  content?: string;
+}
+
+/** A unit of systemd that is started at every boot; its file goes with it. */
+export interface Service {
+  kind: "service";
+  name: string;
+  /** The unit file's text; absent in records. */
+  unit?: string;
+}
+
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
 export interface HostRecord {
   uid: string;
@@ -120,9 +135,19 @@ export function keyOf(item: Item): string {
       return `chain ${item.chain} (${firewallName(item)})`;
     case "jump":
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "file":
+      return `file ${item.path}`;
+    case "service":
+      return `service ${item.name}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
   }
+}
+
+/** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
+export function recorded(item: Item): Item {
+  if (item.kind === "file") return { kind: "file", path: item.path };
+  return item.kind === "service" ? { kind: "service", name: item.name } : item;
 }
 
 const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;

@@ -24,13 +24,27 @@ export interface Want {
   items: Item[];
   /** Take over devices and routes that stand as wanted but are in nobody's record: see adopt.ts. */
   adopt?: boolean;
+  /** Bring it back after a boot of the machine. */
+  persist?: boolean;
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
   earlier?: string[];
 }
 
 /** The order in which things are made; they are removed the other way round. */
-const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "docker", "chain", "rule", "jump"];
-const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
+const ORDER: Item["kind"][] = [
+  "file",
+  "service",
+  "sysctl",
+  "link",
+  "address",
+  "route",
+  "docker",
+  "chain",
+  "rule",
+  "jump",
+];
+export const rank = (item: Item): number =>
+  ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
 export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
   record.uid === me.uid || earlier.includes(record.uid);

@@ -36,6 +36,7 @@ function machine(...wants: Want[]): Facts {
     routes: [],
     chains: new Map(),
     sysctls: new Map(),
+    files: new Map(),
     records: wants.map(recordOf),
   };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
