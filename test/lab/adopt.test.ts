@@ -126,13 +126,13 @@ test("a bridge that was taken over keeps its MAC when a port with a lower one jo
 
 test("a runner that already has a tunnel under another id is told which, and nothing is changed", async () => {
   await stack.network({ adopt: true });
-  const all = "ip -o link show; ip addr; ip route; iptables-save -t nat | grep -v '^#'; find /var/lib/overlay";
-  const before = [await must("hub", all), await must("r1", "ip -o link show; ip addr; ip route")];
+  const all = "ip -o link show; ip -4 addr; ip route; iptables-save -t nat | grep -v '^#'; find /var/lib/overlay";
+  const before = [await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")];
   // The pool's own choice is 1, which is the other runner's.
   await expect(stack.runner("r1", { adopt: true, runnerDevice: "vxlan0" })).rejects.toThrow(
     /PLAN_STALE: 10\.254\.0\.1: The tunnel vxkr3 \(VNI 103\) already leads to 10\.254\.1\.1, .* Set runnerId: 3 on this runner/,
   );
-  expect([await must("hub", all), await must("r1", "ip -o link show; ip addr; ip route")]).toEqual(before);
+  expect([await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")]).toEqual(before);
 });
 
 test("without adopt, and with another VNI, it is refused and left", async () => {
