@@ -61,7 +61,7 @@ function buildWorld(settings: Settings): World {
   const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
     ([, v]) => v !== undefined,
   );
-  const reconciler = new Reconciler((conversation) => trace({ conversation }), warnOnce);
+  const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
     fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),

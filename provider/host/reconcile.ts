@@ -6,7 +6,10 @@ import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/fa
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
+import { UNDO_UNCONFIRMED } from "../network/revert";
+import { endangersSsh } from "../network/ssh-path";
 import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
+import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -29,6 +32,13 @@ export interface ConversationReport {
   milliseconds: number;
 }
 
+/** How it goes about its work. */
+export interface Manner {
+  warn(text: string): void;
+  /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
+  revertAfter: number;
+}
+
 interface Job {
   host: Host;
   want: Want | Work;
@@ -45,11 +55,14 @@ const isWork = (want: Want | Work): want is Work => "fence" in want;
 
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
+  readonly #manner: Manner;
 
   constructor(
     private readonly onConversation: (report: ConversationReport) => void = () => {},
-    private readonly warn: (text: string) => void = () => {},
-  ) {}
+    options: Partial<Manner> = {},
+  ) {
+    this.#manner = { warn: () => {}, revertAfter: 60, ...options };
+  }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
   async apply(host: Host, work: Work): Promise<void> {
@@ -77,7 +90,7 @@ export class Reconciler {
     for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
       this.#waiting.set(machine, []);
       const started = performance.now();
-      const steps = await converse(jobs, this.warn);
+      const steps = await converse(jobs, this.#manner);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
@@ -87,7 +100,7 @@ export class Reconciler {
 }
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-async function converse(jobs: Job[], warn: (text: string) => void): Promise<number> {
+async function converse(jobs: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
@@ -95,7 +108,7 @@ async function converse(jobs: Job[], warn: (text: string) => void): Promise<numb
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, warn));
+    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, manner));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
@@ -107,8 +120,8 @@ function answerInspections(jobs: Job[], facts: Facts): void {
     if (!isWork(want)) done(differences(lasting(withKeptMacs(want, facts), facts), facts));
 }
 
-async function underLock(host: Host, shell: Shell, jobs: Job[], warn: (text: string) => void): Promise<number> {
-  const facts = readFacts(host, await shell.run(FACTS_SCRIPT));
+async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${FACTS_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);
@@ -117,10 +130,14 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], warn: (text: str
   let passed = accepted;
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records);
-    const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
+    const risky = endangersSsh(steps, facts);
+    const result =
+      risky.length > 0
+        ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
     passed = judge(host, accepted, facts, result, script);
     const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
-    if (lasting && !facts.systemd) warn(staysAway(host));
+    if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
   await settleRecords(host, shell, passed, facts);
   for (const { job } of passed) job.done([]);

@@ -150,7 +150,7 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const attributes = [
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
-    item.master && `master ${item.master}`,
+    item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
     "up",
   ];
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);

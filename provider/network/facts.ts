@@ -18,6 +18,8 @@ export interface Facts {
   files: Map<string, string>;
   /** What systemd says of our unit; absent where the machine was not booted with it. */
   systemd?: ServiceFact;
+  /** By which addresses we talk with it; absent when not by SSH. */
+  ssh?: SshPath;
   records: HostRecord[];
 }
 
@@ -28,6 +30,13 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+}
+
+export interface SshPath {
+  client: string;
+  server: string;
+  /** Of its sshd. */
+  port: number;
 }
 
 export interface ServiceFact {
@@ -62,6 +71,7 @@ export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll("
  */
 export const FACTS_SCRIPT = [
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   "echo '@@ link'; ip -j -d link show || exit 1",
   "echo; echo '@@ addr'; ip -j addr show || exit 1",
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
@@ -104,6 +114,7 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "files")
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
   else if (name === "systemd") facts.systemd = serviceFact(body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
@@ -181,6 +192,12 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
 });
+
+/** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
+function sshPath(body: string): SshPath {
+  const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
+  return { client, server, port: Number(port) };
+}
 
 function serviceFact(body: string): ServiceFact {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";

@@ -16,6 +16,7 @@ export interface Link {
   type: "vxlan" | "bridge" | "anchor";
   mac?: string;
   mtu?: number;
+  /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
 }
