@@ -18,6 +18,8 @@ import { recoverCommand } from "./recover";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
 import { migrateCommand } from "./store/migrate";
+import { topologyCommand } from "./topology";
+import { verifyCommand } from "./verify/command";
 
 /** By its own name: from sources and from dist/ alike. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
@@ -39,6 +41,8 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   heartbeatCommand(),
   gcCommand(),
   recoverCommand(),
+  topologyCommand(),
+  verifyCommand(),
   group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
 ]).version(version);
 
