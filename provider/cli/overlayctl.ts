@@ -15,6 +15,7 @@ import { layoutCommand } from "./layout";
 import * as pool from "./pool/list";
 import { showCommand } from "./pool/show";
 import { recoverCommand } from "./recover";
+import { scanCommand } from "./scan/command";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
 import { migrateCommand } from "./store/migrate";
@@ -41,6 +42,7 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   heartbeatCommand(),
   gcCommand(),
   recoverCommand(),
+  scanCommand(),
   topologyCommand(),
   verifyCommand(),
   group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
