@@ -111,6 +111,8 @@ export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
+  /** What the user calls it, for whoever has only the machine left. */
+  name?: string;
   /** Which store the lease behind it is in. */
   store: string;
   items: Item[];
