@@ -62,12 +62,19 @@ export class Draft {
   /** All of a span, a page at a time. */
   *all<T>(span: Span<T>): Rule<T[]> {
     const found: T[] = [];
-    for (let from = span.from; ; ) {
-      const page = yield* this.rows({ ...span, from }, PAGE);
-      for (const [, value] of page) found.push(value);
-      if (page.length < PAGE) return found;
-      from = after(page);
+    for (let rest: Span<T> | undefined = span; rest; ) {
+      const [page, next]: [T[], Span<T> | undefined] = yield* this.page(rest, PAGE);
+      for (const value of page) found.push(value);
+      rest = next;
     }
+    return found;
+  }
+
+  /** The first `limit` of a span, and the rest of it if there may be more. */
+  *page<T>(span: Span<T>, limit: number): Rule<[T[], Span<T> | undefined]> {
+    const rows = yield* this.rows(span, limit);
+    const rest = rows.length < limit ? undefined : { ...span, from: after(rows) };
+    return [rows.map(([, value]) => value), rest];
   }
 
   *rows<T>({ from, to, codec }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
