@@ -70,8 +70,8 @@ export interface Impossible {
 
 export interface Reference {
   to: string;
-  /** One object with these of its properties. */
-  passes: string[];
+  /** One object with these of its properties, or the one property that has it all. */
+  passes: string[] | string;
   /** Other inputs that the referenced resource fills in unless they are given: input → its property. */
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */
