@@ -24,6 +24,9 @@ export type RunnerSettings = z.output<typeof runnerSettings>;
 /** Also the name under which the store knows the runner. */
 export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
 
+/** One address for each user on a network: the name that a lease in use holds. */
+export const userName = (network: string, by: string): string => `user/${network}/${by}`;
+
 /** What of a runner's inputs decides about its addresses. */
 interface Runner {
   network: NetworkSettings;
