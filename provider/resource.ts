@@ -51,8 +51,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
 
-  /** Throws when this lease must not be given up. */
-  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease): void;
+  /** Throws when this lease must not be given up. It has a successor while its resource is replaced in the same pool. */
+  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
 
   /** The machines that have a part in it, in the order in which they are asked about themselves. */
   hosts(props: Props<Inputs, Computed>): Part[];
