@@ -4,13 +4,10 @@ import * as pulumi from "@pulumi/pulumi";
 export interface Shape {
   type: string;
   secrets: string[];
-  references: Record<string, Passes & { fills: Record<string, string> }>;
+  references: Record<string, { outputs: string[]; inputs: string[]; fills: Record<string, string> }>;
   /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
   properties: string[];
 }
-
-/** What a reference passes on: one output as it is, or an object of outputs and of inputs as they were given. */
-type Passes = { whole: string } | { outputs: string[]; inputs: string[] };
 
 /** Part of every owner key, in this form in both faces. */
 const CORE_TYPE = "overlay:index:";
@@ -59,20 +56,15 @@ function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, u
     const target = args[key];
     if (!(target instanceof OverlayResource)) continue;
     const [outputs, values] = [target as unknown as Record<string, unknown>, given.get(target)!];
-    inputs[key] = passed(reference, outputs, values);
+    inputs[key] = {
+      ...Object.fromEntries(reference.outputs.map((property) => [property, outputs[property]])),
+      ...Object.fromEntries(reference.inputs.map((property) => [property, values[property]])),
+    };
     for (const [input, property] of Object.entries(reference.fills)) inputs[input] ??= values[property];
   }
   for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
   return inputs;
 }
-
-const passed = (reference: Passes, outputs: Record<string, unknown>, values: Record<string, unknown>): unknown =>
-  "whole" in reference
-    ? outputs[reference.whole]
-    : {
-        ...Object.fromEntries(reference.outputs.map((property) => [property, outputs[property]])),
-        ...Object.fromEntries(reference.inputs.map((property) => [property, values[property]])),
-      };
 
 /** The methods of a dynamic provider are not told the URN, so the class hands it over. */
 function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): pulumi.Output<string> {

@@ -52,13 +52,11 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   references: Object.fromEntries(
     Object.entries(def.references ?? {}).map(([key, { to, passes, fills }]) => [
       key,
-      typeof passes === "string"
-        ? { whole: passes, fills: fills ?? {} }
-        : {
-            outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
-            inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
-            fills: fills ?? {},
-          },
+      {
+        outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
+        inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
+        fills: fills ?? {},
+      },
     ]),
   ),
   properties: Object.keys(schema.properties),
