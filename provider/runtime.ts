@@ -62,6 +62,7 @@ function buildWorld(settings: Settings): World {
     pool: thePool,
     fleet: fleetOf(openHosts(hosts), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
+    tenantDefaults: settings.tenantDefaults,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
   };

@@ -22,6 +22,9 @@ export type RunnerSettings = z.output<typeof runnerSettings>;
 /** Also the name under which the store knows the runner. */
 export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
 
+/** One address for each user on a network: the name that a lease in use holds. */
+export const userName = (network: string, by: string): string => `user/${network}/${by}`;
+
 export const dockerNetworkOf = ({ enabled, networkName }: Docker): string => (enabled === "off" ? "" : networkName);
 
 /** It goes with the runner, and not while it has leases. Docker picks by itself from a part that it never gives out. */
