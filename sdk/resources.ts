@@ -2,6 +2,15 @@
 import type * as pulumi from "@pulumi/pulumi";
 import { OverlayResource, type Shape } from "./dynamic";
 
+export interface DockerArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. Default `1/4`. */
+  range?: pulumi.Input<string> | undefined;
+}
+
 export interface ProxyArgs {
   /** Name or address at which SSH reaches the machine. */
   host: pulumi.Input<string>;
@@ -75,8 +84,19 @@ export interface NetworkSettingsArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
+}
+
+export interface DockerOverrideArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
+  range?: pulumi.Input<string> | undefined;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -99,6 +119,8 @@ export interface OverlayNetworkArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -131,6 +153,7 @@ const OverlayNetworkShape: Shape = {
     "masquerade",
     "devicePrefix",
     "bridgeName",
+    "docker",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -173,6 +196,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly devicePrefix: pulumi.Output<string>;
   /** Bridge on each runner, the gateway of its subnet. */
   declare readonly bridgeName: pulumi.Output<string>;
+  /** Docker on the runners. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -237,6 +262,8 @@ export interface RunnerSubnetArgs {
   mtu?: pulumi.Input<number> | undefined;
   /** For this runner alone. Default: the network's. */
   masquerade?: pulumi.Input<boolean> | undefined;
+  /** Docker on this runner. Default: the network's. */
+  docker?: pulumi.Input<DockerOverrideArgs> | undefined;
   /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
@@ -260,6 +287,7 @@ const RunnerSubnetShape: Shape = {
         "masquerade",
         "devicePrefix",
         "bridgeName",
+        "docker",
         "verify"
       ],
       "inputs": [
@@ -280,6 +308,7 @@ const RunnerSubnetShape: Shape = {
     "runnerDevice",
     "mtu",
     "masquerade",
+    "docker",
     "adopt",
     "labels",
     "subnet",
@@ -291,6 +320,9 @@ const RunnerSubnetShape: Shape = {
     "vni",
     "hubDevice",
     "bridge",
+    "dockerNetwork",
+    "dockerRange",
+    "dockerRange6",
     "subnet6",
     "gateway6",
     "firstIp6",
@@ -324,6 +356,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly mtu: pulumi.Output<number | undefined>;
   /** For this runner alone. Default: the network's. */
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
+  /** Docker on this runner. Default: the network's. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
   /** Take over devices that already stand as wanted but are in nobody's record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
@@ -336,9 +370,9 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubIp: pulumi.Output<string>;
   /** First address for workloads. */
   declare readonly firstIp: pulumi.Output<string>;
-  /** Last address for workloads. */
+  /** Last address for workloads; Docker's own range, if there is one, begins after it. */
   declare readonly lastIp: pulumi.Output<string>;
-  /** How many addresses workloads can have; a string past 2^53. */
+  /** How many addresses workloads can have, without Docker's own range; a string past 2^53. */
   declare readonly usableIps: pulumi.Output<number | string>;
   /** Number of its tunnel. */
   declare readonly vni: pulumi.Output<number>;
@@ -346,6 +380,12 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
+  /** The Docker network for its containers, unless Docker is off. */
+  declare readonly dockerNetwork: pulumi.Output<string | undefined>;
+  /** Where Docker picks addresses by itself; none of them is in the pool. */
+  declare readonly dockerRange: pulumi.Output<string | undefined>;
+  /** The same in IPv6, in a dual-stack network. */
+  declare readonly dockerRange6: pulumi.Output<string | undefined>;
   /** IPv6 range in a dual-stack network. */
   declare readonly subnet6: pulumi.Output<string | undefined>;
   /** IPv6 gateway in a dual-stack network. */

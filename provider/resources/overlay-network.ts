@@ -6,6 +6,7 @@ import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
+import { docker, dockerFor, dockerImpossible } from "./docker";
 import { address, connection, deviceName, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
@@ -41,6 +42,7 @@ export const networkSettings = z
       .default("vxkr")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
     bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    docker: docker.prefault({}).describe("Docker on the runners."),
     verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
   })
   .meta({ id: "NetworkSettings" });
@@ -105,7 +107,7 @@ export const overlayNetwork = defineResource({
   secrets: ["hubConnection"],
   replaceOn: ["networkName", "subnets", "devicePrefix", "bridgeName", "hubInterface"],
   late: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
-  quiet: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify"],
+  quiet: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
 
   id: ({ networkName }) => networkName,
   request: (inputs) => {
@@ -193,4 +195,5 @@ function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
     yield { property: "vniBase", reason: `the last runner's VNI would be ${lastVni}; VNIs end at ${2 ** 24 - 1}` };
   }
   yield* tooSmall(value.mtu, layouts);
+  yield* dockerImpossible(dockerFor(value), layouts);
 }

@@ -72,7 +72,9 @@ test("check adds all values that the lease decides, and up gives the very same",
     hubDevice: "vxkr1",
     runnerDevice: "vxkr1",
     bridge: "kohaku-overlay",
-    usableIps: 16380,
+    usableIps: 12285,
+    dockerNetwork: "kohakuriver-overlay",
+    dockerRange: "10.128.112.0/20",
   });
   expect(second).toMatchObject({ runnerId: 2 });
   expect(await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"))).toEqual(second);
