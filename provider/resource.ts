@@ -74,6 +74,8 @@ export interface Part {
   underlayIp?: string | undefined;
   /** The role of the machine towards which its underlay address is wanted. */
   toward?: string;
+  /** An address that it is to carry for others; it says on which of its devices they would look for it. */
+  carries?: string;
 }
 
 export type Machines = Record<string, Machine>;

@@ -58,7 +58,7 @@ function buildWorld(settings: Settings): World {
   const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
     ([, v]) => v !== undefined,
   );
-  const reconciler = new Reconciler((conversation) => trace({ conversation }));
+  const reconciler = new Reconciler((conversation) => trace({ conversation }), warnOnce);
   return {
     // A failure is kept too: check is serial, and a thousand timeouts are hours.
     pool: () => (pool ??= openPool(settings.store, settings)),

@@ -25,6 +25,9 @@ const forLab = [
 const forTests = [
   { name: "sudo", command: "sudo" },
   { name: "openssl", command: "openssl" },
+  { name: "python3-minimal", command: "python3" },
+  { name: "arping", command: "arping" },
+  { name: "busybox-static", command: "busybox" },
   { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
   { name: "etcd-server", command: "etcd", services: ["etcd"] },
 ];

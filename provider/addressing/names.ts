@@ -18,3 +18,7 @@ export function macOf(network: string, runnerId: number, role: "hub" | "runner" 
   const digest = createHash("sha256").update(`${network}\n${runnerId}\n${role}`).digest();
   return ["02", ...[...digest.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
 }
+
+/** A routing table of a network's own on its runners, far from the numbers that people give. */
+export const tableOf = (network: string): number =>
+  0xb7000000 + createHash("sha256").update(network).digest().readUIntBE(0, 3);

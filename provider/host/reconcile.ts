@@ -1,4 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText } from "../network/compare";
 import { FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
@@ -26,6 +27,9 @@ export interface ConversationReport {
   milliseconds: number;
 }
 
+/** What a user should hear although all went well. */
+type Warn = (text: string) => void;
+
 interface Job {
   host: Host;
   want: Want | Work;
@@ -43,7 +47,10 @@ const isWork = (want: Want | Work): want is Work => "fence" in want;
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
 
-  constructor(private readonly onConversation: (report: ConversationReport) => void = () => {}) {}
+  constructor(
+    private readonly onConversation: (report: ConversationReport) => void = () => {},
+    private readonly warn: Warn = () => {},
+  ) {}
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
   async apply(host: Host, work: Work): Promise<void> {
@@ -71,7 +78,7 @@ export class Reconciler {
     for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
       this.#waiting.set(machine, []);
       const started = performance.now();
-      const steps = await converse(jobs);
+      const steps = await converse(jobs, this.warn);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
@@ -81,7 +88,7 @@ export class Reconciler {
 }
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-async function converse(jobs: Job[]): Promise<number> {
+async function converse(jobs: Job[], warn: Warn): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
@@ -89,7 +96,7 @@ async function converse(jobs: Job[]): Promise<number> {
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs));
+    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, warn));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
@@ -100,7 +107,7 @@ function answerInspections(jobs: Job[], facts: Facts): void {
   for (const { want, done } of jobs) if (!isWork(want)) done(differences(want.items, facts));
 }
 
-async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number> {
+async function underLock(host: Host, shell: Shell, jobs: Job[], warn: Warn): Promise<number> {
   const facts = readFacts(host, await shell.run(FACTS_SCRIPT));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
@@ -112,6 +119,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number>
     const script = renderChange(steps, records);
     const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
     passed = judge(host, accepted, facts, result, script);
+    for (const warning of warningsIn(result.stderr)) warn(`${host.name}: ${warning}`);
   }
   await settleRecords(host, shell, passed, facts);
   for (const { job } of passed) job.done([]);

@@ -1,6 +1,16 @@
 import type { Family } from "../addressing/line";
+import { announcements } from "./announce";
 import { RECORDS, sysctlPath } from "./facts";
-import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import {
+  type Address,
+  type HostRecord,
+  type Item,
+  type Link,
+  POLICY_PRIORITY,
+  type Policy,
+  ROUTE_PROTOCOL,
+  type Route,
+} from "./items";
 import type { Step } from "./steps";
 
 /** The three tools that a host's changes go through, each called once with all its lines. */
@@ -23,6 +33,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
     ...lines.shell.map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    ...announcements(steps),
     "exit $rc",
   ].join("\n");
 }
@@ -47,7 +58,7 @@ function writeRecord(record: HostRecord): string {
 const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
 
 function restore(family: Family, firewall: Lines["firewall"]): string[] {
-  const tables = (["filter", "nat"] as const).flatMap((table) => {
+  const tables = (["raw", "filter", "nat"] as const).flatMap((table) => {
     const lines = firewall.get(`${family} ${table}`);
     return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
   });
@@ -68,6 +79,10 @@ function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    case "policy":
+      // In a batch `ip` takes every range for one of IPv4.
+      lines.shell.push(`ip -${item.family} rule ${verb === "remove" ? "del" : "add"} ${policyText(item)}`);
       break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
@@ -114,16 +129,28 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
 }
 
-/** The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. */
-const addressText = ({ address, dev }: Address): string =>
-  `address replace ${address} dev ${dev}${address.includes(":") ? " nodad" : ""}`;
+/**
+ * The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. An
+ * address that may go to another host is never the source of what this one sends by itself.
+ */
+const addressText = ({ address, dev, announce }: Address): string =>
+  [
+    `address replace ${address} dev ${dev}`,
+    ...(isV6(address) ? ["nodad", ...(announce ? ["preferred_lft 0"] : [])] : []),
+  ].join(" ");
 
-const routeText = ({ dst, via, dev, metric }: Route): string =>
+const isV6 = (address: string): boolean => address.includes(":");
+
+const policyText = ({ from, mark, table }: Policy): string =>
+  `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
+
+const routeText = ({ dst, via, dev, metric, table }: Route): string =>
   [
     ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
     "proto",
     ROUTE_PROTOCOL,
     ...(metric === undefined ? [] : ["metric", metric]),
+    ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
 
 type FirewallItem = Extract<Item, { table: string }>;

@@ -24,7 +24,7 @@ export interface Want {
 }
 
 /** The order in which things are made; they are removed the other way round. */
-const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "chain", "rule", "jump"];
+const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "policy", "chain", "rule", "jump"];
 const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
 export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
@@ -134,6 +134,7 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   const have = facts.links.get(item.name);
   const holder = others.find((r) => r.items.some((other) => keyOf(other) === keyOf(item)));
   if (!have && !holder) return;
+  if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
   if (!holder && want.adopt && isOfType(item.type, have!.type) && have!.vxlan?.vni === item.vxlan?.vni) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   const what = `${have?.type || "physical"}${have?.vxlan ? `, VNI ${have.vxlan.vni}` : ""}`;
@@ -144,13 +145,20 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   );
 }
 
+const isShared = (item: Item): boolean => item.kind === "link" && item.shared === true;
+
 /** The kernel gives IPv6 routes without a metric this one. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
   metric ?? (family === 6 ? 1024 : 0);
 
 function refuseForeignRoute(item: Route, facts: Facts): void {
   const foreign = facts.routes.find(
-    (r) => !isOurs(r) && r.family === item.family && r.dst === item.dst && metricOf(r) === metricOf(item),
+    (r) =>
+      !isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      metricOf(r) === metricOf(item),
   );
   if (!foreign) return;
   throw new OverlayError(
