@@ -1,4 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { withKeptMacs } from "../network/adopt";
 import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText } from "../network/compare";
@@ -104,7 +105,7 @@ async function converse(jobs: Job[], warn: Warn): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs) if (!isWork(want)) done(differences(want.items, facts));
+  for (const { want, done } of jobs) if (!isWork(want)) done(differences(withKeptMacs(want, facts).items, facts));
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], warn: Warn): Promise<number> {
@@ -133,7 +134,7 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const want = { ...job.want, earlier: await earlierLives(job.want, facts) };
+      const want = withKeptMacs({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
       refuseForeign(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });
@@ -243,6 +244,6 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
 
 /** An error about what is on a machine must say on which. */
 const onHost = (host: Host, error: unknown): unknown =>
-  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP", "HOST_COMMAND_FAILED")
+  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP", "PLAN_STALE", "HOST_COMMAND_FAILED")
     ? new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error)
     : error;

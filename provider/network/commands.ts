@@ -66,7 +66,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [] }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
@@ -76,6 +76,7 @@ function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
       break;
     case "address":
       lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));
+      for (const other of instead) lines.ip.push(`address del ${other} dev ${item.dev}`);
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);

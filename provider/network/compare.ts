@@ -1,5 +1,5 @@
 import type { Facts } from "./facts";
-import { type Item, type Jump, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Rule } from "./items";
+import { type Address, type Item, type Jump, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Rule } from "./items";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -30,7 +30,7 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "link":
       return wrongLink(item, facts);
     case "address":
-      return facts.addresses.has(`${item.address} ${item.dev}`) ? [] : undefined;
+      return wrongAddress(item, facts);
     case "route":
       return wrongRoute(item, facts);
     case "policy":
@@ -45,6 +45,25 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "rule":
       return copiesOf(item, facts) > 0 ? [] : undefined;
   }
+}
+
+/** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
+function wrongAddress(item: Address, facts: Facts): string[] | undefined {
+  const stands = facts.addresses.has(`${item.address} ${item.dev}`);
+  const others = otherPrefixes(item, facts);
+  if (others.length === 0) return stands ? [] : undefined;
+  return [`${stands ? "it stands as" : "it is"} ${others.join(" and ")}${stands ? ", too" : ""}`];
+}
+
+/** The same address with other prefixes on the same device. */
+export function otherPrefixes(item: Item, facts: Facts): string[] {
+  if (item.kind !== "address") return [];
+  const start = item.address.slice(0, item.address.indexOf("/") + 1);
+  const end = ` ${item.dev}`;
+  return [...facts.addresses]
+    .filter((text) => text.startsWith(start) && text.endsWith(end))
+    .map((text) => text.slice(0, -end.length))
+    .filter((address) => address !== item.address);
 }
 
 const rulesOf = (facts: Facts, { family, table }: Rule | Jump, chain: string): string[] =>

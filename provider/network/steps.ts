@@ -1,6 +1,7 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
-import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent } from "./compare";
+import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt";
+import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
 
@@ -10,6 +11,8 @@ export interface Step {
   item: Item;
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
+  /** The same address with other prefixes, which goes when this has come. */
+  instead?: string[];
 }
 
 /** What one owner wants of a host. */
@@ -17,7 +20,7 @@ export interface Want {
   record: Omit<HostRecord, "items">;
   /** Empty: nothing of this owner is to be left. */
   items: Item[];
-  /** Take over devices that stand as wanted but are in nobody's record. */
+  /** Take over devices and routes that stand as wanted but are in nobody's record: see adopt.ts. */
   adopt?: boolean;
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
   earlier?: string[];
@@ -46,7 +49,7 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   return [
     ...goneItems(mine, keep, facts).map((item): Step => ({ verb: "remove", item, copies: copiesOf(item, facts) })),
     ...outdated.map((item): Step => ({ verb: "remove", item })),
-    ...putSteps(wanted, lost, facts),
+    ...putSteps(wanted, lost, takenOver(wants, facts), facts),
   ];
 }
 
@@ -80,13 +83,19 @@ const sameTunnel = (link: Link, other: Link, facts: Facts): boolean => {
   return link.name !== other.name && have?.vni === link.vxlan?.vni && have?.port === link.vxlan?.port;
 };
 
-function putSteps(wanted: Item[], lost: Set<string>, facts: Facts): Step[] {
+function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: Facts): Step[] {
   const steps = differences(wanted, facts).map(({ item, missing }): Step => {
     const gone = missing || (item.kind === "link" && lost.has(item.name));
-    return { verb: gone ? "add" : "change", item, copies: copiesOf(item, facts) };
+    const instead = otherPrefixes(item, facts);
+    return {
+      verb: gone ? "add" : "change",
+      item,
+      copies: copiesOf(item, facts),
+      ...(instead.length > 0 && { instead }),
+    };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
-  const again = wanted.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, lost));
+  const again = wanted.filter((item) => !planned.has(keyOf(item)) && (hangsOn(item, lost) || taken.has(keyOf(item))));
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => rank(a.item) - rank(b.item));
 }
@@ -125,8 +134,9 @@ export function refuseForeign(want: Want, facts: Facts): void {
   const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(keyOf));
   for (const item of want.items) {
     if (ours.has(keyOf(item))) continue;
+    refuseOtherId(item, want, facts);
     if (item.kind === "link") refuseForeignLink(item, want, others, facts);
-    if (item.kind === "route") refuseForeignRoute(item, facts);
+    if (item.kind === "route") refuseForeignRoute(item, want, facts);
   }
 }
 
@@ -135,23 +145,30 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   const holder = others.find((r) => r.items.some((other) => keyOf(other) === keyOf(item)));
   if (!have && !holder) return;
   if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
-  if (!holder && want.adopt && isOfType(item.type, have!.type) && have!.vxlan?.vni === item.vxlan?.vni) return;
+  if (!holder && want.adopt && isAdoptable(item, have!)) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
-  const what = `${have?.type || "physical"}${have?.vxlan ? `, VNI ${have.vxlan.vni}` : ""}`;
+  const tunnel =
+    have?.vxlan && `, VNI ${have.vxlan.vni}${want.adopt ? ` on port ${have.vxlan.port} to ${have.vxlan.remote}` : ""}`;
+  const what = `${have?.type || "physical"}${tunnel ?? ""}`;
   throw new OverlayError(
     "DEVICE_FOREIGN",
     `There is already a device ${item.name}${have ? ` (${what})` : ""}, and it ${whose}. It was left as it is.`,
-    "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
+    want.adopt && !holder
+      ? `Adopting takes over only ${wantedText(item)}; remove that device, or choose other device names.`
+      : "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
   );
 }
 
 const isShared = (item: Item): boolean => item.kind === "link" && item.shared === true;
 
+const wantedText = ({ type, vxlan }: Link): string =>
+  vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
+
 /** The kernel gives IPv6 routes without a metric this one. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
   metric ?? (family === 6 ? 1024 : 0);
 
-function refuseForeignRoute(item: Route, facts: Facts): void {
+function refuseForeignRoute(item: Route, want: Want, facts: Facts): void {
   const foreign = facts.routes.find(
     (r) =>
       !isOurs(r) &&
@@ -160,7 +177,7 @@ function refuseForeignRoute(item: Route, facts: Facts): void {
       r.table === item.table &&
       metricOf(r) === metricOf(item),
   );
-  if (!foreign) return;
+  if (!foreign || (want.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(
     "ROUTE_OVERLAP",
     `There is already a route to ${item.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}). It was left as it is.`,

@@ -122,16 +122,19 @@ export const overlayNetwork = defineResource({
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
       ],
       ...(labels && { labels }),
-      opens: {
-        name: `network/${networkName}`,
-        kind: "id",
-        extents: [{ first: 1n, last: BigInt(maxRunnersOf(layouts)) }],
-        allocation: "lowest",
-        ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
-        data: { settings: settingsOf(inputs) as unknown as Json, hub: hubConnection ? machineOf(hubConnection) : null },
-      },
     };
   },
+  opens: (inputs) => ({
+    name: `network/${inputs.networkName}`,
+    kind: "id",
+    extents: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],
+    allocation: "lowest",
+    ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
+    data: {
+      settings: settingsOf(inputs) as unknown as Json,
+      hub: inputs.hubConnection ? machineOf(inputs.hubConnection) : null,
+    },
+  }),
   values: ({ subnets }) => {
     const layouts = layoutsOf(subnets);
     const [first, second] = layouts as [Layout, Layout?];
