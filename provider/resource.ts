@@ -21,8 +21,11 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   nameInput: string;
   /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
   secrets: string[];
-  /** Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. */
-  references?: Record<string, Reference>;
+  /**
+   * Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. Several,
+   * where it may be of one type or another.
+   */
+  references?: Record<string, Reference | Reference[]>;
   /** Paths whose change needs another resource in its place. */
   replaceOn: string[];
   /** Paths that may be known only during up: they decide nothing that preview shows. */
@@ -76,7 +79,12 @@ export interface Reference {
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */
   pool(name: string): string;
+  /** The input is a list of such resources; what they fill in are lists, too. */
+  many?: true;
 }
+
+export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
+  Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);
 
 /** One machine's part in a resource. */
 export interface Part {

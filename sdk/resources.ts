@@ -304,26 +304,29 @@ const RunnerSubnetShape: Shape = {
     "hubConnection"
   ],
   "references": {
-    "network": {
-      "outputs": [
-        "networkName",
-        "subnets",
-        "vniBase",
-        "vxlanPort",
-        "mtu",
-        "masquerade",
-        "devicePrefix",
-        "bridgeName",
-        "docker",
-        "verify"
-      ],
-      "inputs": [
-        "hubUnderlayIp"
-      ],
-      "fills": {
-        "hubConnection": "hubConnection"
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName",
+          "subnets",
+          "vniBase",
+          "vxlanPort",
+          "mtu",
+          "masquerade",
+          "devicePrefix",
+          "bridgeName",
+          "docker",
+          "verify"
+        ],
+        "inputs": [
+          "hubUnderlayIp"
+        ],
+        "fills": {
+          "hubConnection": "hubConnection"
+        }
       }
-    }
+    ]
   },
   "properties": [
     "network",
@@ -485,18 +488,21 @@ const IPPoolShape: Shape = {
   "type": "IPPool",
   "secrets": [],
   "references": {
-    "parent": {
-      "outputs": [
-        "poolName",
-        "addressSpace",
-        "type",
-        "ranges"
-      ],
-      "inputs": [
-        "tenant"
-      ],
-      "fills": {}
-    }
+    "parent": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
   },
   "properties": [
     "poolName",
