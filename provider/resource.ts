@@ -18,7 +18,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** What only hosts and the pool can tell, once it is made. */
   outputs: z.ZodObject;
   /** The input that defaults to the resource's name. */
-  nameInput: string;
+  nameInput?: string;
   /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
   secrets: string[];
   /**
@@ -32,19 +32,30 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   late: string[];
   /** Inputs whose change concerns no host. */
   quiet: string[];
+  /** A new life begins before the old one ends, where the pool has room for both. Else the old one ends first. */
+  createFirst?: boolean;
 
   /** What zod cannot see: inputs that do not fit together. Called when all of them are known and well formed. */
   impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
   id(props: Props<Inputs, Computed>): string;
+  /** Makes the choices that the inputs leave open, in the form of inputs: on which runner, in whose pool. */
+  settle?(inputs: z.output<Inputs>, settling: Settling): Promise<z.output<Inputs>>;
+  /** Claims what its own claim stands on and no other resource does. */
+  prepare?(props: Props<Inputs, Computed>, settling: Settling): Promise<void>;
   /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
-  request(inputs: z.output<Inputs>): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
+  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
   /** The pool that its lease opens, which may follow from what the lease holds. */
   opens?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
   values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
   /** The inverse of `values`: what these properties hold. */
   held(props: Props<Inputs, Computed>): Extent[];
+  /** Whether the pool that it asks is only about to become what the inputs say, so that a preview cannot know more. */
+  isEarly?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): boolean;
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
+
+  /** Throws when this lease must not be given up. */
+  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease): void;
 
   /** The machines that have a part in it, in the order in which they are asked about themselves. */
   hosts(props: Props<Inputs, Computed>): Part[];
@@ -58,6 +69,17 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
+
+export interface Settling {
+  pool: Pool;
+  owner: string;
+  /** What it was before. */
+  olds?: Record<string, unknown> | undefined;
+  tenantDefaults: TenantDefaults;
+}
+
+/** By the type of a pool: the range that tenants share, and the size of each one's block. */
+export type TenantDefaults = Record<string, { range: Extent; prefixLength: number }>;
 
 /** Whom a resource can ask about its lease. */
 export interface Teller {
@@ -73,8 +95,8 @@ export interface Impossible {
 
 export interface Reference {
   to: string;
-  /** One object with these of its properties. */
-  passes: string[];
+  /** One object with these of its properties, or the one property that has it all. */
+  passes: string[] | string;
   /** Other inputs that the referenced resource fills in unless they are given: input → its property. */
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */

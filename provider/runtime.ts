@@ -66,6 +66,7 @@ function buildWorld(settings: Settings): World {
     pool: thePool,
     fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),
     unreachableOnDelete: settings.unreachableOnDelete,
+    tenantDefaults: settings.tenantDefaults,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
   };

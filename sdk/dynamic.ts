@@ -10,12 +10,11 @@ export interface Shape {
   properties: string[];
 }
 
-export interface Passing {
-  to: string;
-  outputs: string[];
-  inputs: string[];
-  fills: Record<string, string>;
-}
+/** What a reference passes on: one output as it is, or an object of outputs and of inputs as they were given. */
+type Passing = { to: string; fills: Record<string, string> } & (
+  | { whole: string }
+  | { outputs: string[]; inputs: string[] }
+);
 
 /** Part of every owner key, in this form in both faces. */
 const CORE_TYPE = "overlay:index:";
@@ -81,11 +80,13 @@ function passed(key: string, passings: Passing[], target: OverlayResource) {
   const passing = passings.find(({ to }) => to === type);
   if (!passing) throw new Error(`${key} must be ${passings.map(({ to }) => to).join(" or ")}, not ${type}`);
   const outputs = target as unknown as Record<string, unknown>;
+  const pick = (from: Record<string, unknown>, keys: string[]) =>
+    Object.fromEntries(keys.map((key) => [key, from[key]]));
   return {
-    values: {
-      ...Object.fromEntries(passing.outputs.map((property) => [property, outputs[property]])),
-      ...Object.fromEntries(passing.inputs.map((property) => [property, args[property]])),
-    },
+    values:
+      "whole" in passing
+        ? outputs[passing.whole]
+        : { ...pick(outputs, passing.outputs), ...pick(args, passing.inputs) },
     filled: Object.fromEntries(Object.entries(passing.fills).map(([input, property]) => [input, args[property]])),
   };
 }

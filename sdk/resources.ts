@@ -99,6 +99,19 @@ export interface DockerOverrideArgs {
   range?: pulumi.Input<string> | undefined;
 }
 
+export interface RunnerSettingsArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads, one for each address family. */
+  subnets: pulumi.Input<string[]>;
+  /** The runner's own addresses in them. */
+  gateways: pulumi.Input<string[]>;
+  /** Name of the Docker network on the runner, unless Docker is off. */
+  dockerNetwork?: pulumi.Input<string> | undefined;
+}
+
 export interface TenantArgs {
   /** Organization. */
   org: pulumi.Input<string>;
@@ -107,7 +120,7 @@ export interface TenantArgs {
 }
 
 export interface PoolSettingsArgs {
-  /** Name of the pool, unique in the store. Default: the resource's name. */
+  /** Name of the pool. */
   poolName: pulumi.Input<string>;
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
@@ -124,6 +137,11 @@ export interface QuotaArgs {
   maxIps?: pulumi.Input<number> | undefined;
   /** How many leases may stand at a time. */
   maxReservations?: pulumi.Input<number> | undefined;
+}
+
+export interface NetworkReferenceArgs {
+  /** Name of the network. */
+  networkName: pulumi.Input<string>;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -341,7 +359,6 @@ const RunnerSubnetShape: Shape = {
     "docker",
     "adopt",
     "labels",
-    "networkName",
     "subnet",
     "gateway",
     "hubIp",
@@ -354,7 +371,7 @@ const RunnerSubnetShape: Shape = {
     "dockerNetwork",
     "dockerRange",
     "dockerRange6",
-    "subnets",
+    "addresses",
     "subnet6",
     "gateway6",
     "firstIp6",
@@ -394,8 +411,6 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
-  /** Name of its network. */
-  declare readonly networkName: pulumi.Output<string>;
   /** The range of its workloads. */
   declare readonly subnet: pulumi.Output<string>;
   /** Address of its bridge, the gateway of its workloads. */
@@ -414,14 +429,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
-  /** The Docker network that its containers join; empty when Docker is off. */
-  declare readonly dockerNetwork: pulumi.Output<string>;
+  /** The Docker network for its containers, unless Docker is off. */
+  declare readonly dockerNetwork: pulumi.Output<string | undefined>;
   /** Where Docker picks addresses by itself; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;
   /** The same in IPv6, in a dual-stack network. */
   declare readonly dockerRange6: pulumi.Output<string | undefined>;
-  /** The ranges of its workloads, one for each address family of the network. */
-  declare readonly subnets: pulumi.Output<string[]>;
+  /** What a reservation on this runner must know of it. */
+  declare readonly addresses: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs>>;
   /** IPv6 range in a dual-stack network. */
   declare readonly subnet6: pulumi.Output<string | undefined>;
   /** IPv6 gateway in a dual-stack network. */
@@ -585,5 +600,172 @@ export class IPPool extends OverlayResource {
 
   constructor(name: string, args: IPPoolArgs, opts?: pulumi.CustomResourceOptions) {
     super(IPPoolShape, name, args, opts);
+  }
+}
+
+/** Inputs of IPReservation. */
+export interface IPReservationArgs {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  runner?: RunnerSubnet | pulumi.Input<string> | undefined;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  network?: OverlayNetwork | pulumi.Input<string> | undefined;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). Default `mostFree`. */
+  placement?: pulumi.Input<string> | undefined;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  pool?: IPPool | pulumi.Input<string> | undefined;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  type?: pulumi.Input<string> | undefined;
+  /** A wish for this address. Default: the pool picks. */
+  ip?: pulumi.Input<string> | undefined;
+  /** In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`. */
+  ip6?: pulumi.Input<string> | undefined;
+  /** In a `nodePort` pool, a wish for this port. */
+  port?: pulumi.Input<number> | undefined;
+  /** What it is for. A VM also gets a MAC and a tap. Default `container`. */
+  kind?: pulumi.Input<string> | undefined;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  ttl?: pulumi.Input<boolean | number> | undefined;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  usedBy?: pulumi.Input<string> | undefined;
+  /** Delete it even while it is used. Default `false`. */
+  force?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const IPReservationShape: Shape = {
+  "type": "IPReservation",
+  "secrets": [
+    "token"
+  ],
+  "references": {
+    "runner": [
+      {
+        "to": "RunnerSubnet",
+        "whole": "addresses",
+        "fills": {}
+      }
+    ],
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName"
+        ],
+        "inputs": [],
+        "fills": {}
+      }
+    ],
+    "pool": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
+  },
+  "properties": [
+    "runner",
+    "network",
+    "placement",
+    "pool",
+    "tenant",
+    "type",
+    "ip",
+    "ip6",
+    "port",
+    "kind",
+    "ttl",
+    "usedBy",
+    "force",
+    "labels",
+    "cidr",
+    "gateway",
+    "runnerName",
+    "dockerRunArgs",
+    "mac",
+    "tapDevice",
+    "cidr6",
+    "gateway6",
+    "token",
+    "state",
+    "expiresAt",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** An address that is known before the workload that will have it, and kept while that comes and goes. */
+export class IPReservation extends OverlayResource {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkReferenceArgs> | undefined>;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). */
+  declare readonly placement: pulumi.Output<string>;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  declare readonly type: pulumi.Output<string | undefined>;
+  /** The address; in a `nodePort` pool, the port. */
+  declare readonly ip: pulumi.Output<string>;
+  /** The IPv6 address in a dual-stack network. */
+  declare readonly ip6: pulumi.Output<string | undefined>;
+  /** The port, in a `nodePort` pool. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** What it is for. A VM also gets a MAC and a tap. */
+  declare readonly kind: pulumi.Output<string>;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  declare readonly ttl: pulumi.Output<boolean | number | undefined>;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  declare readonly usedBy: pulumi.Output<string | undefined>;
+  /** Delete it even while it is used. */
+  declare readonly force: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** The address with the prefix length of its subnet. */
+  declare readonly cidr: pulumi.Output<string>;
+  /** Gateway of the subnet, on a runner. */
+  declare readonly gateway: pulumi.Output<string | undefined>;
+  /** The runner on which it is. */
+  declare readonly runnerName: pulumi.Output<string | undefined>;
+  /** For `docker run` on that runner: `--network … --ip …`. */
+  declare readonly dockerRunArgs: pulumi.Output<string | undefined>;
+  /** MAC address for a VM; always the same for this address. */
+  declare readonly mac: pulumi.Output<string | undefined>;
+  /** Name for the tap device of a VM. */
+  declare readonly tapDevice: pulumi.Output<string | undefined>;
+  /** It, with the prefix length of its subnet. */
+  declare readonly cidr6: pulumi.Output<string | undefined>;
+  /** IPv6 gateway of the subnet. */
+  declare readonly gateway6: pulumi.Output<string | undefined>;
+  /** Lets its bearer use, validate or release the address with `overlayctl ip`. */
+  declare readonly token: pulumi.Output<string>;
+  /** `reserved`, or `used` once somebody does. */
+  declare readonly state: pulumi.Output<string>;
+  /** When it is over unless it is used, RFC 3339. */
+  declare readonly expiresAt: pulumi.Output<string>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: IPReservationArgs, opts?: pulumi.CustomResourceOptions) {
+    super(IPReservationShape, name, args, opts);
   }
 }

@@ -90,12 +90,15 @@ async function everyPart(parts: Part[], act: (part: Part) => Promise<void>): Pro
 export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Promise<void> {
   const lease = await pool.find(name, { leaseId });
   if (lease && dataOf(lease).run === run) return;
-  throw new OverlayError(
+  throw notOurs(name, leaseId);
+}
+
+export const notOurs = (pool: string, leaseId: string): OverlayError =>
+  new OverlayError(
     "LEASE_FENCED",
-    `Lease ${leaseId} in ${name} is no longer ours: a later run has taken over.`,
+    `Lease ${leaseId} in ${pool} is no longer ours: its time is over, or a later run has taken over.`,
     "Nothing was changed. Run up again if this one should go on.",
   );
-}
 
 /** What the lifecycle keeps with a lease. */
 export const dataOf = (lease: Lease): { run?: Json; name?: Json } =>

@@ -59,12 +59,16 @@ export class Draft {
     return (yield* this.rows(span, limit)).map(([, value]) => value);
   }
 
-  /** All of a span, a page at a time. */
   *all<T>(span: Span<T>): Rule<T[]> {
-    const found: T[] = [];
+    return (yield* this.allRows(span)).map(([, value]) => value);
+  }
+
+  /** All of a span, a page at a time. */
+  *allRows<T>(span: Span<T>): Rule<[key: string, value: T][]> {
+    const found: [string, T][] = [];
     for (let from = span.from; ; ) {
       const page = yield* this.rows({ ...span, from }, PAGE);
-      for (const [, value] of page) found.push(value);
+      found.push(...page);
       if (page.length < PAGE) return found;
       from = after(page);
     }

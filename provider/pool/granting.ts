@@ -27,7 +27,12 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
   if (block) tx.onlyImagined = true;
   const lease = yield* grant(tx, pool, block ? { ...asking, request } : asking, own ?? block);
-  yield* mustKeepQuota(tx, pool.spec);
+  // What it holds already is given up for this one: before that is claimed, where there is no room for both.
+  yield* mustKeepQuota(
+    tx,
+    pool.spec,
+    mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
+  );
   return lease;
 }
 
@@ -77,7 +82,7 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
   const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
-  const after = yield* enter(tx, own, lease, detailsOf(request, extents), ends);
+  const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
   if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
   return warnings.length ? { ...after, warnings } : after;
 }
@@ -89,8 +94,12 @@ function* isNearlyFull(tx: Draft, spec: PoolSpec): Rule<boolean> {
   return held * 100n >= capacityOf(spec) * BigInt(spec.warnAtPercent);
 }
 
-const detailsOf = ({ names, opens }: Request, extents: Extent[]): Pick<Details, "names" | "opens"> =>
-  given({ names, opens: typeof opens === "function" ? opens(extents) : opens });
+/** Whoever uses a lease has given it a name, which it keeps in its next life. */
+function detailsOf({ names, opens }: Request, extents: Extent[], own?: Lease): Pick<Details, "names" | "opens"> {
+  const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
+  const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
+  return given({ names: all, opens: typeof opens === "function" ? opens(extents) : opens });
+}
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const keeps = own && answers(own, asking.request);

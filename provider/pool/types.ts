@@ -187,6 +187,8 @@ export interface Pool {
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */
   find(pool: string, by: By): Promise<Lease | undefined>;
+  /** Whoever has this name, in whatever pool. */
+  holder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
   amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
@@ -203,6 +205,8 @@ export interface Pool {
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;
+  /** Of all pools whose name begins so, by name. */
+  usages(prefix: string): Promise<Map<string, Usage>>;
   /** Oldest first; also of pools that are gone. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;

@@ -51,6 +51,7 @@ export class LabStack {
       fleet: fleetOf(labHosts(lab), reconciler, {}),
       unreachableOnDelete: "fail",
       warn: () => {},
+      tenantDefaults: {},
       token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
     };
   }

@@ -4,6 +4,7 @@ import type { Fleet, World } from "../../../provider/lifecycle/world";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
+import { readSettings } from "../../../provider/settings";
 
 /** A world whose machines are not there. */
 export const nowhere = (fleet: Fleet, pool: Pool): World => ({
@@ -11,6 +12,7 @@ export const nowhere = (fleet: Fleet, pool: Pool): World => ({
   fleet,
   unreachableOnDelete: "fail",
   warn: () => {},
+  tenantDefaults: readSettings(() => undefined).tenantDefaults,
   token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
 });
 
