@@ -54,6 +54,11 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
 
+  /** The same about those who have a part in what it holds. */
+  beside?(props: Props<Inputs, Computed>, owner: string, pool: Pool): Promise<void>;
+  /** What those must be able to see; kept with the lease. */
+  notes?(inputs: z.output<Inputs>): Record<string, string>;
+
   /** Throws when this lease must not be given up. */
   refuseEnd?(props: Props<Inputs, Computed>, lease: Lease): void;
 
@@ -113,7 +118,7 @@ export interface Part {
   role: string;
   connection: Connection;
   underlayIp?: string | undefined;
-  /** The role of the machine towards which its underlay address is wanted. */
+  /** The role of the machine, or the address, towards which its underlay address is wanted. */
   toward?: string;
   /** An address that it is to carry for others; it says on which of its devices they would look for it. */
   carries?: string;

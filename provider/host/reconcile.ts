@@ -145,16 +145,16 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
   return accepted;
 }
 
-/** Records of this network whose lease is gone, and that are of the same resource or list a device that is wanted. */
+/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const links = new Set(want.items.filter(({ kind }) => kind === "link").map(keyOf));
+  const unique = new Set(want.items.filter(({ kind }) => kind === "link" || kind === "address").map(keyOf));
   const { uid, owner, network, store } = want.record;
   const candidates = facts.records.filter(
     (record) =>
       record.uid !== uid &&
       record.network === network &&
       record.store === store &&
-      (record.owner === owner || record.items.some((item) => links.has(keyOf(item)))),
+      (record.owner === owner || record.items.some((item) => unique.has(keyOf(item)))),
   );
   const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);

@@ -35,7 +35,7 @@ const isGone =
 async function askAll(def: Definition, world: World, props: Values): Promise<Machines> {
   const machines: Machines = {};
   for (const { role, connection, underlayIp, toward, carries } of def.hosts(props)) {
-    const question = { underlayIp, toward: toward && machines[toward]!.underlayIp, carries };
+    const question = { underlayIp, toward: toward && (machines[toward]?.underlayIp ?? toward), carries };
     machines[role] = await world.fleet.ask(connection, question);
   }
   return machines;
