@@ -59,8 +59,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** What those must be able to see; kept with the lease. */
   notes?(inputs: z.output<Inputs>): Record<string, string>;
 
-  /** Throws when this lease must not be given up. */
-  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease): void;
+  /** Throws when this lease must not be given up. It has a successor while its resource is replaced in the same pool. */
+  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
 
   /** The machines that have a part in it, in the order in which they are asked about themselves. */
   hosts(props: Props<Inputs, Computed>): Part[];

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import type { Lease, Pool, Request } from "../pool/types";
+import type { Changes, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, notOurs, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
@@ -114,8 +114,8 @@ export class Lifecycle {
     if (!lease) return this.#deleteWithoutLease(pool, props);
     const inputs = this.#inputsOf(props);
     const opens = opensOf(this.def, inputs);
-    if (!(await this.#hasSuccessor(pool, lease))) this.def.refuseEnd?.(props, lease);
-    const held = await this.#renew(pool, lease.leaseId, inputs, inputs);
+    this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
+    const held = await this.#take(pool, lease, inputs);
     const withheld = await this.#close(pool, lease);
     const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
       if (opens) await pool.amend(lease.pool, lease.leaseId, { opens }); // it stays, so it must be usable
@@ -185,12 +185,21 @@ export class Lifecycle {
 
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
   async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Held & Lease> {
-    const run = randomUUID();
-    const { pool: name, data } = this.#request(news, run);
+    const { pool: name } = requestOf(this.def, news);
     const lease = await pool.find(name, { leaseId });
     if (!lease) throw notOurs(name, leaseId);
-    const renewed = await pool.amend(name, leaseId, { ...changesOf(this.def, olds, news, lease), data: data! });
-    return { ...renewed, run, store: await storeOf(pool) };
+    return this.#take(pool, lease, news, changesOf(this.def, olds, news, lease));
+  }
+
+  async #take(
+    pool: Pool,
+    { pool: name, leaseId }: Lease,
+    inputs: Values,
+    changes: Changes = {},
+  ): Promise<Held & Lease> {
+    const run = randomUUID();
+    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run).data! });
+    return { ...lease, run, store: await storeOf(pool) };
   }
 
   /** Whether the pool can have the old life and the new one at once: what check has offered to the new one is counted. */

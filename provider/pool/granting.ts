@@ -33,7 +33,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
     pool.spec,
     mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
   );
-  return lease;
+  return block ? { ...lease, state: "offered" } : lease;
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
@@ -80,11 +80,11 @@ const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
 
 function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
-  const { request, firm } = asking;
+  const { request } = asking;
   yield* sweep(tx, request.pool, request.owner);
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
-  const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
+  const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
   const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
   if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
   return warnings.length ? { ...after, warnings } : after;
@@ -121,7 +121,9 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
-  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  // What is firm stays so in an offer that is only imagined: the next one must find it as it is.
+  const firmly = firm || (own !== undefined && isFirm(own));
+  const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newId();
   return given<Lease>({

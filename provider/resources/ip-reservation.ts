@@ -3,7 +3,7 @@ import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/lin
 import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import type { Extent, PoolSpec } from "../pool/types";
+import type { Extent, Lease, PoolSpec } from "../pool/types";
 import { defineResource, type Impossible, type Settling } from "../resource";
 import { addressPool, runnerSettings, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
@@ -122,14 +122,7 @@ export const ipReservation = defineResource({
   values,
   held: ({ ip, ip6, port }) =>
     port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(toLine(text))) : [one(BigInt(port))],
-  refuseEnd: ({ ip, force }, { state, usedBy, owner }) => {
-    if (state !== "used" || force) return;
-    throw new OverlayError(
-      "IP_IN_USE",
-      `${ip} is used by ${usedBy ?? owner}.`,
-      "Stop what uses it and release it, or set force: true and run up before it is removed.",
-    );
-  },
+  refuseEnd,
 
   hosts: () => [],
   plan: () => ({}),
@@ -140,6 +133,19 @@ export const ipReservation = defineResource({
     expiresAt: lease.expiresAt === undefined ? undefined : new Date(lease.expiresAt).toISOString(),
   }),
 });
+
+/** Whoever uses it does not notice that it is deleted. Only a user that the program itself has moved elsewhere does. */
+function refuseEnd(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
+  if (state !== "used" || props.force) return;
+  const name = props.runner && usedBy !== undefined && userName(props.runner.networkName, usedBy);
+  const isGone = hasSuccessor || (name && !names?.includes(name));
+  if (isGone && usedBy === props.usedBy) return;
+  throw new OverlayError(
+    "IP_IN_USE",
+    `${props.ip} is used${usedBy === undefined ? "" : ` by ${usedBy}`}.`,
+    "Stop what uses it and release it, or set force: true and run up before it is removed.",
+  );
+}
 
 /** Afterwards it is said either on which runner or in which pool. */
 async function settle(inputs: Inputs, settling: Settling): Promise<Inputs> {
