@@ -66,6 +66,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   hosts(props: Props<Inputs, Computed>): Part[];
   /** Pure: what each of them must look like. */
   plan(props: Props<Inputs, Computed>, machines: Machines): Record<string, Item[]>;
+  /** Whether the machines bring it back by themselves after a boot; default: yes. */
+  persist?(props: Props<Inputs, Computed>): boolean;
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
   /** What only the pool can tell, once the lease stands. */
   tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
@@ -100,8 +102,8 @@ export interface Impossible {
 
 export interface Reference {
   to: string;
-  /** One object with these of its properties, or the one property that has it all. */
-  passes: string[] | string;
+  /** One object with these of its properties. */
+  passes: string[];
   /** Other inputs that the referenced resource fills in unless they are given: input → its property. */
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */

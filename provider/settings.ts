@@ -4,6 +4,7 @@ import { z } from "zod";
 import { familyOf, widthOf } from "./addressing/line";
 import { rangeOf } from "./addressing/ranges";
 import { OverlayError } from "./errors";
+import type { Connection, HostSettings } from "./host/types";
 import type { TenantDefaults } from "./resource";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
@@ -93,4 +94,16 @@ export function readSettings(config: (key: string) => string | undefined): Setti
     `Setting ${key}: ${issue!.message}.`,
     `Set overlay:${key} in the stack's config, or ${environmentName(key)} in the environment, to a valid value.`,
   );
+}
+
+/** How machines are spoken to, and how to log in where a connection does not say. */
+export function sshSettings(settings: Settings): { hosts: HostSettings; login: Partial<Connection> } {
+  const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
+  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
+    ([, value]) => value !== undefined,
+  );
+  return {
+    hosts: { ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) },
+    login: Object.fromEntries(given),
+  };
 }

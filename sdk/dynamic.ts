@@ -10,11 +10,12 @@ export interface Shape {
   properties: string[];
 }
 
-/** What a reference passes on: one output as it is, or an object of outputs and of inputs as they were given. */
-type Passing = { to: string; fills: Record<string, string> } & (
-  | { whole: string }
-  | { outputs: string[]; inputs: string[] }
-);
+export interface Passing {
+  to: string;
+  outputs: string[];
+  inputs: string[];
+  fills: Record<string, string>;
+}
 
 /** Part of every owner key, in this form in both faces. */
 const CORE_TYPE = "overlay:index:";
@@ -83,10 +84,7 @@ function passed(key: string, passings: Passing[], target: OverlayResource) {
   const pick = (from: Record<string, unknown>, keys: string[]) =>
     Object.fromEntries(keys.map((key) => [key, from[key]]));
   return {
-    values:
-      "whole" in passing
-        ? outputs[passing.whole]
-        : { ...pick(outputs, passing.outputs), ...pick(args, passing.inputs) },
+    values: { ...pick(outputs, passing.outputs), ...pick(args, passing.inputs) },
     filled: Object.fromEntries(Object.entries(passing.fills).map(([input, property]) => [input, args[property]])),
   };
 }

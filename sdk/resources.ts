@@ -86,6 +86,8 @@ export interface NetworkSettingsArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
 }
@@ -97,19 +99,6 @@ export interface DockerOverrideArgs {
   networkName?: pulumi.Input<string> | undefined;
   /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
   range?: pulumi.Input<string> | undefined;
-}
-
-export interface RunnerSettingsArgs {
-  /** Name of the runner's network. */
-  networkName: pulumi.Input<string>;
-  /** Name of the runner. */
-  runnerName: pulumi.Input<string>;
-  /** The ranges of its workloads, one for each address family. */
-  subnets: pulumi.Input<string[]>;
-  /** The runner's own addresses in them. */
-  gateways: pulumi.Input<string[]>;
-  /** Name of the Docker network on the runner, unless Docker is off. */
-  dockerNetwork?: pulumi.Input<string> | undefined;
 }
 
 export interface TenantArgs {
@@ -137,6 +126,17 @@ export interface QuotaArgs {
   maxIps?: pulumi.Input<number> | undefined;
   /** How many leases may stand at a time. */
   maxReservations?: pulumi.Input<number> | undefined;
+}
+
+export interface RunnerSettingsArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads, one for each address family. */
+  subnets: pulumi.Input<string[]>;
+  /** Name of the Docker network on the runner; empty when Docker is off. */
+  dockerNetwork: pulumi.Input<string>;
 }
 
 export interface NetworkReferenceArgs {
@@ -199,6 +199,8 @@ export interface OverlayNetworkArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -232,6 +234,7 @@ const OverlayNetworkShape: Shape = {
     "devicePrefix",
     "bridgeName",
     "docker",
+    "persist",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -276,6 +279,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly bridgeName: pulumi.Output<string>;
   /** Docker on the runners. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
+  declare readonly persist: pulumi.Output<boolean>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -368,6 +373,7 @@ const RunnerSubnetShape: Shape = {
           "devicePrefix",
           "bridgeName",
           "docker",
+          "persist",
           "verify"
         ],
         "inputs": [
@@ -392,6 +398,7 @@ const RunnerSubnetShape: Shape = {
     "docker",
     "adopt",
     "labels",
+    "networkName",
     "subnet",
     "gateway",
     "hubIp",
@@ -404,7 +411,7 @@ const RunnerSubnetShape: Shape = {
     "dockerNetwork",
     "dockerRange",
     "dockerRange6",
-    "addresses",
+    "subnets",
     "subnet6",
     "gateway6",
     "firstIp6",
@@ -444,6 +451,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** Name of its network. */
+  declare readonly networkName: pulumi.Output<string>;
   /** The range of its workloads. */
   declare readonly subnet: pulumi.Output<string>;
   /** Address of its bridge, the gateway of its workloads. */
@@ -462,14 +471,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
-  /** The Docker network for its containers, unless Docker is off. */
-  declare readonly dockerNetwork: pulumi.Output<string | undefined>;
+  /** The Docker network that its containers join; empty when Docker is off. */
+  declare readonly dockerNetwork: pulumi.Output<string>;
   /** Where Docker picks addresses by itself; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;
   /** The same in IPv6, in a dual-stack network. */
   declare readonly dockerRange6: pulumi.Output<string | undefined>;
-  /** What a reservation on this runner must know of it. */
-  declare readonly addresses: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs>>;
+  /** The ranges of its workloads, one for each address family of the network. */
+  declare readonly subnets: pulumi.Output<string[]>;
   /** IPv6 range in a dual-stack network. */
   declare readonly subnet6: pulumi.Output<string | undefined>;
   /** IPv6 gateway in a dual-stack network. */
@@ -677,7 +686,13 @@ const IPReservationShape: Shape = {
     "runner": [
       {
         "to": "RunnerSubnet",
-        "whole": "addresses",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets",
+          "dockerNetwork"
+        ],
+        "inputs": [],
         "fills": {}
       }
     ],
@@ -827,6 +842,8 @@ export interface StaticIPArgs {
   runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   runnerConnections?: pulumi.Input<ConnectionArgs[]> | undefined;
+  /** The machines put it back by themselves after a boot, with a systemd unit. Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, string>> | undefined;
 }
@@ -868,7 +885,12 @@ const StaticIPShape: Shape = {
       },
       {
         "to": "RunnerSubnet",
-        "whole": "addresses",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
         "fills": {
           "connection": "connection"
         }
@@ -877,7 +899,12 @@ const StaticIPShape: Shape = {
     "runners": [
       {
         "to": "RunnerSubnet",
-        "whole": "addresses",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
         "fills": {
           "runnerConnections": "connection"
         }
@@ -896,6 +923,7 @@ const StaticIPShape: Shape = {
     "preserveClientIp",
     "runners",
     "runnerConnections",
+    "persist",
     "labels",
     "names",
     "sharedWith",
@@ -929,6 +957,8 @@ export class StaticIP extends OverlayResource {
   declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;
+  /** The machines put it back by themselves after a boot, with a systemd unit. */
+  declare readonly persist: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
   /** A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment. */

@@ -8,15 +8,15 @@ const runners = config.requireObject<Record<string, string>>("runners"); // name
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 
 const network = new overlay.OverlayNetwork("training", { hubConnection: { host: config.require("hub"), ...login } });
-const machines = Object.entries(runners).map(
+const [first, second] = Object.entries(runners).map(
   ([name, host]) => new overlay.RunnerSubnet(name, { network, connection: { host, ...login } }),
-);
+) as [overlay.RunnerSubnet, overlay.RunnerSubnet];
 
 // Addresses on the network between the machines that nobody else uses.
 const pool = new overlay.IPPool("public", { ranges: [config.require("addresses")], type: "loadBalancer" });
 
-const shop = new overlay.IPReservation("shop", { runner: machines[0] });
-const blog = new overlay.IPReservation("blog", { runner: machines[1] });
+const shop = new overlay.IPReservation("shop", { runner: first });
+const blog = new overlay.IPReservation("blog", { runner: second });
 
 const shared = { pool, attach: network, sharingKey: "storefront" };
 const shopFront = new overlay.StaticIP("shop-front", {
@@ -24,7 +24,7 @@ const shopFront = new overlay.StaticIP("shop-front", {
   forwards: [{ port: 80, to: shop.ip, toPort: 8080, name: "http" }],
   // The shop wants to know its customers' addresses: its replies go back through the hub.
   preserveClientIp: true,
-  runners: [machines[0]],
+  runners: [first],
 });
 const blogFront = new overlay.StaticIP("blog-front", {
   ...shared,

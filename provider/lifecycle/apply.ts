@@ -20,10 +20,14 @@ export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> 
 
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
+const nameOf = (def: Definition, props: Values): string =>
+  def.nameInput ? String(props[def.nameInput]) : def.id(props);
+
 const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held, "run">, items: Item[]): Want => ({
-  record: { uid, owner, network: networkOf(def, props), store },
+  record: { uid, owner, network: networkOf(def, props), name: nameOf(def, props), store },
   items,
   adopt: props.adopt === true,
+  persist: def.persist?.(props) ?? true,
 });
 
 const isGone =

@@ -1,8 +1,7 @@
 import { z } from "zod";
-import { besideDocker } from "../addressing/docker-range";
-import { type RunnerLayout, runnerLayout } from "../addressing/layout";
-import type { Json, PoolSpec } from "../pool/types";
-import { type DockerOverride, dockerFor, dockerRanges } from "./docker";
+import { runnerLayout } from "../addressing/layout";
+import type { PoolSpec } from "../pool/types";
+import { type Docker, dockerFor, dockerRanges } from "./docker";
 import { resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
 
@@ -14,8 +13,7 @@ export const runnerSettings = z
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
     subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family."),
-    gateways: z.array(z.string()).describe("The runner's own addresses in them."),
-    dockerNetwork: z.string().optional().describe("Name of the Docker network on the runner, unless Docker is off."),
+    dockerNetwork: z.string().describe("Name of the Docker network on the runner; empty when Docker is off."),
   })
   .meta({ id: "RunnerSettings" });
 
@@ -27,39 +25,29 @@ export const addressPool = (network: string, runner: string): string => `runner/
 /** One address for each user on a network: the name that a lease in use holds. */
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
-/** What of a runner's inputs decides about its addresses. */
-interface Runner {
-  network: NetworkSettings;
-  runnerName: string;
-  docker?: DockerOverride | undefined;
-}
+export const dockerNetworkOf = ({ enabled, networkName }: Docker): string => (enabled === "off" ? "" : networkName);
 
-/** Its subnets, one for each family, as the pool sees them. */
-function addressesOf({ network, docker }: Runner, runnerId: number): { layouts: RunnerLayout[]; hasDocker: boolean } {
-  const layouts = layoutsOf(network.subnets);
-  const ranges = dockerRanges(dockerFor(network, docker), layouts, runnerId);
-  return {
-    layouts: layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i])),
-    hasDocker: ranges.length > 0,
-  };
-}
-
-export function runnerSettingsOf(runner: Runner, runnerId: number): RunnerSettings {
-  const { layouts, hasDocker } = addressesOf(runner, runnerId);
-  return {
-    networkName: runner.network.networkName,
-    runnerName: runner.runnerName,
+/** It goes with the runner, and not while it has leases. Docker picks by itself from a part that it never gives out. */
+export function addressPoolOf(
+  network: NetworkSettings,
+  runnerName: string,
+  runnerId: number,
+  docker = dockerFor(network),
+): PoolSpec {
+  const layouts = layoutsOf(network.subnets).map((layout) => runnerLayout(layout, runnerId));
+  const reserved = dockerRanges(docker, layoutsOf(network.subnets), runnerId).map(({ block }) => block);
+  const settings: RunnerSettings = {
+    networkName: network.networkName,
+    runnerName,
     subnets: layouts.map(({ subnet }) => subnet),
-    gateways: layouts.map(({ gateway }) => gateway),
-    ...(hasDocker && { dockerNetwork: dockerFor(runner.network, runner.docker).networkName }),
+    dockerNetwork: dockerNetworkOf(docker),
+  };
+  return {
+    name: addressPool(network.networkName, runnerName),
+    kind: "address",
+    extents: layouts.flatMap(({ usable }) => usable),
+    ...(reserved.length > 0 && { reserved }),
+    allocation: "hashed",
+    data: { settings },
   };
 }
-
-/** It goes with the runner, and not while it has leases. */
-export const addressPoolOf = (runner: Runner, runnerId: number): PoolSpec => ({
-  name: addressPool(runner.network.networkName, runner.runnerName),
-  kind: "address",
-  extents: addressesOf(runner, runnerId).layouts.flatMap(({ usable }) => usable),
-  allocation: "hashed",
-  data: { settings: runnerSettingsOf(runner, runnerId) as Json },
-});

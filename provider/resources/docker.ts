@@ -1,6 +1,7 @@
 import { z } from "zod";
-import { type DockerRange, dockerLayouts, dockerRange, largestShare } from "../addressing/docker-range";
+import { type DockerRange, dockerRange, fitsDocker, largestShare } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
+import type { DockerPlan } from "../network/docker";
 import type { Impossible } from "../resource";
 import { resourceName } from "./inputs";
 
@@ -44,11 +45,17 @@ export const dockerFor = (network: { docker?: Docker }, override: z.output<typeo
   return docker.parse({ ...network.docker, ...Object.fromEntries(said) });
 };
 
-/** Docker's own part of a runner's subnets, one for each family that its network carries; none when it is off. */
+/** What Docker gets on each runner; undefined: nothing. */
+export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
+  enabled === "off" || !fitsDocker(layouts)
+    ? undefined
+    : { name: networkName, required: enabled === "on", share: shareOf(range) };
+
+/** Docker's own part of a runner's subnets, one for each family; none when it is off. */
 export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runnerId: number): DockerRange[] =>
-  enabled === "off"
+  enabled === "off" || !fitsDocker(layouts)
     ? []
-    : dockerLayouts(layouts).map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
+    : layouts.map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
 
 export function* dockerImpossible({ enabled, range }: Docker, layouts: Layout[]): Generator<Impossible> {
   if (enabled === "off") return;
@@ -56,7 +63,7 @@ export function* dockerImpossible({ enabled, range }: Docker, layouts: Layout[])
   if (shareOf(range) > largest) {
     yield { property: "docker.range", reason: `must be at least 1/${largest} of a runner's subnet, not ${range}` };
   }
-  if (enabled === "on" && dockerLayouts(layouts).length < layouts.length) {
+  if (enabled === "on" && !fitsDocker(layouts)) {
     yield {
       property: "docker.enabled",
       reason: "cannot be on: a Docker network needs IPv4, and at most 64 SUBNET_BITS in IPv6",

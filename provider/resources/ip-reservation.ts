@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { gatewayIn } from "../addressing/layout";
 import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/line";
 import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
@@ -85,7 +86,7 @@ export const ipReservation = defineResource({
   }),
   secrets: ["token"],
   references: {
-    runner: { to: "RunnerSubnet", passes: "addresses", pool: (name) => `runner/${name}` },
+    runner: { to: "RunnerSubnet", passes: Object.keys(runnerSettings.shape), pool: (name) => `runner/${name}` },
     network: { to: "OverlayNetwork", passes: ["networkName"], pool: (name) => `network/${name}` },
     pool: poolReference,
   },
@@ -201,8 +202,8 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
   const ip = fromLine(main!);
   if (!runner)
     return { ip, cidr: cidrText(main!, widthOf(familyOf(main!))), ...(kind === "vm" && forVm(pool!.poolName, ip)) };
-  const { networkName, runnerName, gateways, dockerNetwork } = runner;
-  const [prefix, prefix6] = runner.subnets.map((cidr) => Number(cidr.split("/")[1]));
+  const { networkName, runnerName, subnets, dockerNetwork } = runner;
+  const [prefix, prefix6] = subnets.map((cidr) => Number(cidr.split("/")[1]));
   const ip6 = second === undefined ? undefined : fromLine(second);
   const args = [
     `--network ${dockerNetwork}`,
@@ -212,9 +213,9 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
   return {
     ip,
     cidr: cidrText(main!, prefix!),
-    gateway: gateways[0]!,
+    gateway: gatewayIn(rangeOf(subnets[0]!)!),
     runnerName,
-    ...(ip6 && { ip6, cidr6: cidrText(second!, prefix6!), gateway6: gateways[1]! }),
+    ...(ip6 && { ip6, cidr6: cidrText(second!, prefix6!), gateway6: gatewayIn(rangeOf(subnets[1]!)!) }),
     ...(kind === "vm" && forVm(networkName, ip)),
     ...(kind === "container" && dockerNetwork && { dockerRunArgs: args.join(" ") }),
   };

@@ -6,7 +6,7 @@ import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
-import { addressPool, addressPoolOf, runnerSettings, runnerSettingsOf } from "./addresses";
+import { addressPool, addressPoolOf, dockerNetworkOf } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
@@ -36,6 +36,7 @@ const inputs = z.strictObject({
 });
 
 const computed = z.object({
+  networkName: z.string().describe("Name of its network."),
   runnerId: z.number().describe("Its number in the network."),
   subnet: z.string().describe("The range of its workloads."),
   gateway: z.string().describe("Address of its bridge, the gateway of its workloads."),
@@ -49,10 +50,10 @@ const computed = z.object({
   hubDevice: z.string().describe("Tunnel device on the hub."),
   runnerDevice: z.string().describe("Tunnel device on the runner."),
   bridge: z.string().describe("Bridge on the runner."),
-  dockerNetwork: z.string().optional().describe("The Docker network for its containers, unless Docker is off."),
+  dockerNetwork: z.string().describe("The Docker network that its containers join; empty when Docker is off."),
   dockerRange: z.string().optional().describe("Where Docker picks addresses by itself; none of them is in the pool."),
   dockerRange6: z.string().optional().describe("The same in IPv6, in a dual-stack network."),
-  addresses: runnerSettings.describe("What a reservation on this runner must know of it."),
+  subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family of the network."),
   subnet6: z.string().optional().describe("IPv6 range in a dual-stack network."),
   gateway6: z.string().optional().describe("IPv6 gateway in a dual-stack network."),
   firstIp6: z.string().optional().describe("First IPv6 address for workloads."),
@@ -62,8 +63,13 @@ const computed = z.object({
 type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
 /** The network as this runner sees it. */
-const networkFor = ({ network, mtu, masquerade }: z.output<typeof inputs>) =>
-  asNetwork({ ...network, mtu: mtu ?? network.mtu, masquerade: masquerade ?? network.masquerade });
+const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
+  asNetwork({
+    ...network,
+    mtu: mtu ?? network.mtu,
+    masquerade: masquerade ?? network.masquerade,
+    docker: dockerFor(network, docker),
+  });
 
 /** Five tries of a second each: the first packets through a new tunnel wait for its neighbours. */
 const ping = (target: string, size: number): string =>
@@ -117,16 +123,19 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
-  opens: (inputs, extents) => addressPoolOf(inputs, Number(extents[0]!.first)),
+  opens: ({ network, runnerName, docker }, extents) =>
+    addressPoolOf(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {
     const runnerId = Number(extents[0]!.first);
     const layouts = layoutsOf(inputs.network.subnets);
     const docker = dockerFor(inputs.network, inputs.docker);
     const ranges = dockerRanges(docker, layouts, runnerId);
-    const [main, second] = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
+    const runners = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
+    const [main, second] = runners;
     const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
     const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
     return {
+      networkName: inputs.network.networkName,
       runnerId,
       subnet: main!.subnet,
       gateway: main!.gateway,
@@ -138,14 +147,15 @@ export const runnerSubnet = defineResource({
       hubDevice,
       runnerDevice: inputs.runnerDevice ?? hubDevice,
       bridge: inputs.network.bridgeName,
-      addresses: runnerSettingsOf(inputs, runnerId),
+      dockerNetwork: dockerNetworkOf(docker),
+      subnets: runners.map(({ subnet }) => subnet),
       ...(second && {
         subnet6: second.subnet,
         gateway6: second.gateway,
         firstIp6: second.firstIp,
         lastIp6: second.lastIp,
       }),
-      ...(ranges[0] && { dockerNetwork: docker.networkName, dockerRange: ranges[0].cidr }),
+      ...(ranges[0] && { dockerRange: ranges[0].cidr }),
       ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
     };
   },
@@ -162,6 +172,7 @@ export const runnerSubnet = defineResource({
       runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
     };
   },
+  persist: ({ network }) => network.persist,
   report: (props, { hub, runner }) => ({
     effectiveUnderlayIp: runner!.underlayIp,
     effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),

@@ -80,6 +80,10 @@ const inputs = z.strictObject({
     .array(connection)
     .default([])
     .describe("How SSH reaches `runners`, in their order. Default: as they say, where they are resources."),
+  persist: z
+    .boolean()
+    .default(true)
+    .describe("The machines put it back by themselves after a boot, with a systemd unit."),
   labels,
 });
 
@@ -117,14 +121,14 @@ export const staticIp = defineResource({
       },
       {
         to: "RunnerSubnet",
-        passes: "addresses",
+        passes: ["networkName", "runnerName", "subnets"],
         fills: { connection: "connection" },
         pool: (name) => `runner/${name}`,
       },
     ],
     runners: {
       to: "RunnerSubnet",
-      passes: "addresses",
+      passes: ["networkName", "runnerName", "subnets"],
       fills: { runnerConnections: "connection" },
       pool: (name) => `runner/${name}`,
       many: true,
@@ -161,6 +165,7 @@ export const staticIp = defineResource({
     if (other) throw elsewhere(props, other);
   },
 
+  persist: ({ persist }) => persist,
   hosts: (props) => [
     { role: "carrier", connection: props.connection, carries: props.ip },
     ...returnRunners(props).map(({ role, connection }): Part => ({ role, connection, toward: props.ip })),

@@ -52,16 +52,12 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   references: Object.fromEntries(
     referencesOf(def).map(([key, references]) => [
       key,
-      references.map(({ to, passes, fills = {} }) =>
-        typeof passes === "string"
-          ? { to, whole: passes, fills }
-          : {
-              to,
-              outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
-              inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
-              fills,
-            },
-      ),
+      references.map(({ to, passes, fills = {} }) => ({
+        to,
+        outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
+        inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
+        fills,
+      })),
     ]),
   ),
   properties: Object.keys(schema.properties),

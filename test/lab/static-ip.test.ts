@@ -76,10 +76,7 @@ async function put(host: string, uid: string, items: Item[]): Promise<void> {
 
 beforeAll(async () => {
   lab = await Lab.up({ runners: 2 });
-  reconciler = new Reconciler(
-    (report) => reports.push(report),
-    (text) => warnings.push(text),
-  );
+  reconciler = new Reconciler((report) => reports.push(report), { warn: (text) => warnings.push(text) });
   [reports, warnings] = [[], []];
   for (const name of HOSTS) {
     machines[name] = await askMachine(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });

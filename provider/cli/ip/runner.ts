@@ -44,7 +44,7 @@ export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: st
   const { settings } = spec.data as unknown as { settings: NetworkSettings };
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
-  const addresses = addressPoolOf({ network: settings, runnerName: name }, id);
+  const addresses = addressPoolOf(settings, name, id);
   return { network, name, lease, layouts, pool: addresses.name, addresses };
 }
 

@@ -11,7 +11,11 @@ beforeEach(async () => {
   r1 = await stage.runner("r1", "192.0.2.11");
 });
 
-const on = (runner: Values, more: Values = {}): Values => ({ runner: runner.addresses, ...more });
+/** As the SDK passes a runner on. */
+const on = ({ networkName, runnerName, subnets, dockerNetwork }: Values, more: Values = {}): Values => ({
+  runner: { networkName, runnerName, subnets, dockerNetwork },
+  ...more,
+});
 const ips = () => stage.of("IPReservation");
 const leasesOf = async (pool: string): Promise<string[]> =>
   (await stage.pool.leases(pool)).map(({ owner, state }) => `${owner.split("::").at(-1)} ${state}`).sort();

@@ -5,7 +5,7 @@ import type { World } from "../../../provider/lifecycle/world";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, nowhere } from "./fake-fleet";
+import { FakeFleet, worldOf } from "./fake-fleet";
 
 export const ownerOf = (type: string, name: string, stack = "dev"): string =>
   `org/urn:pulumi:${stack}::p::overlay:index:${type}::${name}`;
@@ -23,7 +23,7 @@ export class Stage {
     const clock = () => stage.now;
     stage.#pool = await openPool("memory:", { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock, ...settings });
     stage.world = {
-      ...nowhere(stage.fleet, stage.#pool),
+      ...worldOf(stage.fleet, stage.#pool),
       pool: async () => stage.#pool,
       warn: (text) => stage.warnings.push(text),
     };

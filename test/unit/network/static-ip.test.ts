@@ -36,7 +36,7 @@ test("the carrier has the address on a device of ours, and rewrites what comes t
   const lines = shell(planCarrier(address(), carrier));
   expect(lines.slice(0, lines.indexOf("announce() {"))).toEqual([
     "rc=0",
-    "{ ip link add overlay-vip type dummy 2>/dev/null || ip link add overlay-vip type bridge; } || rc=1",
+    "{ [ -e /sys/class/net/overlay-vip ] || ip link add overlay-vip address 02:c9:77:3c:53:27 type dummy 2>/dev/null || ip link add overlay-vip address 02:c9:77:3c:53:27 type bridge; } || rc=1",
     "ip -force -batch - <<'END' || rc=1",
     "link set dev overlay-vip address 02:c9:77:3c:53:27 up",
     "address replace 203.0.113.10/32 dev overlay-vip",
@@ -89,7 +89,7 @@ const PATH = {
 test("on the runner, replies to clients outside are untracked, marked, and led back through the hub", () => {
   expect(shell(planReturn(PATH, [web]))).toEqual([
     "rc=0",
-    "ip -4 rule add from 10.128.64.0/18 fwmark 0x10000000/0x10000000 lookup 3083008888 priority 18300 protocol 183 || rc=1",
+    '{ [ -n "$(ip -4 rule show from 10.128.64.0/18 fwmark 0x10000000/0x10000000 table 3083008888)" ] || ip -4 rule add from 10.128.64.0/18 fwmark 0x10000000/0x10000000 lookup 3083008888 priority 18300 protocol 183; } || rc=1',
     "ip -force -batch - <<'END' || rc=1",
     "route replace default via 10.128.64.254 dev kohaku-overlay proto 183 table 3083008888",
     "END",
@@ -118,7 +118,7 @@ test("IPv6 answers only for a device's own addresses: there it is on the uplink,
   const path = { ...PATH, cidr: "fd00:128::/40", subnet: "fd00:128:4::/46", hubIp: "fd00:128:4::fe" };
   const back = shell(planReturn(path, six.forwards));
   expect(back).toContain("-A OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
-  expect(back[1]).toMatch(/^ip -6 rule add from fd00:128:4::\/46 fwmark/);
+  expect(back[1]).toMatch(/ip -6 rule add from fd00:128:4::\/46 fwmark/);
 });
 
 test("an address that is routed to the machine, and on none of its networks, is announced to nobody", () => {
