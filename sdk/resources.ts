@@ -471,7 +471,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
-  /** The Docker network that its containers join; empty when Docker is off. */
+  /** The Docker network for its containers; empty where Docker is off. */
   declare readonly dockerNetwork: pulumi.Output<string>;
   /** Where Docker picks addresses by itself; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;

@@ -24,6 +24,8 @@ const forLab = [
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", command: "sudo" },
+  { name: "docker.io", command: "dockerd", services: ["docker", "containerd"] },
+  { name: "busybox-static", command: "busybox" },
   { name: "openssl", command: "openssl" },
   { name: "python3-minimal", command: "python3" },
   { name: "arping", command: "arping" },
