@@ -51,6 +51,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       return wrongAddress(item, facts);
     case "route":
       return wrongRoute(item, facts);
+    case "policy":
+      return facts.policies.has(`${item.family} ${item.from} ${item.mark} ${item.table}`) ? [] : undefined;
     case "docker":
       return wrongNetwork(item, facts.docker);
     case "chain":
@@ -164,7 +166,12 @@ export const isOurs = (route: { protocol: string }): boolean => route.protocol =
 /** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
 function wrongRoute(item: Route, facts: Facts): string[] | undefined {
   const have = facts.routes.find(
-    (r) => isOurs(r) && r.family === item.family && r.dst === item.dst && r.unreachable === !item.via,
+    (r) =>
+      isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      r.unreachable === !item.via,
   );
   if (!have) return undefined;
   return [...mismatch("via", have.via, item.via), ...(item.via ? mismatch("dev", have.dev, item.dev) : [])];

@@ -1,4 +1,4 @@
-import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choice";
+import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
@@ -22,7 +22,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, false);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine);
-  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
+  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
   const block = own ? undefined : outgrown(request, mine);
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
   if (block) tx.onlyImagined = true;
@@ -36,9 +36,12 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   return block ? { ...lease, state: "offered" } : lease;
 }
 
-/** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
-function* keptInPreview(tx: Draft, { names = [] }: Request, own: Lease): Rule<Lease> {
+/** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
+function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): Rule<Lease> {
+  const { names = [], ports = [] } = asking.request;
   yield* takeNames(tx, { ...own, names });
+  yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
+  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, asking));
   tx.discard();
   return own;
 }
@@ -105,7 +108,7 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   const keeps = own && answers(own, asking.request);
   if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
-  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid);
+  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, asking));
   return { extents: own.extents, warnings: [] };
 }
 
