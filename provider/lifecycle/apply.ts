@@ -24,6 +24,7 @@ const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held
   record: { uid, owner, network: networkOf(def, props), name: String(props[def.nameInput]), store },
   items,
   adopt: props.adopt === true,
+  persist: def.persist?.(props) ?? true,
 });
 
 const isGone =

@@ -13,6 +13,8 @@ export interface Step {
   copies?: number;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
+  /** It is no longer ours, but others need it as it is. */
+  leave?: boolean;
 }
 
 /** What one owner wants of a host. */
@@ -22,13 +24,27 @@ export interface Want {
   items: Item[];
   /** Take over devices and routes that stand as wanted but are in nobody's record: see adopt.ts. */
   adopt?: boolean;
+  /** Bring it back after a boot of the machine. */
+  persist?: boolean;
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
   earlier?: string[];
 }
 
 /** The order in which things are made; they are removed the other way round. */
-const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "chain", "rule", "jump"];
-const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
+const ORDER: Item["kind"][] = [
+  "file",
+  "service",
+  "sysctl",
+  "link",
+  "address",
+  "route",
+  "docker",
+  "chain",
+  "rule",
+  "jump",
+];
+export const rank = (item: Item): number =>
+  ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
 export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
   record.uid === me.uid || earlier.includes(record.uid);
@@ -47,11 +63,19 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   const outdated = outdatedLinks(wanted, fellows, facts);
   const lost = new Set(outdated.map(({ name }) => name));
   return [
-    ...goneItems(mine, keep, facts).map((item): Step => ({ verb: "remove", item, copies: copiesOf(item, facts) })),
+    ...goneItems(mine, keep, facts).map((item) => removal(item, facts)),
     ...outdated.map((item): Step => ({ verb: "remove", item })),
     ...putSteps(wanted, lost, takenOver(wants, facts), facts),
   ];
 }
+
+/** Docker switches forwarding on where it is off, and says so to nobody: where it runs, it needs it. */
+const removal = (item: Item, facts: Facts): Step => ({
+  verb: "remove",
+  item,
+  copies: copiesOf(item, facts),
+  ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
+});
 
 /** Records of owners that have no part in this work. */
 const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>

@@ -6,6 +6,7 @@ import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { World } from "../../provider/lifecycle/world";
 import { openPool } from "../../provider/pool";
+import { ringOf, tokenOf } from "../../provider/pool/token";
 import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
 
@@ -50,6 +51,7 @@ export class LabStack {
       fleet: fleetOf(labHosts(lab), reconciler, {}),
       unreachableOnDelete: "fail",
       warn: () => {},
+      token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
     };
   }
 
