@@ -2,7 +2,7 @@ import type { z } from "zod";
 import type { Connection } from "./host/types";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
-import type { Extent, PoolSpec, Request } from "./pool/types";
+import type { Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
 
 /**
  * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
@@ -34,7 +34,9 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
   id(props: Props<Inputs, Computed>): string;
   /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
-  request(inputs: z.output<Inputs>): Pick<Request, "pool" | "want" | "size" | "names" | "opens" | "labels">;
+  request(inputs: z.output<Inputs>): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
+  /** The pool that its lease opens, which may follow from what the lease holds. */
+  opens?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
   values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
   /** The inverse of `values`: what these properties hold. */
   held(props: Props<Inputs, Computed>): Extent[];
@@ -48,11 +50,20 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** Whether the machines bring it back by themselves after a boot; default: yes. */
   persist?(props: Props<Inputs, Computed>): boolean;
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
+  /** What only the pool can tell, once the lease stands. */
+  tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
   /** A script that proves, on one of the machines, that it works. */
   probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
+
+/** Whom a resource can ask about its lease. */
+export interface Teller {
+  pool: Pool;
+  /** Lets its bearer use the address of this lease. */
+  token(lease: Lease): Promise<string>;
+}
 
 export interface Impossible {
   property: string;

@@ -7,6 +7,7 @@ import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
 import { openPool } from "./pool";
+import { ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
 import { readSettings, type Settings } from "./settings";
@@ -53,6 +54,8 @@ function buildWorld(settings: Settings): World {
     warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
   }
   let pool: Promise<Pool> | undefined;
+  // A failure is kept too: check is serial, and a thousand timeouts are hours.
+  const thePool = () => (pool ??= openPool(settings.store, settings));
   const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
   const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });
   const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
@@ -60,11 +63,11 @@ function buildWorld(settings: Settings): World {
   );
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
-    // A failure is kept too: check is serial, and a thousand timeouts are hours.
-    pool: () => (pool ??= openPool(settings.store, settings)),
+    pool: thePool,
     fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),
     unreachableOnDelete: settings.unreachableOnDelete,
     warn: warnOnce,
+    token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
   };
 }
 

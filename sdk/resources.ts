@@ -2,6 +2,15 @@
 import type * as pulumi from "@pulumi/pulumi";
 import { OverlayResource, type Shape } from "./dynamic";
 
+export interface DockerArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. Default `1/4`. */
+  range?: pulumi.Input<string> | undefined;
+}
+
 export interface ProxyArgs {
   /** Name or address at which SSH reaches the machine. */
   host: pulumi.Input<string>;
@@ -77,8 +86,46 @@ export interface NetworkSettingsArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
+}
+
+export interface DockerOverrideArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
+  range?: pulumi.Input<string> | undefined;
+}
+
+export interface TenantArgs {
+  /** Organization. */
+  org: pulumi.Input<string>;
+  /** Project in it. */
+  project: pulumi.Input<string>;
+}
+
+export interface PoolSettingsArgs {
+  /** Name of the pool, unique in the store. Default: the resource's name. */
+  poolName: pulumi.Input<string>;
+  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  addressSpace?: pulumi.Input<string> | undefined;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  type?: pulumi.Input<string> | undefined;
+  /** What it has to give. */
+  ranges: pulumi.Input<string[]>;
+  /** Whose pool it is. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+}
+
+export interface QuotaArgs {
+  /** How many addresses may be held at a time. */
+  maxIps?: pulumi.Input<number> | undefined;
+  /** How many leases may stand at a time. */
+  maxReservations?: pulumi.Input<number> | undefined;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -103,6 +150,8 @@ export interface OverlayNetworkArgs {
   bridgeName?: pulumi.Input<string> | undefined;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -136,6 +185,7 @@ const OverlayNetworkShape: Shape = {
     "devicePrefix",
     "bridgeName",
     "persist",
+    "docker",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -180,6 +230,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly bridgeName: pulumi.Output<string>;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
   declare readonly persist: pulumi.Output<boolean>;
+  /** Docker on the runners. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -244,6 +296,8 @@ export interface RunnerSubnetArgs {
   mtu?: pulumi.Input<number> | undefined;
   /** For this runner alone. Default: the network's. */
   masquerade?: pulumi.Input<boolean> | undefined;
+  /** Docker on this runner. Default: the network's. */
+  docker?: pulumi.Input<DockerOverrideArgs> | undefined;
   /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
@@ -268,6 +322,7 @@ const RunnerSubnetShape: Shape = {
         "devicePrefix",
         "bridgeName",
         "persist",
+        "docker",
         "verify"
       ],
       "inputs": [
@@ -288,8 +343,10 @@ const RunnerSubnetShape: Shape = {
     "runnerDevice",
     "mtu",
     "masquerade",
+    "docker",
     "adopt",
     "labels",
+    "networkName",
     "subnet",
     "gateway",
     "hubIp",
@@ -299,6 +356,10 @@ const RunnerSubnetShape: Shape = {
     "vni",
     "hubDevice",
     "bridge",
+    "dockerNetwork",
+    "dockerRange",
+    "dockerRange6",
+    "subnets",
     "subnet6",
     "gateway6",
     "firstIp6",
@@ -332,10 +393,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly mtu: pulumi.Output<number | undefined>;
   /** For this runner alone. Default: the network's. */
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
+  /** Docker on this runner. Default: the network's. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
   /** Take over devices that already stand as wanted but are in nobody's record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** Name of its network. */
+  declare readonly networkName: pulumi.Output<string>;
   /** The range of its workloads. */
   declare readonly subnet: pulumi.Output<string>;
   /** Address of its bridge, the gateway of its workloads. */
@@ -344,9 +409,9 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubIp: pulumi.Output<string>;
   /** First address for workloads. */
   declare readonly firstIp: pulumi.Output<string>;
-  /** Last address for workloads. */
+  /** Last address for workloads; Docker's own range, if there is one, begins after it. */
   declare readonly lastIp: pulumi.Output<string>;
-  /** How many addresses workloads can have; a string past 2^53. */
+  /** How many addresses workloads can have, without Docker's own range; a string past 2^53. */
   declare readonly usableIps: pulumi.Output<number | string>;
   /** Number of its tunnel. */
   declare readonly vni: pulumi.Output<number>;
@@ -354,6 +419,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
+  /** The Docker network that its containers join; empty when Docker is off. */
+  declare readonly dockerNetwork: pulumi.Output<string>;
+  /** Where Docker picks addresses by itself; none of them is in the pool. */
+  declare readonly dockerRange: pulumi.Output<string | undefined>;
+  /** The same in IPv6, in a dual-stack network. */
+  declare readonly dockerRange6: pulumi.Output<string | undefined>;
+  /** The ranges of its workloads, one for each address family of the network. */
+  declare readonly subnets: pulumi.Output<string[]>;
   /** IPv6 range in a dual-stack network. */
   declare readonly subnet6: pulumi.Output<string | undefined>;
   /** IPv6 gateway in a dual-stack network. */
@@ -377,5 +450,142 @@ export class RunnerSubnet extends OverlayResource {
 
   constructor(name: string, args: RunnerSubnetArgs, opts?: pulumi.CustomResourceOptions) {
     super(RunnerSubnetShape, name, args, opts);
+  }
+}
+
+/** Inputs of IPPool. */
+export interface IPPoolArgs {
+  /** Name of the pool, unique in the store. Default: the resource's name. */
+  poolName?: pulumi.Input<string> | undefined;
+  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  addressSpace?: pulumi.Input<string> | undefined;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  type?: pulumi.Input<string> | undefined;
+  /** What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update. */
+  ranges?: pulumi.Input<string[]> | undefined;
+  /** Whose pool it is. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
+  parent?: IPPool | pulumi.Input<string> | undefined;
+  /** Size of the block that is carved from `parent`. */
+  prefixLength?: pulumi.Input<number> | undefined;
+  /** Ports of a `nodePort` pool. Default 30000-32767. */
+  portRange?: pulumi.Input<string> | undefined;
+  /** Inside the ranges, and never given out. */
+  reserved?: pulumi.Input<string[]> | undefined;
+  /** Given only to those who ask for the address itself. */
+  staticOnly?: pulumi.Input<string[]> | undefined;
+  /** Limits beside the size of the ranges. */
+  quota?: pulumi.Input<QuotaArgs> | undefined;
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
+  allocation?: pulumi.Input<string> | undefined;
+  /** false: it gives only what is asked for by name. Default `true`. */
+  autoAssign?: pulumi.Input<boolean> | undefined;
+  /** Never give .0 and .255, which some old clients refuse. Default `false`. */
+  avoidBoundaryIps?: pulumi.Input<boolean> | undefined;
+  /** Previews warn when it is filled so far. Default `80`. */
+  warnAtPercent?: pulumi.Input<number> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const IPPoolShape: Shape = {
+  "type": "IPPool",
+  "secrets": [],
+  "references": {
+    "parent": {
+      "outputs": [
+        "poolName",
+        "addressSpace",
+        "type",
+        "ranges"
+      ],
+      "inputs": [
+        "tenant"
+      ],
+      "fills": {}
+    }
+  },
+  "properties": [
+    "poolName",
+    "addressSpace",
+    "type",
+    "ranges",
+    "tenant",
+    "parent",
+    "prefixLength",
+    "portRange",
+    "reserved",
+    "staticOnly",
+    "quota",
+    "allocation",
+    "autoAssign",
+    "avoidBoundaryIps",
+    "warnAtPercent",
+    "labels",
+    "capacity",
+    "allocated",
+    "available",
+    "utilizationPercent",
+    "warnings",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** Addresses, or ports, to give out: to one tenant or to all, and to no two at once. */
+export class IPPool extends OverlayResource {
+  /** Name of the pool, unique in the store. Default: the resource's name. */
+  declare readonly poolName: pulumi.Output<string>;
+  /** Where its ranges must not overlap others. Networks are in `default`. */
+  declare readonly addressSpace: pulumi.Output<string>;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. */
+  declare readonly type: pulumi.Output<string>;
+  /** What it has to give, in its shortest form. */
+  declare readonly ranges: pulumi.Output<string[]>;
+  /** Whose pool it is. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
+  declare readonly parent: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  /** Size of the block that is carved from `parent`. */
+  declare readonly prefixLength: pulumi.Output<number | undefined>;
+  /** Ports of a `nodePort` pool. Default 30000-32767. */
+  declare readonly portRange: pulumi.Output<string | undefined>;
+  /** Inside the ranges, and never given out. */
+  declare readonly reserved: pulumi.Output<string[] | undefined>;
+  /** Given only to those who ask for the address itself. */
+  declare readonly staticOnly: pulumi.Output<string[] | undefined>;
+  /** Limits beside the size of the ranges. */
+  declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. */
+  declare readonly allocation: pulumi.Output<string>;
+  /** false: it gives only what is asked for by name. */
+  declare readonly autoAssign: pulumi.Output<boolean>;
+  /** Never give .0 and .255, which some old clients refuse. */
+  declare readonly avoidBoundaryIps: pulumi.Output<boolean>;
+  /** Previews warn when it is filled so far. */
+  declare readonly warnAtPercent: pulumi.Output<number>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** How many it can give out; a string past 2^53. */
+  declare readonly capacity: pulumi.Output<number | string>;
+  /** How many were held at the last up or refresh. */
+  declare readonly allocated: pulumi.Output<number | string>;
+  /** How many were free then. */
+  declare readonly available: pulumi.Output<number | string>;
+  /** Held ones in a hundred. */
+  declare readonly utilizationPercent: pulumi.Output<number>;
+  /** What deserves attention, such as a pool that is nearly full. */
+  declare readonly warnings: pulumi.Output<string[]>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: IPPoolArgs, opts?: pulumi.CustomResourceOptions) {
+    super(IPPoolShape, name, args, opts);
   }
 }

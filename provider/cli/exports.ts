@@ -105,7 +105,8 @@ function shown(value: unknown): unknown {
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
-  const { pool, names, opens, labels } = def.request(props);
+  const { pool, names, labels } = def.request(props);
+  const opens = def.opens?.(props, def.held(props));
   return {
     pool,
     owner: props.owner,

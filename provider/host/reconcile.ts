@@ -1,12 +1,14 @@
-import { isOverlayError, OverlayError } from "../errors";
+import { type Code, isOverlayError, OverlayError } from "../errors";
+import { withKeptMacs } from "../network/adopt";
 import { renderChange, renderRecords } from "../network/commands";
-import { type Difference, differences, differenceText } from "../network/compare";
+import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
+import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { goneItems, isMine, keptKeys, planSteps, refuseForeign, type Want } from "../network/steps";
+import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
@@ -114,7 +116,13 @@ async function converse(jobs: Job[], manner: Manner): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs) if (!isWork(want)) done(differences(lasting(want, facts), facts));
+  for (const { want, done } of jobs) if (!isWork(want)) done(differences(onThisHost(want, facts).items, facts));
+}
+
+/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
+function onThisHost<W extends Want>(want: W, facts: Facts): W {
+  const fitting = withKeptMacs({ ...want, items: want.items.filter((item) => fits(item, facts)) }, facts);
+  return { ...fitting, items: lasting(fitting, facts) };
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
@@ -151,9 +159,9 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const want = { ...job.want, items: lasting(job.want, facts), earlier: await earlierLives(job.want, facts) };
+      const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
-      refuseForeign(want, { ...facts, records: [...facts.records, ...planned] });
+      preflight(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });
     } catch (error) {
       job.fail(onHost(host, error));
@@ -260,8 +268,21 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
   );
 }
 
+const ABOUT_MACHINES: Code[] = [
+  "DEVICE_FOREIGN",
+  "ROUTE_OVERLAP",
+  "PLAN_STALE",
+  "DOCKER_UNAVAILABLE",
+  "DOCKER_NETWORK_FOREIGN",
+  "DOCKER_NETWORK_IN_USE",
+  "FIREWALL_BLOCKED",
+  "MTU_TOO_SMALL",
+  "HOST_TOOL_MISSING",
+  "HOST_COMMAND_FAILED",
+];
+
 /** An error about what is on a machine must say on which. */
 const onHost = (host: Host, error: unknown): unknown =>
-  isOverlayError(error, "DEVICE_FOREIGN", "ROUTE_OVERLAP", "HOST_COMMAND_FAILED")
+  isOverlayError(error, ...ABOUT_MACHINES)
     ? new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error)
     : error;

@@ -1,6 +1,6 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Extent, Pool } from "../pool/types";
+import type { Extent, Pool, Request } from "../pool/types";
 import type { Definition, Impossible } from "../resource";
 import { dataOf } from "./apply";
 import {
@@ -125,23 +125,32 @@ async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
-  const pool = kept && sameDetails(def, olds, inputs) ? undefined : await world.pool();
+  const pool = kept && sameDetails(def, olds, inputs, kept) ? undefined : await world.pool();
   if (kept && pool) await refuseCollision(def, pool, olds, inputs, kept);
   if (kept) return def.values(inputs, kept);
   if (olds) await refuseLost(def, pool!, olds);
-  const lease = await pool!.offer({ ...def.request(inputs), owner: caller.owner, type: def.type });
+  const lease = await pool!.offer({
+    ...def.request(inputs),
+    ...opening(def, inputs),
+    owner: caller.owner,
+    type: def.type,
+  });
   for (const warning of lease.warnings ?? []) world.warn(warning);
   const computed = def.values(inputs, lease.extents);
   def.refuse?.({ ...inputs, ...computed }, await pool!.pools("network/"));
   return computed;
 }
 
-const sameDetails = (def: Definition, olds: Values, inputs: Values): boolean =>
-  jsonText(detailsOf(def, olds)) === jsonText(detailsOf(def, inputs));
+/** The pool that a lease of it will open, whatever extents it gets. */
+const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>
+  def.opens ? { opens: (extents) => def.opens!(inputs, extents) } : {};
 
-const detailsOf = (def: Definition, inputs: Values) => {
-  const { names, opens } = def.request(without(inputs, unknownPaths(inputs)));
-  return { names, opens };
+const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
+  jsonText(detailsOf(def, olds, extents)) === jsonText(detailsOf(def, inputs, extents));
+
+const detailsOf = (def: Definition, inputs: Values, extents: Extent[]) => {
+  const known = without(inputs, unknownPaths(inputs));
+  return { names: def.request(known).names, opens: def.opens?.(known, extents) };
 };
 
 /** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
@@ -153,7 +162,7 @@ async function refuseCollision(
   kept: Extent[],
 ): Promise<void> {
   const owner = String(olds.owner);
-  const request = { ...def.request(inputs), owner, type: def.type, want: kept };
+  const request = { ...def.request(inputs), ...opening(def, inputs), owner, type: def.type, want: kept };
   const lease = await pool.find(request.pool, { owner });
   if (lease && lease.state !== "offered") await pool.offer(request);
   def.refuse?.({ ...inputs, ...def.values(inputs, kept) }, await pool.pools("network/"));
@@ -174,8 +183,9 @@ const sameExtents = (a: Extent[], b: Extent[]): boolean =>
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
 export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
-  const { opens, pool: from } = def.request(olds);
-  const name = opens?.name ?? from;
+  const { pool: from } = def.request(olds);
+  // An address space is always there; what stands in it has opened a pool.
+  const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
   if (await pool.spec(name)) return;
   throw new OverlayError(
     "STORE_LOST",

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import type { Lease, Pool, Request } from "../pool/types";
+import type { Lease, Pool, PoolSpec, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, withdraw } from "./apply";
 import { type Caller, type Checked, check, refuseLost } from "./check";
@@ -78,7 +78,9 @@ export class Lifecycle {
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
     const pool = await this.world.pool();
     const run = randomUUID();
-    const lease = await pool.claim({ ...this.#request(inputs, run), want: this.def.held(inputs) });
+    const opens = this.#opens(inputs);
+    const request = { ...this.#request(inputs, run), want: this.def.held(inputs), ...(opens && { opens }) };
+    const lease = await pool.claim(request);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid };
     const held = { ...lease, run, store: await storeOf(pool) };
     return { id: this.def.id(inputs), props: await this.#complete(pool, props, held) };
@@ -93,9 +95,10 @@ export class Lifecycle {
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
     const notes = [
       ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
-      ...(Object.keys(this.def.outputs.shape).some((key) => props[key] === undefined) ? ["not finished yet"] : []),
+      ...(isFinished(this.def, props) ? [] : ["not finished yet"]),
     ];
-    return { id, props: { ...props, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
+    const told = lease ? await this.#tell(pool, props, lease) : {};
+    return { id, props: { ...props, ...told, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
@@ -103,7 +106,7 @@ export class Lifecycle {
     const held = await this.#renew(pool, String(olds.leaseId), news);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
-    if (this.#isQuiet(olds, news)) return { ...props, drift: [] };
+    if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = this.#leaving(olds, news);
     const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id);
     await this.#leave(pool, olds, held, leaving);
@@ -114,7 +117,7 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const lease = await this.#lease(pool, props);
     if (!lease) return this.#deleteWithoutLease(pool, props);
-    const { opens } = this.#request(this.#inputsOf(props));
+    const opens = this.#opens(this.#inputsOf(props));
     const held = await this.#renew(pool, lease.leaseId, this.#inputsOf(props));
     const withheld = await this.#close(pool, lease);
     const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
@@ -165,21 +168,26 @@ export class Lifecycle {
     }
   }
 
-  async #complete(pool: Pool, props: Values, held: Held, id = this.def.id(props)): Promise<Values> {
+  async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {
     try {
       const told = await apply(this.def, this.world, pool, props, held);
       const seen = "lastSeen" in this.def.outputs.shape ? { lastSeen: new Date().toISOString() } : {};
-      return { ...props, ...told, ...seen };
+      return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
       throw new Incomplete(id, { ...props, drift: [`not applied: ${text}`] }, error);
     }
   }
 
+  async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
+    return (await this.def.tell?.(props, lease, { pool, token: this.world.token })) ?? {};
+  }
+
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
-  async #renew(pool: Pool, leaseId: string, inputs: Values): Promise<Held> {
+  async #renew(pool: Pool, leaseId: string, inputs: Values): Promise<Held & Lease> {
     const run = randomUUID();
-    const { pool: name, names = [], opens, labels = {}, owner, data } = this.#request(inputs, run);
+    const { pool: name, names = [], labels = {}, owner, data } = this.#request(inputs, run);
+    const opens = this.#opens(inputs);
     const lease = await pool.amend(name, leaseId, { owner, names, labels, data: data!, ...(opens && { opens }) });
     return { ...lease, run, store: await storeOf(pool) };
   }
@@ -255,6 +263,10 @@ export class Lifecycle {
     return { ...request, ...data, owner: String(inputs.owner), type: this.def.type };
   }
 
+  #opens(inputs: Values): PoolSpec | undefined {
+    return this.def.opens?.(without(inputs, unknownPaths(inputs)), this.def.held(inputs));
+  }
+
   /** What the state says of the lease, whether or not the pool still has it. */
   async #heldBy(pool: Pool, props: Values): Promise<Omit<Held, "run">> {
     const { pool: name, owner } = this.#request(this.#inputsOf(props));
@@ -266,6 +278,11 @@ export class Lifecycle {
     return Object.fromEntries(keys.filter((key) => props[key] !== undefined).map((key) => [key, props[key]]));
   }
 }
+
+const isFinished = ({ outputs }: Definition, props: Values): boolean =>
+  Object.entries(outputs.shape).every(
+    ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
+  );
 
 /** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
 const FORGOTTEN = "forgotten/";

@@ -1,14 +1,17 @@
 import type { Family } from "../addressing/line";
+import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath, unitPath } from "./facts";
 import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import type { Step } from "./steps";
 
-/** The three tools that a host's changes go through, each called once with all its lines. */
+/** The tools that a host's changes go through, each called once with all its lines where it can be. */
 export interface Lines {
   /** What brings it back after a boot. */
   files: string[];
   shell: string[];
   ip: string[];
+  /** After all devices are there. */
+  docker: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
@@ -23,13 +26,14 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
     ...records.map(writeRecord),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...lines.docker.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     "exit $rc",
   ].join("\n");
 }
 
 export function linesOf(steps: Step[]): Lines {
-  const lines: Lines = { files: [], shell: [], ip: [], firewall: new Map() };
+  const lines: Lines = { files: [], shell: [], ip: [], docker: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return lines;
 }
@@ -68,16 +72,17 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
-      lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
+      lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
       break;
     case "link":
       renderLink(verb, item, lines);
       break;
     case "address":
       lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));
+      for (const other of instead) lines.ip.push(`address del ${other} dev ${item.dev}`);
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
@@ -87,6 +92,11 @@ function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
       break;
     case "service":
       lines.files.push(verb === "remove" ? dropService(item) : putService(item));
+      break;
+    case "docker":
+      // Before its bridge goes, and after it has come.
+      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
+      if (verb !== "remove") lines.docker.push(dockerCreate(item).map(quote).join(" "));
       break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
@@ -106,8 +116,10 @@ const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
 const setSysctl = (key: string, value: string): string =>
   `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
-const restoreSysctl = (key: string): string =>
-  `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
+const restoreSysctl = (key: string, leave: boolean): string =>
+  leave
+    ? `rm -f ${formerPath(key)}`
+    : `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;

@@ -1,5 +1,6 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
 
 /** What a host looks like now, as far as it concerns us. */
@@ -17,6 +18,8 @@ export interface Facts {
   systemd?: ServiceFact;
   /** By which addresses we talk with it; absent when not by SSH. */
   ssh?: SshPath;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
   records: HostRecord[];
 }
 
@@ -78,6 +81,7 @@ export const FACTS_SCRIPT = [
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
   `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
+  DOCKER_FACTS,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -110,6 +114,8 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
   else if (name === "systemd") facts.systemd = serviceFact(body);
+  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
+  else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 

@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | Chain | Jump | Rule | File | Service;
+export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule | File | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -45,6 +45,27 @@ export interface Route {
   metric?: number;
 }
 
+/** A network of Docker's on one of our bridges; it changes only by being made anew. */
+export interface DockerNetwork {
+  kind: "docker";
+  name: string;
+  bridge: string;
+  mtu: number;
+  /** One for each address family. */
+  subnets: DockerSubnet[];
+  /** false: only where dockerd runs. */
+  required: boolean;
+}
+
+export interface DockerSubnet {
+  subnet: string;
+  gateway: string;
+  /** The hub's end of the tunnel, which Docker must not give out. */
+  hub: string;
+  /** Where Docker picks addresses by itself. */
+  range: string;
+}
+
 interface InFirewall {
   family: Family;
   table: "filter" | "nat";
@@ -59,6 +80,8 @@ export interface Jump extends InFirewall {
   kind: "jump";
   from: string;
   chain: string;
+  /** Only where the chain that it leads from is there: it is another program's. */
+  ifPresent?: true;
 }
 
 export interface Rule extends InFirewall {
@@ -107,6 +130,8 @@ export function keyOf(item: Item): string {
       return `address ${item.address} on ${item.dev}`;
     case "route":
       return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "docker":
+      return `docker network ${item.name}`;
     case "chain":
       return `chain ${item.chain} (${firewallName(item)})`;
     case "jump":

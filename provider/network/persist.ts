@@ -23,7 +23,7 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function bootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
-  const { shell, ip, firewall } = linesOf([...items].sort((a, b) => rank(a) - rank(b)).flatMap(making));
+  const { shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
   return [
     `# network ${network}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
@@ -39,14 +39,16 @@ export function bootScript(network: string, items: Item[]): string {
   ].join("\n");
 }
 
-/** A device that already stands may have other ends: it is set to the right ones, too. */
-const making = (item: Item): Step[] =>
-  item.kind === "link"
-    ? [
-        { verb: "add", item },
-        { verb: "change", item },
-      ]
-    : [{ verb: "add", item }];
+function making(item: Item): Step[] {
+  const add: Step = { verb: "add", item };
+  if (item.kind === "docker") return []; // dockerd keeps its networks itself, and starts later
+  // A device that already stands may have other ends: it is set to the right ones, too.
+  if (item.kind === "link") return [add, { verb: "change", item }];
+  // Docker, which starts later, takes the chain as it finds it.
+  if (item.kind === "jump" && item.ifPresent)
+    return [{ verb: "add", item: { ...item, kind: "chain", chain: item.from } }, add];
+  return [add];
+}
 
 const here = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
 

@@ -18,6 +18,8 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
   switch (item.kind) {
     case "link":
       return carriers.has(item.name) || carriers.has(item.master ?? "");
+    case "docker":
+      return carriers.has(item.bridge);
     case "address": // with it comes or goes the route to its range, and with the first of a range the others
       return covers(item.address, ssh.client) || covers(item.address, ssh.server);
     case "route":

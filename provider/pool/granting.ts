@@ -3,16 +3,17 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choi
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, zonesOf } from "./extents";
-import { leaseKey } from "./keys";
+import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
+import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
 import { poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
-import { isFirm, isLive, sharedAs } from "./rows";
+import { isFirm, isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import type { Extent, Lease, PoolSpec, Request } from "./types";
+import type { Details, Extent, Lease, PoolSpec, Request } from "./types";
+import { nearlyFull } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */
 
@@ -76,9 +77,20 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
   const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
-  const after = yield* enter(tx, own, lease, request, ends);
+  const after = yield* enter(tx, own, lease, detailsOf(request, extents), ends);
+  if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
   return warnings.length ? { ...after, warnings } : after;
 }
+
+/** What is only offered counts, too: a preview sees its own requests. */
+function* isNearlyFull(tx: Draft, spec: PoolSpec): Rule<boolean> {
+  if (spec.warnAtPercent === undefined) return false;
+  const { held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+  return held * 100n >= capacityOf(spec) * BigInt(spec.warnAtPercent);
+}
+
+const detailsOf = ({ names, opens }: Request, extents: Extent[]): Pick<Details, "names" | "opens"> =>
+  given({ names, opens: typeof opens === "function" ? opens(extents) : opens });
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const keeps = own && answers(own, asking.request);

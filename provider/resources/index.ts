@@ -1,9 +1,10 @@
 import type { Definition } from "../resource";
+import { ipPool } from "./ip-pool";
 import { overlayNetwork } from "./overlay-network";
 import { runnerSubnet } from "./runner-subnet";
 
 /** All resources. A new one is its file, a line here, a test and an example. */
-export const resources: Definition[] = [overlayNetwork, runnerSubnet] as unknown as Definition[];
+export const resources: Definition[] = [overlayNetwork, runnerSubnet, ipPool] as unknown as Definition[];
 
 export function resourceOf(type: string): Definition {
   const found = resources.find((resource) => resource.type === type);

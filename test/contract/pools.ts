@@ -4,7 +4,7 @@ import { by, type Engine, extents, firstOf, opened, wants, world } from "./world
 
 /** Pools that leases open: networks with their runners, runners with their addresses. */
 export function poolContract(engine: Engine): void {
-  const network = (name: string, cidr: string, more: Partial<PoolSpec> = {}): Request => ({
+  const network = (name: string, cidr: string, more: Partial<PoolSpec> = {}): Request & { opens: PoolSpec } => ({
     pool: "space/default",
     owner: `network ${name}`,
     type: "OverlayNetwork",
@@ -251,7 +251,7 @@ export function poolContract(engine: Engine): void {
     const { pool } = await world(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
-    const opens = network("m", "10.0.0.0/8").opens!;
+    const { opens } = network("m", "10.0.0.0/8");
     await expect(pool.amend("space/default", net.leaseId, { opens })).rejects.toMatchObject({ code: "POOL_IN_USE" });
     await pool.release("network/n", held.leaseId);
     expect(await pool.amend("space/default", net.leaseId, { opens })).toMatchObject({ opens: "network/m" });

@@ -23,7 +23,7 @@ const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
 /** What a bare machine is told, one line each. */
 const shell = (items: Item[]): string[] =>
   renderChange(
-    items.map((item) => ({ verb: "add", item })),
+    items.filter((item) => !("ifPresent" in item)).map((item) => ({ verb: "add", item })),
     [],
   ).split("\n");
 
