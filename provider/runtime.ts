@@ -10,7 +10,7 @@ import { openPool } from "./pool";
 import { ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
-import { readSettings, type Settings } from "./settings";
+import { readSettings, type Settings, sshSettings } from "./settings";
 
 /**
  * Composition root of the dynamic face. The provider text in Pulumi's state is a few constant lines that call this
@@ -56,15 +56,11 @@ function buildWorld(settings: Settings): World {
   let pool: Promise<Pool> | undefined;
   // A failure is kept too: check is serial, and a thousand timeouts are hours.
   const thePool = () => (pool ??= openPool(settings.store, settings));
-  const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
-  const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });
-  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
-    ([, v]) => v !== undefined,
-  );
+  const { hosts, login } = sshSettings(settings);
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),
+    fleet: fleetOf(openHosts(hosts), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),

@@ -2,6 +2,7 @@ import { homedir } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
 import { OverlayError } from "./errors";
+import type { Connection, HostSettings } from "./host/types";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
 
@@ -65,4 +66,16 @@ export function readSettings(config: (key: string) => string | undefined): Setti
     `Setting ${key}: ${issue!.message}.`,
     `Set overlay:${key} in the stack's config, or ${environmentName(key)} in the environment, to a valid value.`,
   );
+}
+
+/** How machines are spoken to, and how to log in where a connection does not say. */
+export function sshSettings(settings: Settings): { hosts: HostSettings; login: Partial<Connection> } {
+  const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
+  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
+    ([, value]) => value !== undefined,
+  );
+  return {
+    hosts: { ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) },
+    login: Object.fromEntries(given),
+  };
 }

@@ -104,7 +104,7 @@ async function converse(jobs: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
-      answerInspections(jobs, readFacts(host, await host.exec(FACTS_SCRIPT)));
+      answerInspections(jobs, await factsOf(host));
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
@@ -238,6 +238,9 @@ function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, 
     return failed.length === 0;
   });
 }
+
+/** What a host looks like, without its lock; changes nothing. */
+export const factsOf = async (host: Host): Promise<Facts> => readFacts(host, await host.exec(FACTS_SCRIPT));
 
 function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
   if (code === 127) {

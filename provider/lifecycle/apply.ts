@@ -21,7 +21,7 @@ export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> 
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
 const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held, "run">, items: Item[]): Want => ({
-  record: { uid, owner, network: networkOf(def, props), store },
+  record: { uid, owner, network: networkOf(def, props), name: String(props[def.nameInput]), store },
   items,
   adopt: props.adopt === true,
   persist: def.persist?.(props) ?? true,

@@ -103,9 +103,11 @@ function render({ verb, item, copies = 1, instead = [], leave = false }: Step, l
   }
 }
 
-/** Started now, so that it is restarted with whatever sweeps our things away; it waits for the lock, which we hold. */
-const putService = ({ name, unit = "" }: Service): string =>
-  `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && systemctl start --no-block ${name}; }`;
+/** One that has failed is as good as new: what it should have made is made by us. */
+const putService = ({ name, unit = "", stays }: Service): string => {
+  const now = stays ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
+  return `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
+};
 
 const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;

@@ -86,16 +86,16 @@ function wrongFile(path: string, content: string | undefined, { files }: Facts):
 
 const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
 
-/** While we talk with the host its unit waits for the lock, and is still `activating`. */
-function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
+/** While we talk with the host its units may wait for the lock. */
+function wrongService({ name, unit, stays }: Service, facts: Facts): string[] | undefined {
   const wrong = wrongFile(unitPath(name), unit, facts);
-  if (!wrong || !facts.systemd || unit === undefined) return wrong;
-  const { boot, state } = facts.systemd;
-  const runs = ["active", "activating", "reloading"].includes(state);
+  const have = facts.systemd?.get(name);
+  if (!wrong || !have || unit === undefined) return wrong;
+  const well = stays ? ["active", "activating", "reloading"] : ["inactive", "activating"];
   return [
     ...wrong,
-    ...mismatch("start at boot", boot || "disabled", "enabled"),
-    ...(runs ? [] : mismatch("state", state, "active")),
+    ...mismatch("start at boot", have.boot || "disabled", "enabled"),
+    ...(well.includes(have.state) ? [] : mismatch("state", have.state, well[0])),
   ];
 }
 

@@ -104,6 +104,8 @@ export interface Service {
   name: string;
   /** The unit file's text; absent in records. */
   unit?: string;
+  /** It is to be active at all times, and not only to do its work at boot. */
+  stays?: boolean;
 }
 
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
@@ -111,6 +113,8 @@ export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
+  /** What the user calls it, for whoever has only the machine left. */
+  name?: string;
   /** Which store the lease behind it is in. */
   store: string;
   items: Item[];

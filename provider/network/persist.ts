@@ -1,12 +1,12 @@
 import { linesOf, quote, TABLES, toolOf } from "./commands";
-import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICE } from "./facts";
-import type { Item, Link } from "./items";
+import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES } from "./facts";
+import type { Item, Link, Service } from "./items";
 import { rank, type Step, type Want } from "./steps";
 
 /**
  * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
  * script that makes its items, rendered by the same code as every change; one script that runs them all under the host's
- * lock; and a unit of systemd that runs that. All three are items: drift in them is seen and mended, and what is shared
+ * lock; and units of systemd that run that. All are items: drift in them is seen and mended, and what is shared
  * goes with the last record.
  */
 export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
@@ -16,7 +16,7 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
     ...items,
     { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
     { kind: "file", path: `${RECORDS}/${network}/${uid}.sh`, content: bootScript(network, items) },
-    ...(facts.systemd ? [{ kind: "service" as const, name: SERVICE, unit: UNIT }] : []),
+    ...(facts.systemd ? UNITS : []),
   ];
 }
 
@@ -133,23 +133,44 @@ const SWEEPERS = [
   "ip6tables.service",
 ].join(" ");
 
-const UNIT = `# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.
+const WHOSE = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
+
+/** Not active when it is done: so it is run again whenever one that wants it is started, or started anew. */
+const AT_START = `${WHOSE}
 [Unit]
 Description=Overlay networks of this machine
 RequiresMountsFor=${RECORDS}
 ConditionPathExists=${BOOT_SCRIPT}
 After=network-pre.target networking.service NetworkManager.service ${SWEEPERS}
-PartOf=${SWEEPERS}
-ReloadPropagatedFrom=${SWEEPERS}
 Before=docker.service
 
 [Service]
 Type=oneshot
-RemainAfterExit=yes
 ExecStart=/bin/sh ${BOOT_SCRIPT}
-ExecReload=/bin/sh ${BOOT_SCRIPT}
 TimeoutStartSec=${2 * PATIENCE}
 
 [Install]
 WantedBy=multi-user.target ${SWEEPERS}
 `;
+
+/** Only what is active is told to reload with others. */
+const AT_RELOAD = `${WHOSE}
+[Unit]
+Description=Overlay networks of this machine, when others reload
+After=${SWEEPERS}
+ReloadPropagatedFrom=${SWEEPERS}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecReload=/bin/sh ${BOOT_SCRIPT}
+
+[Install]
+WantedBy=multi-user.target
+`;
+
+const UNITS: Service[] = [
+  { kind: "service", name: SERVICES[0], unit: AT_START, stays: false },
+  { kind: "service", name: SERVICES[1], unit: AT_RELOAD, stays: true },
+];

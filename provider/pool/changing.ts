@@ -2,7 +2,7 @@ import { type Asking, choose, mustKeepQuota } from "./choice";
 import type { Draft } from "./draft";
 import { vacate } from "./endings";
 import { enter } from "./entering";
-import { uidOf } from "./granting";
+import { uidOf } from "./ids";
 import { leaseKey } from "./keys";
 import { log, record, specOf } from "./ledger";
 import { shut } from "./pools";

@@ -1,9 +1,9 @@
-import { randomUUID } from "node:crypto";
 import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
+import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
@@ -100,18 +100,13 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   return { extents: own.extents, warnings: [] };
 }
 
-/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
-export const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
-/** A lease id begins with the uid, which is where the lease is found. */
-export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
-
 function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
   const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
-  const uid = own?.uid ?? newId();
+  const uid = own?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
     owner,
@@ -119,7 +114,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     extents,
     state,
     uid,
-    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId()}`,
+    leaseId: own?.state === "offered" && !firm ? own.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: tx.now,
     lastSeen: tx.now,

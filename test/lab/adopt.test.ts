@@ -1,19 +1,13 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { leftOn } from "../../lab/leftovers";
+import { buildKohaku, IDS, must as mustOn, subnetOf as subnet } from "./kohaku";
 import { lossDuring } from "./pings";
 import { LabStack } from "./world";
 
-/**
- * An overlay that KohakuRiver made, by the commands that it runs (test/vectors/kernel_operations.json), with workloads on
- * it, is taken over while they speak with each other. Runner 3 is the first machine, so that ids are not those that the
- * pool would give out.
- */
+/** An overlay that KohakuRiver made is taken over while its workloads speak with each other. */
 let lab: Lab;
 let stack: LabStack;
-const IDS = { r1: 3, r2: 1 } as const;
-type Runner = keyof typeof IDS;
-const subnet = (runner: Runner): string => `10.128.${IDS[runner] * 64}`;
 
 beforeAll(async () => {
   lab = await Lab.up({ runners: 2 });
@@ -24,56 +18,11 @@ afterAll(async () => {
 
 beforeEach(async () => {
   await Promise.all(["hub", "r1", "r2"].map((host) => lab.rebuild(host)));
-  await must("hub", hubScript());
-  for (const runner of ["r1", "r2"] as const) {
-    await must("hub", tunnelScript(runner));
-    await must(runner, runnerScript(runner));
-    const inside = { bridge: "kohaku-overlay", address: `${subnet(runner)}.10/18`, gateway: `${subnet(runner)}.1` };
-    await lab.container(runner, "c1", inside);
-  }
+  await buildKohaku(lab);
   stack = await LabStack.on(lab);
 });
 
-const hubScript = (): string =>
-  [
-    "echo 1 >/proc/sys/net/ipv4/ip_forward",
-    "ip link add kohaku-host type dummy 2>/dev/null || ip link add kohaku-host type bridge",
-    "ip link set kohaku-host up",
-    "ip addr add 10.128.0.1/12 dev kohaku-host",
-    "iptables -A FORWARD -s 10.128.0.0/12 -j ACCEPT",
-    "iptables -A FORWARD -d 10.128.0.0/12 -j ACCEPT",
-  ].join("\n");
-
-function tunnelScript(runner: Runner): string {
-  const [id, device] = [IDS[runner], `vxkr${IDS[runner]}`];
-  const ends = `remote ${lab.host(runner).address} local ${lab.host("hub").address}`;
-  return `ip link add ${device} type vxlan id ${100 + id} ${ends} dstport 4789 nolearning
-    ip link set ${device} mtu 1450 up
-    ip addr add ${subnet(runner)}.254/18 dev ${device}`;
-}
-
-function runnerScript(runner: Runner): string {
-  const ends = `remote ${lab.host("hub").address} local ${lab.host(runner).address}`;
-  return [
-    "ip link add kohaku-overlay type bridge",
-    "ip link set kohaku-overlay mtu 1450 up",
-    `ip addr add ${subnet(runner)}.1/18 dev kohaku-overlay`,
-    `ip link add vxlan0 type vxlan id ${100 + IDS[runner]} ${ends} dstport 4789 nolearning`,
-    "ip link set vxlan0 mtu 1450 up",
-    "ip link set vxlan0 master kohaku-overlay",
-    `ip route add 10.128.0.0/12 via ${subnet(runner)}.254`,
-    "echo 1 >/proc/sys/net/ipv4/ip_forward",
-    "iptables -I FORWARD 1 -s 10.128.0.0/12 -j ACCEPT",
-    "iptables -I FORWARD 2 -d 10.128.0.0/12 -j ACCEPT",
-    "iptables -t nat -A POSTROUTING -s 10.128.0.0/12 ! -d 10.128.0.0/12 -j MASQUERADE",
-  ].join("\n");
-}
-
-async function must(host: string, script: string): Promise<string> {
-  const { code, stdout, stderr } = await lab.exec(host, `set -e\n${script}`);
-  if (code !== 0) throw new Error(`${host}: ${stderr}`);
-  return stdout.trim();
-}
+const must = (host: string, script: string): Promise<string> => mustOn(lab, host, script);
 
 const devices = (host: string): Promise<string> =>
   must(
@@ -126,13 +75,13 @@ test("a bridge that was taken over keeps its MAC when a port with a lower one jo
 
 test("a runner that already has a tunnel under another id is told which, and nothing is changed", async () => {
   await stack.network({ adopt: true });
-  const all = "ip -o link show; ip addr; ip route; iptables-save -t nat | grep -v '^#'; find /var/lib/overlay";
-  const before = [await must("hub", all), await must("r1", "ip -o link show; ip addr; ip route")];
+  const all = "ip -o link show; ip -4 addr; ip route; iptables-save -t nat | grep -v '^#'; find /var/lib/overlay";
+  const before = [await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")];
   // The pool's own choice is 1, which is the other runner's.
   await expect(stack.runner("r1", { adopt: true, runnerDevice: "vxlan0" })).rejects.toThrow(
     /PLAN_STALE: 10\.254\.0\.1: The tunnel vxkr3 \(VNI 103\) already leads to 10\.254\.1\.1, .* Set runnerId: 3 on this runner/,
   );
-  expect([await must("hub", all), await must("r1", "ip -o link show; ip addr; ip route")]).toEqual(before);
+  expect([await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")]).toEqual(before);
 });
 
 test("without adopt, and with another VNI, it is refused and left", async () => {

@@ -31,14 +31,14 @@ export function labHosts(lab: Lab): Hosts {
   };
 }
 
-/** The whole core on lab machines, as an up drives it, with a pool in memory. */
+/** The whole core on lab machines, as an up drives it. */
 export class LabStack {
   readonly reports: ConversationReport[] = [];
   readonly world: World;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  static async on(lab: Lab): Promise<LabStack> {
-    return new LabStack(lab, await openPool("memory:", { offerTtl: 3600, quarantine: 0 }));
+  static async on(lab: Lab, store = "memory:"): Promise<LabStack> {
+    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }));
   }
 
   private constructor(
@@ -87,6 +87,32 @@ export class LabStack {
   async drift(type: string, name: string): Promise<unknown> {
     const { id, props } = this.#live.get(`${type} ${name}`)!;
     return (await new Lifecycle(resourceOf(type), this.world).read(id, props)).props.drift;
+  }
+
+  /** In the form of `pulumi stack export --show-secrets`. */
+  exported(): string {
+    const secret = (value: unknown) => ({
+      "4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270",
+      plaintext: JSON.stringify(value),
+    });
+    const resources = [...this.#live].map(
+      ([
+        key,
+        {
+          type,
+          props: { connection, hubConnection, ...props },
+        },
+      ]) => ({
+        urn: `urn:pulumi:dev::lab::overlay:index:${type}::${key.split(" ")[1]}`,
+        type: `overlay:index:${type}`,
+        outputs: {
+          ...props,
+          ...(connection !== undefined && { connection: secret(connection) }),
+          hubConnection: secret(hubConnection),
+        },
+      }),
+    );
+    return JSON.stringify({ version: 3, deployment: { resources } });
   }
 
   /** Innermost first, as Pulumi does. */

@@ -70,7 +70,7 @@ export class Ctl {
   }
 }
 
-const objects = (text: string): Record<string, unknown>[] =>
+export const objects = (text: string): Record<string, unknown>[] =>
   text
     .split("\n")
     .filter((line) => line.startsWith("{"))
