@@ -18,7 +18,7 @@ import { during, run, say } from "./progress.mjs";
 import { cacheFolder } from "./tools.mjs";
 
 const packages = [
-  ...["linux-image-cloud-amd64", "systemd-sysv", "systemd-timesyncd", "udev", "dbus", "kmod"],
+  ...["linux-image-cloud-amd64", "systemd-sysv", "udev", "dbus", "kmod"],
   ...["openssh-server", "iproute2", "iptables", "nftables", "iputils-ping", "procps"],
   ...["docker.io", "firewalld", "ufw"],
 ];
@@ -110,7 +110,7 @@ function configure(target) {
   for (const name of readdirSync(join(target, "etc/ssh")).filter((name) => name.startsWith("ssh_host_")))
     rmSync(join(target, "etc/ssh", name));
   rmSync(join(target, "etc/machine-id"), { force: true });
-  put("etc/machine-id", "uninitialized\n");
+  put("etc/machine-id", ""); // its own at every boot; none at all would mean to enable every service
 }
 
 /** @param {string} draft */
