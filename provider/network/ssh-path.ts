@@ -22,8 +22,10 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return carriers.has(item.bridge);
     case "address": // with it comes or goes the route to its range, and with the first of a range the others
       return covers(item.address, ssh.client) || covers(item.address, ssh.server);
-    case "route":
-      return covers(item.dst, ssh.client);
+    case "route": // another table than the main one is only asked for what a policy sends there
+      return item.table === undefined && covers(item.dst, ssh.client);
+    case "policy":
+      return covers(item.from, ssh.server);
     case "sysctl": // a router listens to no router: the kernel drops what it has learnt from advertisements
       return item.key.startsWith("net.ipv6.") && routeTo(ssh.client, facts)?.protocol === "ra";
     case "rule":
@@ -59,7 +61,8 @@ const isTunnelled = (carriers: Set<string>, { links }: Facts): boolean =>
 function routeTo(client: string, { routes }: Facts): RouteFact | undefined {
   const family = client.includes(":") ? 6 : 4;
   return routes
-    .filter((route) => route.family === family && !route.unreachable && covers(route.dst, client))
+    .filter(({ family: its, table, unreachable }) => its === family && table === undefined && !unreachable)
+    .filter(({ dst }) => covers(dst, client))
     .sort((a, b) => prefixOf(b.dst) - prefixOf(a.dst))[0];
 }
 
