@@ -148,8 +148,13 @@ async function converse(jobs: Job[], manner: Manner): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs)
-    if (!isWork(want)) done(differences(lasting(withKeptMacs(want, facts), facts), facts));
+  for (const { want, done } of jobs) if (!isWork(want)) done(differences(onThisHost(want, facts).items, facts));
+}
+
+/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
+function onThisHost<W extends Want>(want: W, facts: Facts): W {
+  const fitting = withKeptMacs({ ...want, items: want.items.filter((item) => fits(item, facts)) }, facts);
+  return { ...fitting, items: lasting(fitting, facts) };
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
@@ -187,8 +192,7 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const all = withKeptMacs({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
-      const want = { ...all, items: lasting(all, facts).filter((item) => fits(item, facts)) };
+      const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
       preflight(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });

@@ -14,14 +14,14 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** Absent: there is no Docker. */
-  docker?: DockerFacts;
   /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
   files: Map<string, string>;
-  /** What systemd says of our unit; absent where the machine was not booted with it. */
-  systemd?: ServiceFact;
+  /** What systemd says of our units, by name; absent where the machine was not booted with it. */
+  systemd?: Map<string, ServiceFact>;
   /** By which addresses we talk with it; absent when not by SSH. */
   ssh?: SshPath;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
   records: HostRecord[];
 }
 
@@ -63,7 +63,8 @@ export const RECORDS = "/var/lib/overlay";
 export const HOLDER = "/run/overlay.holder";
 /** Runs every record's own script. */
 export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
-export const SERVICE = "overlay-network.service";
+/** The first puts everything back; the second has it done again when others reload. */
+export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
@@ -86,9 +87,9 @@ export const FACTS_SCRIPT = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
-  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -122,12 +123,12 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
-  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
-  else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "files")
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
-  else if (name === "systemd") facts.systemd = serviceFact(body);
+  else if (name === "systemd") facts.systemd = new Map(body.split("\n\n").map(serviceFact));
+  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
+  else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 
@@ -232,9 +233,9 @@ function sshPath(body: string): SshPath {
   return { client, server, port: Number(port) };
 }
 
-function serviceFact(body: string): ServiceFact {
+function serviceFact(body: string): [name: string, fact: ServiceFact] {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
-  return { boot: of("UnitFileState"), state: of("ActiveState") };
+  return [of("Id"), { boot: of("UnitFileState"), state: of("ActiveState") }];
 }
 
 function readRules(facts: Facts, family: Family, body: string): void {
