@@ -1,7 +1,7 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
-import { FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
+import { FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf } from "../network/items";
 import { preflight } from "../network/preflight";
 import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
@@ -102,7 +102,7 @@ function answerInspections(jobs: Job[], facts: Facts): void {
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number> {
-  const facts = readFacts(host, await shell.run(FACTS_SCRIPT));
+  const facts = readFacts(host, await shell.run(PREFLIGHT_SCRIPT));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);

@@ -3,13 +3,14 @@ import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath } from "./facts";
 import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
 import type { Step } from "./steps";
+import { zoneCommands } from "./zones";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
 interface Lines {
   shell: string[];
   ip: string[];
   /** After all devices are there. */
-  docker: string[];
+  late: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
@@ -18,14 +19,14 @@ export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
-  const lines: Lines = { shell: [], ip: [], docker: [], firewall: new Map() };
+  const lines: Lines = { shell: [], ip: [], late: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return [
     "rc=0",
     ...records.map(writeRecord),
     ...lines.shell.map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
-    ...lines.docker.map((line) => `${line} || rc=1`),
+    ...lines.late.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     "exit $rc",
   ].join("\n");
@@ -59,7 +60,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, leave = false }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, leave = false, zone = "" }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
@@ -76,8 +77,13 @@ function render({ verb, item, copies = 1, leave = false }: Step, lines: Lines): 
     case "docker":
       // Before its bridge goes, and after it has come.
       if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
-      if (verb !== "remove") lines.docker.push(dockerCreate(item).map(quote).join(" "));
+      if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
       break;
+    case "zone": {
+      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
+      lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
+      break;
+    }
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }

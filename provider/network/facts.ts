@@ -1,7 +1,9 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
+import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
 /** What a host looks like now, as far as it concerns us. */
 export interface Facts {
@@ -14,6 +16,12 @@ export interface Facts {
   sysctls: Map<string, string>;
   /** Absent: there is no Docker. */
   docker?: DockerFacts;
+  /** Absent: firewalld does not run. */
+  zones?: ZoneFacts;
+  /** iptables is the legacy one here, and its chains are those that ours stand in. */
+  legacy?: boolean;
+  /** Read before a change only. */
+  barriers: Barrier[];
   records: HostRecord[];
 }
 
@@ -54,8 +62,12 @@ export const FACTS_SCRIPT = [
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
   DOCKER_FACTS,
+  ZONE_FACTS,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
+
+/** Read before the first change: also what could keep it from working. */
+export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, BARRIER_FACTS].join("\n");
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
@@ -64,6 +76,7 @@ export function parseFacts(text: string): Facts {
     routes: [],
     chains: new Map(),
     sysctls: new Map(),
+    barriers: [],
     records: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -78,11 +91,19 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
   else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
   else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
-  else if (name === "rules4") readRules(facts, 4, body);
-  else if (name === "rules6") readRules(facts, 6, body);
+  else if (name === "rules4") {
+    facts.legacy = body !== "" && !body.includes("(nf_tables)");
+    readRules(facts, 4, body);
+  } else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
   else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
   else if (name === "containers") addContainers(facts.docker, body);
+  else if (name === "zone") facts.zones = { initial: body, runtime: new Map(), permanent: new Map() };
+  else if (name === "zones") facts.zones!.runtime = parseZones(body);
+  else if (name === "permanent") facts.zones!.permanent = parseZones(body);
+  else if (name === "nft") facts.barriers.push(...nftBarriers(body));
+  else if (name === "legacy4" && !facts.legacy) facts.barriers.push(...legacyBarriers(4, body));
+  else if (name === "legacy6" && !facts.legacy) facts.barriers.push(...legacyBarriers(6, body));
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 

@@ -3,6 +3,7 @@ import { OverlayError } from "../errors";
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { zoneFor } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -10,6 +11,8 @@ export interface Step {
   item: Item;
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
+  /** firewalld's zone that it is about. */
+  zone?: string;
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
 }
@@ -26,7 +29,7 @@ export interface Want {
 }
 
 /** The order in which things are made; they are removed the other way round. */
-const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "docker", "chain", "rule", "jump"];
+const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "docker", "chain", "rule", "jump", "zone"];
 const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
 export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
@@ -58,6 +61,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
+  ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
 });
 
 /** Records of owners that have no part in this work. */
@@ -93,7 +97,8 @@ const sameTunnel = (link: Link, other: Link, facts: Facts): boolean => {
 function putSteps(wanted: Item[], lost: Set<string>, facts: Facts): Step[] {
   const steps = differences(wanted, facts).map(({ item, missing }): Step => {
     const gone = missing || (item.kind === "link" && lost.has(item.name));
-    return { verb: gone ? "add" : "change", item, copies: copiesOf(item, facts) };
+    const zone = item.kind === "zone" ? { zone: zoneFor(item, facts) } : {};
+    return { verb: gone ? "add" : "change", item, copies: copiesOf(item, facts), ...zone };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
   const again = wanted.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, lost));
