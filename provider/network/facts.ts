@@ -3,6 +3,7 @@ import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
+import { SURROUNDINGS_FACTS } from "./surroundings";
 import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
 /** What a host looks like now, as far as it concerns us. */
@@ -20,8 +21,10 @@ export interface Facts {
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
   legacy?: boolean;
-  /** Read before a change only. */
+  /** What is read before a change only: firewalls of others, kernel parts and tools that are not there, SSH_CONNECTION. */
   barriers: Barrier[];
+  lacks: string[];
+  ssh: string;
   records: HostRecord[];
 }
 
@@ -67,7 +70,7 @@ export const FACTS_SCRIPT = [
 ].join("\n");
 
 /** Read before the first change: also what could keep it from working. */
-export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, BARRIER_FACTS].join("\n");
+export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, SURROUNDINGS_FACTS, BARRIER_FACTS].join("\n");
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
@@ -77,6 +80,8 @@ export function parseFacts(text: string): Facts {
     chains: new Map(),
     sysctls: new Map(),
     barriers: [],
+    lacks: [],
+    ssh: "",
     records: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -86,26 +91,38 @@ export function parseFacts(text: string): Facts {
   return facts;
 }
 
-function readPart(facts: Facts, [name, argument]: string[], body: string): void {
-  if (name === "link") for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
-  else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
-  else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
-  else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
-  else if (name === "rules4") {
+function readPart(facts: Facts, [name = "", argument]: string[], body: string): void {
+  READERS[name]?.(facts, body, argument);
+}
+
+/** How each part of the answer is read; a part may lean on those before it. */
+const READERS: Record<string, (facts: Facts, body: string, argument?: string) => void> = {
+  link: (facts, body) => {
+    for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
+  },
+  addr: (facts, body) => {
+    for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
+  },
+  route4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(4, route))),
+  route6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(6, route))),
+  rules4: (facts, body) => {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
     readRules(facts, 4, body);
-  } else if (name === "rules6") readRules(facts, 6, body);
-  else if (name === "sysctl") facts.sysctls.set(argument!, body);
-  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
-  else if (name === "containers") addContainers(facts.docker, body);
-  else if (name === "zone") facts.zones = { initial: body, runtime: new Map(), permanent: new Map() };
-  else if (name === "zones") facts.zones!.runtime = parseZones(body);
-  else if (name === "permanent") facts.zones!.permanent = parseZones(body);
-  else if (name === "nft") facts.barriers.push(...nftBarriers(body));
-  else if (name === "legacy4" && !facts.legacy) facts.barriers.push(...legacyBarriers(4, body));
-  else if (name === "legacy6" && !facts.legacy) facts.barriers.push(...legacyBarriers(6, body));
-  else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
-}
+  },
+  rules6: (facts, body) => readRules(facts, 6, body),
+  sysctl: (facts, body, key) => facts.sysctls.set(key!, body),
+  docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
+  containers: (facts, body) => addContainers(facts.docker, body),
+  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
+  zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
+  permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
+  ssh: (facts, body) => Object.assign(facts, { ssh: body }),
+  lacks: (facts, body) => facts.lacks.push(...body.split("\n").filter(Boolean)),
+  nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
+  legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
+  legacy6: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(6, body))),
+  record: (facts, body, file) => facts.records.push(parseRecord(file ?? RECORDS, body)),
+};
 
 /** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
 function parseRecord(file: string, body: string): HostRecord {

@@ -37,6 +37,8 @@ function machine(...wants: Want[]): Facts {
     chains: new Map(),
     sysctls: new Map(),
     barriers: [],
+    lacks: [],
+    ssh: "",
     records: wants.map(recordOf),
   };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
