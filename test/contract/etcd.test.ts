@@ -103,7 +103,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
       dying.calls = calls;
       const commit = { number: 1, id: "half", at: 0, writes: rows };
-      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit)).rejects.toThrow("killed");
+      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit, [])).rejects.toThrow("killed");
       expect(await (await open(url)).read(countRows)).toBe(there);
       const store = await open(url);
       expect(await store.transact("", countRows)).toBe(there);

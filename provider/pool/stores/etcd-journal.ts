@@ -1,4 +1,4 @@
-import type { IRequestOp } from "etcd3";
+import type { ICompare, IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
 import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
@@ -56,26 +56,32 @@ export class EtcdJournal implements Journal {
     return rowsAt(this.wire, this.keys, this.seen.revision, spans);
   }
 
-  async commit(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+  async commit(from: Version, commit: Required<Commit>, hoped: Span[]): Promise<News | undefined> {
     const parts = inParts(commit.writes);
-    return parts.length === 1 ? this.#commitAtOnce(from, commit) : this.#commitInParts(from, commit, parts);
+    const may = [...this.#mayFollow(from), ...hoped.map((span) => this.#isEmpty(span))];
+    return parts.length === 1 ? this.#commitAtOnce(from, commit, may) : this.#commitInParts(from, commit, parts, may);
   }
 
-  async #commitAtOnce(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+  async #commitAtOnce(from: Version, commit: Required<Commit>, may: ICompare[]): Promise<News | undefined> {
     const { writes, ...version } = commit;
     const operations = [...this.#heading(from, version, commit), ...writes.map((write) => this.#operation(write))];
-    const answer = await this.wire.txn(this.#mayFollow(from), operations, this.#looks(from));
+    const answer = await this.wire.txn(may, operations, this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     this.#see(version, answer.revision);
     return undefined;
   }
 
   /** The parts lie ready before the head points to them; from then on the commit is made, whoever finishes it. */
-  async #commitInParts(from: Version, commit: Required<Commit>, parts: Write[][]): Promise<News | undefined> {
+  async #commitInParts(
+    from: Version,
+    commit: Required<Commit>,
+    parts: Write[][],
+    may: ICompare[],
+  ): Promise<News | undefined> {
     const { writes: _, ...version } = commit;
     const head = { ...version, parts: parts.length };
     for (const [i, part] of parts.entries()) await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
-    const answer = await this.wire.txn(this.#mayFollow(from), this.#heading(from, head, version), this.#looks(from));
+    const answer = await this.wire.txn(may, this.#heading(from, head, version), this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     await this.#finish(head);
     return undefined;
@@ -112,6 +118,10 @@ export class EtcdJournal implements Journal {
   #mayFollow(from: Version) {
     const { keys, ticket } = this;
     return [isHead(keys, from), ...(ticket ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
+  }
+
+  #isEmpty({ from, to }: Span): ICompare {
+    return isNotThere(this.keys.row(from), this.keys.row(to));
   }
 
   #looks(since?: Version): IRequestOp[] {

@@ -53,8 +53,8 @@ export class Line {
       latest,
       news: (since) => journal.news(since),
       rows: (at, spans) => journal.rows(at, spans),
-      commit: async (from, commit) => {
-        const news = await journal.commit(from, commit);
+      commit: async (...what) => {
+        const news = await journal.commit(...what);
         // A commit takes the ticket with it.
         if (!news) isOurs = false;
         return news;

@@ -11,7 +11,7 @@ import { isStill, look, put, Wire } from "./etcd-wire";
 import { Away, type Engine, type Version } from "./journal";
 import { Known } from "./known";
 import { optimisticStore, type Patience } from "./optimistic";
-import { outcomeOn, type Span, settled } from "./view";
+import { runOn, type Span, settled } from "./view";
 
 /**
  * The version of the store is the value of one key, `head`, which every commit compares and replaces in one Txn. So that
@@ -113,7 +113,7 @@ async function readOn<T>(wire: Wire, keys: Keys, now: number, work: (tx: Tx) => 
   const { parts, ...head } = headOf(found[0]!);
   const fetch = (spans: Span[]) => rowsAt(wire, keys, revision, spans);
   const unwritten = parts ? await partsAt(wire, keys, revision, head) : [];
-  const [outcome] = await outcomeOn(new Known(), Math.max(now, head.at), fetch, work, unwritten);
+  const { outcome } = await runOn({ known: new Known(), time: Math.max(now, head.at), fetch, unwritten }, work);
   return settled(outcome);
 }
 
