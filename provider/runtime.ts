@@ -7,9 +7,10 @@ import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
 import { openPool } from "./pool";
+import { ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
-import { readSettings, type Settings } from "./settings";
+import { readSettings, type Settings, sshSettings } from "./settings";
 
 /**
  * Composition root of the dynamic face. The provider text in Pulumi's state is a few constant lines that call this
@@ -53,18 +54,17 @@ function buildWorld(settings: Settings): World {
     warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
   }
   let pool: Promise<Pool> | undefined;
-  const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
-  const hosts = openHosts({ ...rest, ...(knownHosts && { knownHosts: knownHosts.split(":") }) });
-  const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(
-    ([, v]) => v !== undefined,
-  );
-  const reconciler = new Reconciler((conversation) => trace({ conversation }));
+  // A failure is kept too: check is serial, and a thousand timeouts are hours.
+  const thePool = () => (pool ??= openPool(settings.store, settings));
+  const { hosts, login } = sshSettings(settings);
+  const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
-    // A failure is kept too: check is serial, and a thousand timeouts are hours.
-    pool: () => (pool ??= openPool(settings.store, settings)),
-    fleet: fleetOf(hosts, reconciler, Object.fromEntries(given)),
+    pool: thePool,
+    fleet: fleetOf(openHosts(hosts), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
+    tenantDefaults: settings.tenantDefaults,
     warn: warnOnce,
+    token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
   };
 }
 

@@ -2,6 +2,15 @@
 import type * as pulumi from "@pulumi/pulumi";
 import { OverlayResource, type Shape } from "./dynamic";
 
+export interface DockerArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. Default `1/4`. */
+  range?: pulumi.Input<string> | undefined;
+}
+
 export interface ProxyArgs {
   /** Name or address at which SSH reaches the machine. */
   host: pulumi.Input<string>;
@@ -75,8 +84,64 @@ export interface NetworkSettingsArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
+}
+
+export interface DockerOverrideArgs {
+  /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. */
+  enabled?: pulumi.Input<string> | undefined;
+  /** Name of the Docker network, as in `docker run --network`. */
+  networkName?: pulumi.Input<string> | undefined;
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
+  range?: pulumi.Input<string> | undefined;
+}
+
+export interface TenantArgs {
+  /** Organization. */
+  org: pulumi.Input<string>;
+  /** Project in it. */
+  project: pulumi.Input<string>;
+}
+
+export interface PoolSettingsArgs {
+  /** Name of the pool. */
+  poolName: pulumi.Input<string>;
+  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  addressSpace?: pulumi.Input<string> | undefined;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  type?: pulumi.Input<string> | undefined;
+  /** What it has to give. */
+  ranges: pulumi.Input<string[]>;
+  /** Whose pool it is. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+}
+
+export interface QuotaArgs {
+  /** How many addresses may be held at a time. */
+  maxIps?: pulumi.Input<number> | undefined;
+  /** How many leases may stand at a time. */
+  maxReservations?: pulumi.Input<number> | undefined;
+}
+
+export interface RunnerSettingsArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads, one for each address family. */
+  subnets: pulumi.Input<string[]>;
+  /** Name of the Docker network on the runner; empty when Docker is off. */
+  dockerNetwork: pulumi.Input<string>;
+}
+
+export interface NetworkReferenceArgs {
+  /** Name of the network. */
+  networkName: pulumi.Input<string>;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -99,6 +164,10 @@ export interface OverlayNetworkArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -131,6 +200,8 @@ const OverlayNetworkShape: Shape = {
     "masquerade",
     "devicePrefix",
     "bridgeName",
+    "docker",
+    "persist",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -173,6 +244,10 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly devicePrefix: pulumi.Output<string>;
   /** Bridge on each runner, the gateway of its subnet. */
   declare readonly bridgeName: pulumi.Output<string>;
+  /** Docker on the runners. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
+  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
+  declare readonly persist: pulumi.Output<boolean>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -237,6 +312,8 @@ export interface RunnerSubnetArgs {
   mtu?: pulumi.Input<number> | undefined;
   /** For this runner alone. Default: the network's. */
   masquerade?: pulumi.Input<boolean> | undefined;
+  /** Docker on this runner. Default: the network's. */
+  docker?: pulumi.Input<DockerOverrideArgs> | undefined;
   /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
@@ -260,6 +337,8 @@ const RunnerSubnetShape: Shape = {
         "masquerade",
         "devicePrefix",
         "bridgeName",
+        "docker",
+        "persist",
         "verify"
       ],
       "inputs": [
@@ -280,8 +359,10 @@ const RunnerSubnetShape: Shape = {
     "runnerDevice",
     "mtu",
     "masquerade",
+    "docker",
     "adopt",
     "labels",
+    "networkName",
     "subnet",
     "gateway",
     "hubIp",
@@ -291,6 +372,10 @@ const RunnerSubnetShape: Shape = {
     "vni",
     "hubDevice",
     "bridge",
+    "dockerNetwork",
+    "dockerRange",
+    "dockerRange6",
+    "subnets",
     "subnet6",
     "gateway6",
     "firstIp6",
@@ -324,10 +409,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly mtu: pulumi.Output<number | undefined>;
   /** For this runner alone. Default: the network's. */
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
+  /** Docker on this runner. Default: the network's. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
   /** Take over devices that already stand as wanted but are in nobody's record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** Name of its network. */
+  declare readonly networkName: pulumi.Output<string>;
   /** The range of its workloads. */
   declare readonly subnet: pulumi.Output<string>;
   /** Address of its bridge, the gateway of its workloads. */
@@ -336,9 +425,9 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubIp: pulumi.Output<string>;
   /** First address for workloads. */
   declare readonly firstIp: pulumi.Output<string>;
-  /** Last address for workloads. */
+  /** Last address for workloads; Docker's own range, if there is one, begins after it. */
   declare readonly lastIp: pulumi.Output<string>;
-  /** How many addresses workloads can have; a string past 2^53. */
+  /** How many addresses workloads can have, without Docker's own range; a string past 2^53. */
   declare readonly usableIps: pulumi.Output<number | string>;
   /** Number of its tunnel. */
   declare readonly vni: pulumi.Output<number>;
@@ -346,6 +435,14 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
+  /** The Docker network for its containers; empty where Docker is off. */
+  declare readonly dockerNetwork: pulumi.Output<string>;
+  /** Where Docker picks addresses by itself; none of them is in the pool. */
+  declare readonly dockerRange: pulumi.Output<string | undefined>;
+  /** The same in IPv6, in a dual-stack network. */
+  declare readonly dockerRange6: pulumi.Output<string | undefined>;
+  /** The ranges of its workloads, one for each address family of the network. */
+  declare readonly subnets: pulumi.Output<string[]>;
   /** IPv6 range in a dual-stack network. */
   declare readonly subnet6: pulumi.Output<string | undefined>;
   /** IPv6 gateway in a dual-stack network. */
@@ -369,5 +466,306 @@ export class RunnerSubnet extends OverlayResource {
 
   constructor(name: string, args: RunnerSubnetArgs, opts?: pulumi.CustomResourceOptions) {
     super(RunnerSubnetShape, name, args, opts);
+  }
+}
+
+/** Inputs of IPPool. */
+export interface IPPoolArgs {
+  /** Name of the pool, unique in the store. Default: the resource's name. */
+  poolName?: pulumi.Input<string> | undefined;
+  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  addressSpace?: pulumi.Input<string> | undefined;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  type?: pulumi.Input<string> | undefined;
+  /** What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update. */
+  ranges?: pulumi.Input<string[]> | undefined;
+  /** Whose pool it is. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
+  parent?: IPPool | pulumi.Input<string> | undefined;
+  /** Size of the block that is carved from `parent`. */
+  prefixLength?: pulumi.Input<number> | undefined;
+  /** Ports of a `nodePort` pool. Default 30000-32767. */
+  portRange?: pulumi.Input<string> | undefined;
+  /** Inside the ranges, and never given out. */
+  reserved?: pulumi.Input<string[]> | undefined;
+  /** Given only to those who ask for the address itself. */
+  staticOnly?: pulumi.Input<string[]> | undefined;
+  /** Limits beside the size of the ranges. */
+  quota?: pulumi.Input<QuotaArgs> | undefined;
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
+  allocation?: pulumi.Input<string> | undefined;
+  /** false: it gives only what is asked for by name. Default `true`. */
+  autoAssign?: pulumi.Input<boolean> | undefined;
+  /** Never give .0 and .255, which some old clients refuse. Default `false`. */
+  avoidBoundaryIps?: pulumi.Input<boolean> | undefined;
+  /** Previews warn when it is filled so far. Default `80`. */
+  warnAtPercent?: pulumi.Input<number> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const IPPoolShape: Shape = {
+  "type": "IPPool",
+  "secrets": [],
+  "references": {
+    "parent": {
+      "outputs": [
+        "poolName",
+        "addressSpace",
+        "type",
+        "ranges"
+      ],
+      "inputs": [
+        "tenant"
+      ],
+      "fills": {}
+    }
+  },
+  "properties": [
+    "poolName",
+    "addressSpace",
+    "type",
+    "ranges",
+    "tenant",
+    "parent",
+    "prefixLength",
+    "portRange",
+    "reserved",
+    "staticOnly",
+    "quota",
+    "allocation",
+    "autoAssign",
+    "avoidBoundaryIps",
+    "warnAtPercent",
+    "labels",
+    "capacity",
+    "allocated",
+    "available",
+    "utilizationPercent",
+    "warnings",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** Addresses, or ports, to give out: to one tenant or to all, and to no two at once. */
+export class IPPool extends OverlayResource {
+  /** Name of the pool, unique in the store. Default: the resource's name. */
+  declare readonly poolName: pulumi.Output<string>;
+  /** Where its ranges must not overlap others. Networks are in `default`. */
+  declare readonly addressSpace: pulumi.Output<string>;
+  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. */
+  declare readonly type: pulumi.Output<string>;
+  /** What it has to give, in its shortest form. */
+  declare readonly ranges: pulumi.Output<string[]>;
+  /** Whose pool it is. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
+  declare readonly parent: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  /** Size of the block that is carved from `parent`. */
+  declare readonly prefixLength: pulumi.Output<number | undefined>;
+  /** Ports of a `nodePort` pool. Default 30000-32767. */
+  declare readonly portRange: pulumi.Output<string | undefined>;
+  /** Inside the ranges, and never given out. */
+  declare readonly reserved: pulumi.Output<string[] | undefined>;
+  /** Given only to those who ask for the address itself. */
+  declare readonly staticOnly: pulumi.Output<string[] | undefined>;
+  /** Limits beside the size of the ranges. */
+  declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. */
+  declare readonly allocation: pulumi.Output<string>;
+  /** false: it gives only what is asked for by name. */
+  declare readonly autoAssign: pulumi.Output<boolean>;
+  /** Never give .0 and .255, which some old clients refuse. */
+  declare readonly avoidBoundaryIps: pulumi.Output<boolean>;
+  /** Previews warn when it is filled so far. */
+  declare readonly warnAtPercent: pulumi.Output<number>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** How many it can give out; a string past 2^53. */
+  declare readonly capacity: pulumi.Output<number | string>;
+  /** How many were held at the last up or refresh. */
+  declare readonly allocated: pulumi.Output<number | string>;
+  /** How many were free then. */
+  declare readonly available: pulumi.Output<number | string>;
+  /** Held ones in a hundred. */
+  declare readonly utilizationPercent: pulumi.Output<number>;
+  /** What deserves attention, such as a pool that is nearly full. */
+  declare readonly warnings: pulumi.Output<string[]>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: IPPoolArgs, opts?: pulumi.CustomResourceOptions) {
+    super(IPPoolShape, name, args, opts);
+  }
+}
+
+/** Inputs of IPReservation. */
+export interface IPReservationArgs {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  runner?: RunnerSubnet | pulumi.Input<string> | undefined;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  network?: OverlayNetwork | pulumi.Input<string> | undefined;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). Default `mostFree`. */
+  placement?: pulumi.Input<string> | undefined;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  pool?: IPPool | pulumi.Input<string> | undefined;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  type?: pulumi.Input<string> | undefined;
+  /** A wish for this address. Default: the pool picks. */
+  ip?: pulumi.Input<string> | undefined;
+  /** In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`. */
+  ip6?: pulumi.Input<string> | undefined;
+  /** In a `nodePort` pool, a wish for this port. */
+  port?: pulumi.Input<number> | undefined;
+  /** What it is for. A VM also gets a MAC and a tap. Default `container`. */
+  kind?: pulumi.Input<string> | undefined;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  ttl?: pulumi.Input<boolean | number> | undefined;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  usedBy?: pulumi.Input<string> | undefined;
+  /** Delete it even while it is used. Default `false`. */
+  force?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const IPReservationShape: Shape = {
+  "type": "IPReservation",
+  "secrets": [
+    "token"
+  ],
+  "references": {
+    "runner": {
+      "outputs": [
+        "networkName",
+        "runnerName",
+        "subnets",
+        "dockerNetwork"
+      ],
+      "inputs": [],
+      "fills": {}
+    },
+    "network": {
+      "outputs": [
+        "networkName"
+      ],
+      "inputs": [],
+      "fills": {}
+    },
+    "pool": {
+      "outputs": [
+        "poolName",
+        "addressSpace",
+        "type",
+        "ranges"
+      ],
+      "inputs": [
+        "tenant"
+      ],
+      "fills": {}
+    }
+  },
+  "properties": [
+    "runner",
+    "network",
+    "placement",
+    "pool",
+    "tenant",
+    "type",
+    "ip",
+    "ip6",
+    "port",
+    "kind",
+    "ttl",
+    "usedBy",
+    "force",
+    "labels",
+    "cidr",
+    "gateway",
+    "runnerName",
+    "dockerRunArgs",
+    "mac",
+    "tapDevice",
+    "cidr6",
+    "gateway6",
+    "token",
+    "state",
+    "expiresAt",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** An address that is known before the workload that will have it, and kept while that comes and goes. */
+export class IPReservation extends OverlayResource {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkReferenceArgs> | undefined>;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). */
+  declare readonly placement: pulumi.Output<string>;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  declare readonly type: pulumi.Output<string | undefined>;
+  /** The address; in a `nodePort` pool, the port. */
+  declare readonly ip: pulumi.Output<string>;
+  /** The IPv6 address in a dual-stack network. */
+  declare readonly ip6: pulumi.Output<string | undefined>;
+  /** The port, in a `nodePort` pool. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** What it is for. A VM also gets a MAC and a tap. */
+  declare readonly kind: pulumi.Output<string>;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  declare readonly ttl: pulumi.Output<boolean | number | undefined>;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  declare readonly usedBy: pulumi.Output<string | undefined>;
+  /** Delete it even while it is used. */
+  declare readonly force: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** The address with the prefix length of its subnet. */
+  declare readonly cidr: pulumi.Output<string>;
+  /** Gateway of the subnet, on a runner. */
+  declare readonly gateway: pulumi.Output<string | undefined>;
+  /** The runner on which it is. */
+  declare readonly runnerName: pulumi.Output<string | undefined>;
+  /** For `docker run` on that runner: `--network … --ip …`. */
+  declare readonly dockerRunArgs: pulumi.Output<string | undefined>;
+  /** MAC address for a VM; always the same for this address. */
+  declare readonly mac: pulumi.Output<string | undefined>;
+  /** Name for the tap device of a VM. */
+  declare readonly tapDevice: pulumi.Output<string | undefined>;
+  /** It, with the prefix length of its subnet. */
+  declare readonly cidr6: pulumi.Output<string | undefined>;
+  /** IPv6 gateway of the subnet. */
+  declare readonly gateway6: pulumi.Output<string | undefined>;
+  /** Lets its bearer use, validate or release the address with `overlayctl ip`. */
+  declare readonly token: pulumi.Output<string>;
+  /** `reserved`, or `used` once somebody does. */
+  declare readonly state: pulumi.Output<string>;
+  /** When it is over unless it is used, RFC 3339. */
+  declare readonly expiresAt: pulumi.Output<string>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: IPReservationArgs, opts?: pulumi.CustomResourceOptions) {
+    super(IPReservationShape, name, args, opts);
   }
 }

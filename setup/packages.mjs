@@ -24,6 +24,8 @@ const forLab = [
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", command: "sudo" },
+  { name: "docker.io", command: "dockerd", services: ["docker", "containerd"] },
+  { name: "busybox-static", command: "busybox" },
   { name: "openssl", command: "openssl" },
   { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
   { name: "etcd-server", command: "etcd", services: ["etcd"] },

@@ -105,7 +105,8 @@ function shown(value: unknown): unknown {
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
-  const { pool, names, opens, labels } = def.request(props);
+  const { pool, names, labels, tenant, usedBy } = def.request(props, props.owner);
+  const opens = def.opens?.(props, def.held(props));
   return {
     pool,
     owner: props.owner,
@@ -113,7 +114,9 @@ export function factOf({ type, props }: Exported): Fact {
     want: def.held(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
     // Where the lifecycle looks for the name of a resource that is made anew.
-    data: { name: String(props[def.nameInput]) },
+    ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
+    ...(tenant && { tenant }),
+    ...(usedBy !== undefined && { usedBy }),
     ...(names && { names }),
     ...(opens && { opens }),
     ...(labels && { labels }),

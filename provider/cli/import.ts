@@ -5,7 +5,7 @@ import type { Enrolment, Fact, Opening, Pool } from "../pool";
 import { command, withPool } from "./command";
 import { atAddress, knownNetworks } from "./ip/place";
 import { factFor, isOf, view } from "./ip/reservation";
-import { addressSpec, type Runner } from "./ip/runner";
+import type { Runner } from "./ip/runner";
 import { type Row, rowsIn } from "./rows";
 
 interface Options {
@@ -65,7 +65,7 @@ const problemAt = ({ line, ip }: Row, message: string): Problem => ({ line, ip: 
 const openingOf = (runner: Runner): Opening => ({
   pool: runner.lease.pool,
   leaseId: runner.lease.leaseId,
-  opens: addressSpec(runner),
+  opens: runner.addresses,
 });
 
 const summary = ({ added, known }: Enrolment, others: number, dryRun: boolean): string =>

@@ -1,20 +1,9 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Extent, Pool } from "../pool/types";
 import type { Definition, Impossible } from "../resource";
 import { dataOf } from "./apply";
-import {
-  equal,
-  isWithin,
-  jsonText,
-  type Path,
-  UNKNOWN,
-  unknownPaths,
-  type Values,
-  valueAt,
-  without,
-  withUnknown,
-} from "./values";
+import { decide, unknownValues } from "./deciding";
+import { isWithin, type Path, unknownPaths, type Values, without, withUnknown } from "./values";
 import type { World } from "./world";
 
 export interface Caller {
@@ -43,13 +32,15 @@ export async function check(
   const unknown = unknownPaths(news);
   try {
     const given = without(news, unknown);
-    const named = { ...given, [def.nameInput]: given[def.nameInput] ?? olds?.[def.nameInput] ?? nameIn(caller.owner) };
-    const { inputs, failures } = parse(def, await resolveNames(def, world, named), unknown);
+    const { inputs, failures } = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
     if (failures.length > 0) return { inputs: news, failures };
     const undecided = unknown.some((path) => !isWithin(path, def.late));
-    if (!undecided && !olds && given[def.nameInput] === undefined) await keepName(def, world, caller, inputs);
-    const computed = undecided ? unknownValues(def) : await decide(def, world, caller, olds, inputs);
-    return { inputs: { ...withUnknown(inputs, unknown), ...computed, owner: caller.owner }, failures: [] };
+    if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
+      await keepName(def, world, caller, inputs);
+    const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
+    const computed = undecided || !settled ? unknownValues(def) : await decide(def, world, caller, olds, settled);
+    const known = withUnknown(settled ?? inputs, unknown);
+    return { inputs: { ...known, ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     if (error.code === "STORE_UNAVAILABLE" && caller.dryRun) {
@@ -60,14 +51,36 @@ export async function check(
   }
 }
 
+/** undefined: in this preview there is nothing yet to choose from. */
+async function settle(
+  def: Definition,
+  world: World,
+  { owner, dryRun }: Caller,
+  olds: Values | undefined,
+  inputs: Values,
+): Promise<Values | undefined> {
+  if (!def.settle) return inputs;
+  try {
+    const { tenantDefaults } = world;
+    return await def.settle(inputs, { pool: await world.pool(), owner, olds, tenantDefaults });
+  } catch (error) {
+    if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
+    world.warn(`${error.message} Its values are not shown in this preview.`);
+    return undefined;
+  }
+}
+
 /** A URN ends with the resource's name. */
 const nameIn = (owner: string): string => owner.split("::").at(-1)!;
 
+const named = ({ nameInput }: Definition, { owner }: Caller, olds: Values | undefined, given: Values): Values =>
+  nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameIn(owner) } : given;
+
 /** Named after the resource at first; one that was renamed later (aliases) and is made anew keeps the name that it got. */
 async function keepName(def: Definition, world: World, { owner }: Caller, inputs: Values): Promise<void> {
-  const lease = await (await world.pool()).find(def.request(inputs).pool, { owner });
+  const lease = await (await world.pool()).find(def.request(inputs, owner).pool, { owner });
   const name = lease && lease.state !== "offered" ? dataOf(lease).name : undefined;
-  if (typeof name === "string") inputs[def.nameInput] = name;
+  if (typeof name === "string") inputs[def.nameInput!] = name;
 }
 
 /** A reference by name takes its values from the pool that the named resource opened. */
@@ -116,77 +129,3 @@ const coded = ({ property, reason }: Impossible): Impossible => ({
   property,
   reason: /^[A-Z_]+: /.test(reason) ? reason : `INPUT_INVALID: ${property} ${reason}.`,
 });
-
-async function decide(
-  def: Definition,
-  world: World,
-  caller: Caller,
-  olds: Values | undefined,
-  inputs: Values,
-): Promise<Values> {
-  const kept = olds && keptExtents(def, olds, inputs);
-  const pool = kept && sameDetails(def, olds, inputs) ? undefined : await world.pool();
-  if (kept && pool) await refuseCollision(def, pool, olds, inputs, kept);
-  if (kept) return def.values(inputs, kept);
-  if (olds) await refuseLost(def, pool!, olds);
-  const lease = await pool!.offer({ ...def.request(inputs), owner: caller.owner, type: def.type });
-  for (const warning of lease.warnings ?? []) world.warn(warning);
-  const computed = def.values(inputs, lease.extents);
-  def.refuse?.({ ...inputs, ...computed }, await pool!.pools("network/"));
-  return computed;
-}
-
-const sameDetails = (def: Definition, olds: Values, inputs: Values): boolean =>
-  jsonText(detailsOf(def, olds)) === jsonText(detailsOf(def, inputs));
-
-const detailsOf = (def: Definition, inputs: Values) => {
-  const { names, opens } = def.request(without(inputs, unknownPaths(inputs)));
-  return { names, opens };
-};
-
-/** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
-async function refuseCollision(
-  def: Definition,
-  pool: Pool,
-  olds: Values,
-  inputs: Values,
-  kept: Extent[],
-): Promise<void> {
-  const owner = String(olds.owner);
-  const request = { ...def.request(inputs), owner, type: def.type, want: kept };
-  const lease = await pool.find(request.pool, { owner });
-  if (lease && lease.state !== "offered") await pool.offer(request);
-  def.refuse?.({ ...inputs, ...def.values(inputs, kept) }, await pool.pools("network/"));
-}
-
-/** What it holds already, if that is still what it asks for. */
-export function keptExtents(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
-  if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
-  const held = def.held(olds);
-  const { want } = def.request(inputs);
-  if (want && !sameExtents(want, held)) return undefined;
-  const candidate = { ...inputs, ...def.values(inputs, held) };
-  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
-}
-
-const sameExtents = (a: Extent[], b: Extent[]): boolean =>
-  a.length === b.length && a.every(({ first, last }, i) => first === b[i]!.first && last === b[i]!.last);
-
-/** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
-export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
-  const { opens, pool: from } = def.request(olds);
-  const name = opens?.name ?? from;
-  if (await pool.spec(name)) return;
-  throw new OverlayError(
-    "STORE_LOST",
-    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store knows no pool ${name}. Nothing is given out.`,
-    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
-  );
-}
-
-const unknownValues = (def: Definition): Values =>
-  Object.fromEntries(
-    Object.entries(def.computed.shape).flatMap(([key, schema]) =>
-      schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]],
-    ),
-  );

@@ -1,21 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import type { Lease, Pool, Request } from "../pool/types";
+import type { Changes, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
-import { apply, drift, fence, type Held, withdraw } from "./apply";
-import { type Caller, type Checked, check, refuseLost } from "./check";
-import {
-  changedPaths,
-  equal,
-  isWithin,
-  type Path,
-  UNKNOWN,
-  unknownPaths,
-  type Values,
-  valueAt,
-  without,
-} from "./values";
+import { apply, drift, fence, type Held, notOurs, withdraw } from "./apply";
+import { changesOf, opensOf, requestOf } from "./changes";
+import { type Caller, type Checked, check } from "./check";
+import { refuseLost } from "./deciding";
+import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
 
 /**
@@ -67,18 +59,23 @@ export class Lifecycle {
     replaces.push(...this.#lostReferences(news, unknown));
     const lost = await this.#leaseLost(olds);
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
+    const first = replaces.length > 0 && !(unknown.length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
       changes: changed.length > 0 || lost || drifted,
       replaces: lost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
-      deleteBeforeReplace: replaces.length > 0,
+      deleteBeforeReplace: first,
     };
   }
 
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
     const pool = await this.world.pool();
     const run = randomUUID();
-    const lease = await pool.claim({ ...this.#request(inputs, run), want: this.def.held(inputs) });
+    const opens = opensOf(this.def, inputs);
+    const request = { ...this.#request(inputs, run), want: this.def.held(inputs), ...(opens && { opens }) };
+    const { tenantDefaults } = this.world;
+    await this.def.prepare?.(inputs, { pool, owner: request.owner, tenantDefaults });
+    const lease = await pool.claim(request);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid };
     const held = { ...lease, run, store: await storeOf(pool) };
     return { id: this.def.id(inputs), props: await this.#complete(pool, props, held) };
@@ -93,17 +90,18 @@ export class Lifecycle {
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
     const notes = [
       ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
-      ...(Object.keys(this.def.outputs.shape).some((key) => props[key] === undefined) ? ["not finished yet"] : []),
+      ...(isFinished(this.def, props) ? [] : ["not finished yet"]),
     ];
-    return { id, props: { ...props, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
+    const told = lease ? await this.#tell(pool, props, lease) : {};
+    return { id, props: { ...props, ...told, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
-    const held = await this.#renew(pool, String(olds.leaseId), news);
+    const held = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
-    if (this.#isQuiet(olds, news)) return { ...props, drift: [] };
+    if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = this.#leaving(olds, news);
     const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id);
     await this.#leave(pool, olds, held, leaving);
@@ -114,8 +112,10 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const lease = await this.#lease(pool, props);
     if (!lease) return this.#deleteWithoutLease(pool, props);
-    const { opens } = this.#request(this.#inputsOf(props));
-    const held = await this.#renew(pool, lease.leaseId, this.#inputsOf(props));
+    const inputs = this.#inputsOf(props);
+    const opens = opensOf(this.def, inputs);
+    this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
+    const held = await this.#take(pool, lease, inputs);
     const withheld = await this.#close(pool, lease);
     const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
       if (opens) await pool.amend(lease.pool, lease.leaseId, { opens }); // it stays, so it must be usable
@@ -130,11 +130,14 @@ export class Lifecycle {
 
   /** A later life has the lease: done. Nobody has it: what our record lists on the machines is still ours to remove. */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
+    const parts = this.def.hosts(props);
+    // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
+    if (parts.length === 0 && (await pool.pools()).length > 0) return;
     await refuseLost(this.def, pool, props);
     const held = await this.#heldBy(pool, props);
     const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { owner: held.owner })) !== undefined;
     if (await overtaken()) return;
-    await withdraw(this.def, this.world, pool, props, held, this.def.hosts(props), async () => {
+    await withdraw(this.def, this.world, pool, props, held, parts, async () => {
       if (await overtaken())
         throw new OverlayError("LEASE_FENCED", `${held.owner} was made again meanwhile.`, "Nothing was changed.");
     });
@@ -165,23 +168,54 @@ export class Lifecycle {
     }
   }
 
-  async #complete(pool: Pool, props: Values, held: Held, id = this.def.id(props)): Promise<Values> {
+  async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {
     try {
       const told = await apply(this.def, this.world, pool, props, held);
       const seen = "lastSeen" in this.def.outputs.shape ? { lastSeen: new Date().toISOString() } : {};
-      return { ...props, ...told, ...seen };
+      return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
       throw new Incomplete(id, { ...props, drift: [`not applied: ${text}`] }, error);
     }
   }
 
+  async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
+    return (await this.def.tell?.(props, lease, { pool, token: this.world.token })) ?? {};
+  }
+
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
-  async #renew(pool: Pool, leaseId: string, inputs: Values): Promise<Held> {
+  async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Held & Lease> {
+    const { pool: name } = requestOf(this.def, news);
+    const lease = await pool.find(name, { leaseId });
+    if (!lease) throw notOurs(name, leaseId);
+    return this.#take(pool, lease, news, changesOf(this.def, olds, news, lease));
+  }
+
+  async #take(
+    pool: Pool,
+    { pool: name, leaseId }: Lease,
+    inputs: Values,
+    changes: Changes = {},
+  ): Promise<Held & Lease> {
     const run = randomUUID();
-    const { pool: name, names = [], opens, labels = {}, owner, data } = this.#request(inputs, run);
-    const lease = await pool.amend(name, leaseId, { owner, names, labels, data: data!, ...(opens && { opens }) });
+    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run).data! });
     return { ...lease, run, store: await storeOf(pool) };
+  }
+
+  /** Whether the pool can have the old life and the new one at once: what check has offered to the new one is counted. */
+  async #hasRoom(news: Values): Promise<boolean> {
+    const pool = await this.world.pool();
+    const { pool: name } = requestOf(this.def, news);
+    const [spec, usage] = [await pool.spec(name), await pool.usage(name)];
+    if (!spec || !usage) return true;
+    const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+    return usage.held <= maxIps && usage.offered + usage.reserved + usage.used <= maxReservations;
+  }
+
+  /** Its owner holds another one as well: this one is the old life of a resource that was replaced. */
+  async #hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
+    const newest = await pool.find(name, { owner });
+    return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
   }
 
   /** Machines that are no longer part of it: from this change, or from an earlier one that did not come to its end. */
@@ -250,9 +284,9 @@ export class Lifecycle {
   }
 
   #request(inputs: Values, run?: string): Request {
-    const request = this.def.request(without(inputs, unknownPaths(inputs)));
-    const data = run ? { data: { run, name: String(inputs[this.def.nameInput]) } } : {};
-    return { ...request, ...data, owner: String(inputs.owner), type: this.def.type };
+    const { nameInput } = this.def;
+    const data = run ? { data: { run, ...(nameInput && { name: String(inputs[nameInput]) }) } } : {};
+    return { ...requestOf(this.def, inputs), ...data };
   }
 
   /** What the state says of the lease, whether or not the pool still has it. */
@@ -266,6 +300,11 @@ export class Lifecycle {
     return Object.fromEntries(keys.filter((key) => props[key] !== undefined).map((key) => [key, props[key]]));
   }
 }
+
+const isFinished = ({ outputs }: Definition, props: Values): boolean =>
+  Object.entries(outputs.shape).every(
+    ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
+  );
 
 /** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
 const FORGOTTEN = "forgotten/";

@@ -1,12 +1,17 @@
 import type { Family } from "../addressing/line";
-import { RECORDS, sysctlPath } from "./facts";
-import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import { dockerCreate, dockerRemove } from "./docker";
+import { RECORDS, sysctlPath, unitPath } from "./facts";
+import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import type { Step } from "./steps";
 
-/** The three tools that a host's changes go through, each called once with all its lines. */
-interface Lines {
+/** The tools that a host's changes go through, each called once with all its lines where it can be. */
+export interface Lines {
+  /** What brings it back after a boot. */
+  files: string[];
   shell: string[];
   ip: string[];
+  /** After all devices are there. */
+  docker: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
@@ -15,16 +20,22 @@ export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
-  const lines: Lines = { shell: [], ip: [], firewall: new Map() };
-  for (const step of steps) render(step, lines);
+  const lines = linesOf(steps);
   return [
     "rc=0",
     ...records.map(writeRecord),
-    ...lines.shell.map((line) => `${line} || rc=1`),
+    ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...lines.docker.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     "exit $rc",
   ].join("\n");
+}
+
+export function linesOf(steps: Step[]): Lines {
+  const lines: Lines = { files: [], shell: [], ip: [], docker: [], firewall: new Map() };
+  for (const step of steps) render(step, lines);
+  return lines;
 }
 
 /** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
@@ -39,40 +50,65 @@ export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
 
 const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/${network}/${uid}.json`);
 
-function writeRecord(record: HostRecord): string {
-  const path = recordPath(record.network, record.uid);
-  return `mkdir -p ${quote(`${RECORDS}/${record.network}`)} && printf '%s\\n' ${quote(JSON.stringify(record))} >${path}.tmp && mv ${path}.tmp ${path} || exit 1`;
+const writeRecord = (record: HostRecord): string =>
+  `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
+
+/** Whole or not at all. */
+function writeFile(path: string, content: string): string {
+  const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
+  return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
+
+export const TABLES = ["filter", "nat"] as const;
+export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
 
 const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
 
 function restore(family: Family, firewall: Lines["firewall"]): string[] {
-  const tables = (["filter", "nat"] as const).flatMap((table) => {
+  const tables = TABLES.flatMap((table) => {
     const lines = firewall.get(`${family} ${table}`);
     return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
   });
-  const tool = family === 4 ? "iptables-restore" : "ip6tables-restore";
-  return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
+  return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1 }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
-      lines.shell.push(verb === "remove" ? restoreSysctl(item.key) : setSysctl(item.key, item.value));
+      lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
       break;
     case "link":
       renderLink(verb, item, lines);
       break;
     case "address":
       lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));
+      for (const other of instead) lines.ip.push(`address del ${other} dev ${item.dev}`);
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    case "docker":
+      // Before its bridge goes, and after it has come.
+      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
+      if (verb !== "remove") lines.docker.push(dockerCreate(item).map(quote).join(" "));
+      break;
+    case "file":
+      lines.files.push(verb === "remove" ? `rm -f ${quote(item.path)}` : writeFile(item.path, item.content ?? ""));
+      break;
+    case "service":
+      lines.files.push(verb === "remove" ? dropService(item) : putService(item));
       break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }
 }
+
+/** Started now, so that it is restarted with whatever sweeps our things away; it waits for the lock, which we hold. */
+const putService = ({ name, unit = "" }: Service): string =>
+  `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && systemctl start --no-block ${name}; }`;
+
+const dropService = ({ name }: Service): string =>
+  `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
@@ -80,8 +116,10 @@ const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
 const setSysctl = (key: string, value: string): string =>
   `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
-const restoreSysctl = (key: string): string =>
-  `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
+const restoreSysctl = (key: string, leave: boolean): string =>
+  leave
+    ? `rm -f ${formerPath(key)}`
+    : `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;
@@ -93,22 +131,26 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
     return;
   }
   const create = verb === "add";
+  // With the MAC from the start: systemd-udevd gives a device without one its own, at whatever moment.
+  const mac = item.mac ? ` address ${item.mac}` : "";
   if (create && anchor) {
-    lines.shell.push(`{ ip link add ${name} type dummy 2>/dev/null || ip link add ${name} type bridge; }`);
+    lines.shell.push(
+      `{ [ -e /sys/class/net/${name} ] || ip link add ${name}${mac} type dummy 2>/dev/null || ip link add ${name}${mac} type bridge; }`,
+    );
   }
-  if (create && item.type === "bridge") lines.ip.push(`link add ${name} type bridge`);
+  if (create && item.type === "bridge") lines.ip.push(`link add ${name}${mac} type bridge`);
   if (vxlan) {
     const ends = `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
     lines.ip.push(
       create
-        ? `link add ${name} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
+        ? `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
         : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
     );
   }
   const attributes = [
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
-    item.master && `master ${item.master}`,
+    item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
     "up",
   ];
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);

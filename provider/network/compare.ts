@@ -1,5 +1,8 @@
-import type { Facts } from "./facts";
-import { type Item, type Jump, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Rule } from "./items";
+import { createHash } from "node:crypto";
+import { isOurNetwork, wrongNetwork } from "./docker";
+import { type Facts, unitPath } from "./facts";
+import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
+import { placeOf, rulesOf } from "./place";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -13,12 +16,27 @@ export const differenceText = ({ item, missing, wrong }: Difference): string =>
 
 export const differences = (want: Item[], facts: Facts): Difference[] =>
   want.flatMap((item): Difference[] => {
+    if (!fits(item, facts)) return [];
     const wrong = wrongWith(item, facts);
     if (wrong === undefined) return [{ item, missing: true, wrong: [] }];
     return wrong.length > 0 ? [{ item, missing: false, wrong }] : [];
   });
 
-export const isPresent = (item: Item, facts: Facts): boolean => wrongWith(item, facts) !== undefined;
+/**
+ * Whether an item concerns this machine. Docker's network does where dockerd runs, or must run; one that is on record still
+ * does while dockerd is down. A jump from another program's chain does where that chain is.
+ */
+export function fits(item: Item, { chains, docker, records }: Facts): boolean {
+  if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
+  if (item.kind !== "docker" || item.required || docker?.answers) return true;
+  return docker !== undefined && records.some(({ items }) => items.some((other) => keyOf(other) === keyOf(item)));
+}
+
+/** Whether it stands, and is the one that we made, as far as that can be told from a machine. */
+export function isPresent(item: Item, facts: Facts): boolean {
+  if (item.kind === "docker") return isOurNetwork(item, facts.docker);
+  return wrongWith(item, facts) !== undefined;
+}
 
 /** undefined: the object is not there at all. */
 function wrongWith(item: Item, facts: Facts): string[] | undefined {
@@ -30,23 +48,66 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "link":
       return wrongLink(item, facts);
     case "address":
-      return facts.addresses.has(`${item.address} ${item.dev}`) ? [] : undefined;
+      return wrongAddress(item, facts);
     case "route":
       return wrongRoute(item, facts);
+    case "docker":
+      return wrongNetwork(item, facts.docker);
     case "chain":
       return facts.chains.has(`${item.family} ${item.table} ${item.chain}`) ? [] : undefined;
     case "jump": {
-      const at = rulesOf(facts, item, item.from).indexOf(`-j ${item.chain}`);
-      if (at < 0) return undefined;
-      return [...mismatch("place", at + 1, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
+      const place = placeOf(item, facts);
+      if (place === 0) return undefined;
+      return [...mismatch("place", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
+    case "file":
+      return wrongFile(item.path, item.content, facts);
+    case "service":
+      return wrongService(item, facts);
     case "rule":
       return copiesOf(item, facts) > 0 ? [] : undefined;
   }
 }
 
-const rulesOf = (facts: Facts, { family, table }: Rule | Jump, chain: string): string[] =>
-  facts.chains.get(`${family} ${table} ${chain}`) ?? [];
+/** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
+function wrongAddress(item: Address, facts: Facts): string[] | undefined {
+  const stands = facts.addresses.has(`${item.address} ${item.dev}`);
+  const others = otherPrefixes(item, facts);
+  if (others.length === 0) return stands ? [] : undefined;
+  return [`${stands ? "it stands as" : "it is"} ${others.join(" and ")}${stands ? ", too" : ""}`];
+}
+
+/** The same address with other prefixes on the same device. */
+export function otherPrefixes(item: Item, facts: Facts): string[] {
+  if (item.kind !== "address") return [];
+  const start = item.address.slice(0, item.address.indexOf("/") + 1);
+  const end = ` ${item.dev}`;
+  return [...facts.addresses]
+    .filter((text) => text.startsWith(start) && text.endsWith(end))
+    .map((text) => text.slice(0, -end.length))
+    .filter((address) => address !== item.address);
+}
+
+function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+  const have = files.get(path);
+  if (have === undefined) return undefined;
+  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+}
+
+const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+
+/** While we talk with the host its unit waits for the lock, and is still `activating`. */
+function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
+  const wrong = wrongFile(unitPath(name), unit, facts);
+  if (!wrong || !facts.systemd || unit === undefined) return wrong;
+  const { boot, state } = facts.systemd;
+  const runs = ["active", "activating", "reloading"].includes(state);
+  return [
+    ...wrong,
+    ...mismatch("start at boot", boot || "disabled", "enabled"),
+    ...(runs ? [] : mismatch("state", state, "active")),
+  ];
+}
 
 /** A rule or jump can stand several times, and is removed as often. */
 export function copiesOf(item: Item, facts: Facts): number {
@@ -72,8 +133,14 @@ export function isOurLink(item: Link, facts: Facts): boolean {
   if (!have || !isOfType(item.type, have.type)) return false;
   const sameTunnel =
     item.vxlan !== undefined && have.vxlan?.vni === item.vxlan.vni && have.vxlan.port === item.vxlan.port;
-  return have.mac === item.mac || sameTunnel;
+  return have.mac === item.mac || sameTunnel || isMadeByDocker(item, facts);
 }
+
+/** A dockerd that starts before us makes the bridge of our network itself. */
+const isMadeByDocker = ({ name }: Link, { docker, records }: Facts): boolean =>
+  records.some(({ items }) =>
+    items.some((item) => item.kind === "docker" && item.bridge === name && isOurNetwork(item, docker)),
+  );
 
 function wrongLink(item: Link, facts: Facts): string[] | undefined {
   const have = facts.links.get(item.name);

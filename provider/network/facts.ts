@@ -1,5 +1,6 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
 
 /** What a host looks like now, as far as it concerns us. */
@@ -11,6 +12,14 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
+  /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
+  files: Map<string, string>;
+  /** What systemd says of our unit; absent where the machine was not booted with it. */
+  systemd?: ServiceFact;
+  /** By which addresses we talk with it; absent when not by SSH. */
+  ssh?: SshPath;
   records: HostRecord[];
 }
 
@@ -21,6 +30,19 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+}
+
+export interface SshPath {
+  client: string;
+  server: string;
+  /** Of its sshd. */
+  port: number;
+}
+
+export interface ServiceFact {
+  /** `enabled`: it is started at boot. */
+  boot: string;
+  state: string;
 }
 
 export interface RouteFact {
@@ -34,6 +56,12 @@ export interface RouteFact {
 }
 
 export const RECORDS = "/var/lib/overlay";
+/** Who has the host's lock, and since when. */
+export const HOLDER = "/run/overlay.holder";
+/** Runs every record's own script. */
+export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
+export const SERVICE = "overlay-network.service";
+export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
 
@@ -42,7 +70,8 @@ export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll("
  * it: what is not seen would be taken for missing, and what is missing is made anew.
  */
 export const FACTS_SCRIPT = [
-  "for tool in ip iptables-save iptables-restore; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   "echo '@@ link'; ip -j -d link show || exit 1",
   "echo; echo '@@ addr'; ip -j addr show || exit 1",
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
@@ -50,6 +79,9 @@ export const FACTS_SCRIPT = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  DOCKER_FACTS,
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -60,6 +92,7 @@ export function parseFacts(text: string): Facts {
     routes: [],
     chains: new Map(),
     sysctls: new Map(),
+    files: new Map(),
     records: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -77,6 +110,12 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
+  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
+  else if (name === "containers") addContainers(facts.docker, body);
+  else if (name === "files")
+    for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
+  else if (name === "systemd") facts.systemd = serviceFact(body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
 
@@ -153,6 +192,17 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
 });
+
+/** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
+function sshPath(body: string): SshPath {
+  const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
+  return { client, server, port: Number(port) };
+}
+
+function serviceFact(body: string): ServiceFact {
+  const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
+  return { boot: of("UnitFileState"), state: of("ActiveState") };
+}
 
 function readRules(facts: Facts, family: Family, body: string): void {
   let table = "";

@@ -1,6 +1,7 @@
 import { type Layout, runnerLayout } from "../addressing/layout";
 import type { Family } from "../addressing/line";
 import { deviceName, macOf } from "../addressing/names";
+import { type DockerPlan, planDocker } from "./docker";
 import type { Item } from "./items";
 
 /**
@@ -22,6 +23,8 @@ export interface Network {
   devicePrefix: string;
   bridgeName: string;
   hubInterface: string;
+  /** Absent: Docker is none of our business. */
+  docker?: DockerPlan;
 }
 
 /** What a machine says about its underlay: its address there, and that device's MTU. */
@@ -96,6 +99,7 @@ export function planRunner(
         ...(network.masquerade ? masquerade(layout, subnet) : []),
       ];
     }),
+    ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
   ];
 }
 
@@ -121,6 +125,7 @@ function forwarding({ family, cidr }: Layout): Item[] {
     { kind: "rule", ...place, rule: `-s ${cidr} -j ACCEPT` },
     { kind: "rule", ...place, rule: `-d ${cidr} -j ACCEPT` },
     { kind: "jump", ...place, from: "FORWARD" },
+    { kind: "jump", ...place, from: "DOCKER-USER", ifPresent: true },
   ];
 }
 

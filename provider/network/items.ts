@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | Chain | Jump | Rule;
+export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule | File | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -16,6 +16,7 @@ export interface Link {
   type: "vxlan" | "bridge" | "anchor";
   mac?: string;
   mtu?: number;
+  /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
 }
@@ -44,6 +45,27 @@ export interface Route {
   metric?: number;
 }
 
+/** A network of Docker's on one of our bridges; it changes only by being made anew. */
+export interface DockerNetwork {
+  kind: "docker";
+  name: string;
+  bridge: string;
+  mtu: number;
+  /** One for each address family. */
+  subnets: DockerSubnet[];
+  /** false: only where dockerd runs. */
+  required: boolean;
+}
+
+export interface DockerSubnet {
+  subnet: string;
+  gateway: string;
+  /** The hub's end of the tunnel, which Docker must not give out. */
+  hub: string;
+  /** Where Docker picks addresses by itself. */
+  range: string;
+}
+
 interface InFirewall {
   family: Family;
   table: "filter" | "nat";
@@ -58,6 +80,8 @@ export interface Jump extends InFirewall {
   kind: "jump";
   from: string;
   chain: string;
+  /** Only where the chain that it leads from is there: it is another program's. */
+  ifPresent?: true;
 }
 
 export interface Rule extends InFirewall {
@@ -67,11 +91,28 @@ export interface Rule extends InFirewall {
   rule: string;
 }
 
+export interface File {
+  kind: "file";
+  path: string;
+  /** Absent in records, where it only matters whose it is. */
+  content?: string;
+}
+
+/** A unit of systemd that is started at every boot; its file goes with it. */
+export interface Service {
+  kind: "service";
+  name: string;
+  /** The unit file's text; absent in records. */
+  unit?: string;
+}
+
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
 export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
+  /** What the user calls it, for whoever has only the machine left. */
+  name?: string;
   /** Which store the lease behind it is in. */
   store: string;
   items: Item[];
@@ -91,13 +132,25 @@ export function keyOf(item: Item): string {
       return `address ${item.address} on ${item.dev}`;
     case "route":
       return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "docker":
+      return `docker network ${item.name}`;
     case "chain":
       return `chain ${item.chain} (${firewallName(item)})`;
     case "jump":
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "file":
+      return `file ${item.path}`;
+    case "service":
+      return `service ${item.name}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
   }
+}
+
+/** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
+export function recorded(item: Item): Item {
+  if (item.kind === "file") return { kind: "file", path: item.path };
+  return item.kind === "service" ? { kind: "service", name: item.name } : item;
 }
 
 const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;

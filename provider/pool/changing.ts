@@ -38,7 +38,7 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
   const after = yield* enter(tx, lease, changed, changes);
   log(tx, eventOf(lease, after), after);
-  yield* mustKeepQuota(tx, spec);
+  if (changes.extents) yield* mustKeepQuota(tx, spec);
   return after;
 }
 

@@ -1,6 +1,6 @@
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, sweep, vacate } from "./endings";
-import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
+import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
@@ -165,14 +165,17 @@ function* isOpenForOthers(tx: Draft, { opens }: Lease): Rule<boolean> {
 /** So many are looked at for one whose going helps. */
 const CANDIDATES = 1000;
 
-/** Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way. */
-export function* mustKeepQuota(tx: Draft, spec: PoolSpec): Rule<void> {
+/**
+ * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
+ * `leaving` are leases that will be gone before the new one is claimed.
+ */
+export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = []): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   for (;;) {
     const { offered, reserved, used, held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
-    const leases = offered + reserved + used;
-    if (leases <= maxReservations && held <= maxIps) return;
+    const leases = offered + reserved + used - leaving.length;
+    if (leases <= maxReservations && held - total(leaving.flatMap(({ extents }) => extents)) <= maxIps) return;
     if (yield* sweep(tx, spec.name)) continue;
     const offer = yield* oldest(tx, spec, "o", spec.extents);
     if (!offer) throw overQuota(spec, { leases, values: held });

@@ -61,13 +61,17 @@ export class Draft {
     return (yield* this.rows(span, limit)).map(([, value]) => value);
   }
 
-  /** All of a span, a page at a time. */
   *all<T>(span: Span<T>): Rule<T[]> {
-    const found: T[] = [];
+    return (yield* this.allRows(span)).map(([, value]) => value);
+  }
+
+  /** All of a span, a page at a time. */
+  *allRows<T>(span: Span<T>): Rule<[key: string, value: T][]> {
+    const found: [string, T][] = [];
     for (let rest: Span<T> | undefined = span; rest; ) {
-      const [page, next]: [T[], Span<T> | undefined] = yield* this.page(rest, PAGE);
-      for (const value of page) found.push(value);
-      rest = next;
+      const page: [string, T][] = yield* this.rows(rest, PAGE);
+      for (const row of page) found.push(row);
+      rest = page.length < PAGE ? undefined : { ...rest, from: after(page) };
     }
     return found;
   }

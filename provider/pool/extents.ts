@@ -1,5 +1,8 @@
 import { V4_START } from "../addressing/line";
+import { merged } from "../addressing/ranges";
 import type { Extent, PoolSpec } from "./types";
+
+export { merged };
 
 /** Arithmetic of extents. Lists that come out are sorted, disjoint and never touch each other. */
 
@@ -13,16 +16,6 @@ export const smaller = (a: bigint, b: bigint): bigint => (a < b ? a : b);
 
 export const sameExtents = (a: Extent[], b: Extent[]): boolean =>
   a.length === b.length && a.every((extent, i) => extent.first === b[i]!.first && extent.last === b[i]!.last);
-
-export function merged(extents: Extent[]): Extent[] {
-  const result: Extent[] = [];
-  for (const { first, last } of [...extents].sort((a, b) => (a.first < b.first ? -1 : 1))) {
-    const before = result.at(-1);
-    if (before && first <= before.last + 1n) before.last = larger(before.last, last);
-    else result.push({ first, last });
-  }
-  return result;
-}
 
 export function common(some: Extent[], others: Extent[]): Extent[] {
   const [a, b] = [merged(some), merged(others)];

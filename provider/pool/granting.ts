@@ -2,17 +2,18 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choi
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, zonesOf } from "./extents";
+import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
-import { leaseKey } from "./keys";
+import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
 import { poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
-import { isFirm, isLive, sharedAs } from "./rows";
+import { isFirm, isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import type { Extent, Lease, PoolSpec, Request } from "./types";
+import type { Details, Extent, Lease, PoolSpec, Request } from "./types";
+import { nearlyFull } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */
 
@@ -26,8 +27,13 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
   if (block) tx.onlyImagined = true;
   const lease = yield* grant(tx, pool, block ? { ...asking, request } : asking, own ?? block);
-  yield* mustKeepQuota(tx, pool.spec);
-  return lease;
+  // What it holds already is given up for this one: before that is claimed, where there is no room for both.
+  yield* mustKeepQuota(
+    tx,
+    pool.spec,
+    mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
+  );
+  return block ? { ...lease, state: "offered" } : lease;
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
@@ -71,13 +77,28 @@ const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
 
 function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
-  const { request, firm } = asking;
+  const { request } = asking;
   yield* sweep(tx, request.pool, request.owner);
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
-  const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
-  const after = yield* enter(tx, own, lease, request, ends);
+  const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
+  const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
+  if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
   return warnings.length ? { ...after, warnings } : after;
+}
+
+/** What is only offered counts, too: a preview sees its own requests. */
+function* isNearlyFull(tx: Draft, spec: PoolSpec): Rule<boolean> {
+  if (spec.warnAtPercent === undefined) return false;
+  const { held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+  return held * 100n >= capacityOf(spec) * BigInt(spec.warnAtPercent);
+}
+
+/** Whoever uses a lease has given it a name, which it keeps in its next life. */
+function detailsOf({ names, opens }: Request, extents: Extent[], own?: Lease): Pick<Details, "names" | "opens"> {
+  const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
+  const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
+  return given({ names: all, opens: typeof opens === "function" ? opens(extents) : opens });
 }
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
@@ -92,7 +113,9 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
-  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  // What is firm stays so in an offer that is only imagined: the next one must find it as it is.
+  const firmly = firm || (own !== undefined && isFirm(own));
+  const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
   return given<Lease>({

@@ -75,11 +75,12 @@ export type Class = "o" | "r" | "t" | "h";
 
 export const version: Key<string> = key(textCodec, "v");
 export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
-export const poolsFrom = (prefix: string): Span<PoolRecord> => ({
-  from: `p/${part(prefix)}`,
-  to: `p/${part(prefix)}\u{10ffff}`,
-  codec: poolCodec,
+/** All pools whose name begins so. */
+const between = (letter: string, prefix: string) => ({
+  from: `${letter}/${part(prefix)}`,
+  to: `${letter}/${part(prefix)}\u{10ffff}`,
 });
+export const poolsFrom = (prefix: string): Span<PoolRecord> => ({ ...between("p", prefix), codec: poolCodec });
 
 export const leaseKey = (pool: string, uid: string): Key<Lease> => key(leaseCodec, "l", part(pool), uid);
 /** Those whose uid begins so. */
@@ -126,6 +127,7 @@ export const portKey = (pool: string, last: bigint, { protocol, port }: Port): K
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
 export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), rare: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
+export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
 
 export const eventKey = (pool: string, time: number, random: string): Key<Event> =>
   key(eventCodec, "h", part(pool), `${moment(time)}-${random}`);

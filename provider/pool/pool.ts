@@ -88,12 +88,23 @@ export class LivePool implements Pool {
     return this.#look((tx) => views.find(tx, pool, by));
   }
 
+  async holder(name: string): Promise<Lease | undefined> {
+    return this.#look((tx) => views.holder(tx, name));
+  }
+
   async spec(pool: string) {
     return this.#look((tx) => views.spec(tx, pool));
   }
 
   async usage(pool: string) {
     return this.#look((tx) => views.usage(tx, pool));
+  }
+
+  /** With what is only imagined, so that previews that write nothing fill pools evenly, too. */
+  async usages(prefix: string) {
+    return this.store.read((tx) =>
+      drafted(tx, this.settings, (draft) => views.usages(draft, prefix), new Sorted(this.#imagined)),
+    );
   }
 
   async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {

@@ -13,9 +13,12 @@ import { poolInUse, poolMissing } from "./wording";
 /** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
 
 const SPACE = "space/";
-const addressSpace = (name: string): PoolRecord => ({
-  spec: { name, kind: "space", extents: [{ first: 0n, last: LINE_END }], allocation: "external" },
-});
+/** Ports of a pool's own: nothing else lies there, and errors speak of ports. */
+const PORTS = "space/ports/";
+const addressSpace = (name: string): PoolRecord => {
+  const kind = name.startsWith(PORTS) ? "port" : "space";
+  return { spec: { name, kind, extents: [{ first: 0n, last: LINE_END }], allocation: "external" } };
+};
 
 /** undefined also when the offer that opened it is over. */
 export function* poolOf(tx: Draft, name: string): Rule<PoolRecord | undefined> {

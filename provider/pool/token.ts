@@ -1,5 +1,6 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
 import { OverlayError } from "../errors";
+import type { Lease, Pool } from "./types";
 
 /**
  * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over all that stands
@@ -54,6 +55,24 @@ export function sealed({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): s
   const text = `${PREFIX}.${key.id}.${payload}`;
   return `${text}.${mac(key.secret, text)}`;
 }
+
+/** From the setting, else the one key that the store keeps and everybody shares. */
+export const ringOf = async (pool: Pool, tokenKeys: string | undefined): Promise<KeyRing> =>
+  keyRing(tokenKeys ?? (await pool.secret("tokenKeys", newSecret())));
+
+/** The token of a lease on an address: of a runner, or else of the pool by its name. */
+export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>
+  sealed(
+    {
+      pool,
+      owner,
+      leaseId,
+      value: extents[0]!.first,
+      runner: pool.replace(/^runner\//, ""),
+      ...(expiresAt !== undefined && { expiresAt }),
+    },
+    ring,
+  );
 
 export interface Expected {
   /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */

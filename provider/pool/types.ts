@@ -36,6 +36,8 @@ export interface PoolSpec {
   avoidBoundaryIps?: boolean;
   quota?: { maxIps?: number; maxReservations?: number };
   tenant?: Tenant;
+  /** Whoever asks in a preview is warned from here on. */
+  warnAtPercent?: number;
   /** On exhaustion take the least recently seen lease, if it was not seen for this many seconds. */
   reclaimAfter?: number;
   /** What the opener wants to find again, e.g. a network's settings. No secrets. */
@@ -62,8 +64,10 @@ export interface Details {
   by?: string;
 }
 
-export interface Request extends Details {
+export interface Request extends Omit<Details, "opens"> {
   pool: string;
+  /** A function where the pool follows from what the lease gets. */
+  opens?: PoolSpec | ((extents: Extent[]) => PoolSpec);
   /** scope + the resource's URN. */
   owner: string;
   /** The resource type, e.g. `RunnerSubnet`. */
@@ -120,8 +124,9 @@ export interface Changes extends Omit<Details, "ttl"> {
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** A lease that stands outside the store, and must be in it. */
-export interface Fact extends Omit<Request, "size" | "within" | "also" | "ttl" | "sharingKey" | "ports"> {
+export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl" | "sharingKey" | "ports"> {
   want: Extent[];
+  opens?: PoolSpec;
   /** Where it had a place in a store before; else it gets a new one. */
   identity?: Pick<Lease, "uid" | "leaseId">;
 }
@@ -182,6 +187,8 @@ export interface Pool {
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */
   find(pool: string, by: By): Promise<Lease | undefined>;
+  /** Whoever has this name, in whatever pool. */
+  holder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
   amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
@@ -198,6 +205,8 @@ export interface Pool {
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;
+  /** Of all pools whose name begins so, by name. */
+  usages(prefix: string): Promise<Map<string, Usage>>;
   /** Oldest first; also of pools that are gone. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;

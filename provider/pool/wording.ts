@@ -1,6 +1,5 @@
-import { cidrText, familyOf, fromLine, widthOf } from "../addressing/line";
+import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
-import { sizeOf } from "./extents";
 import type { Extent, Lease, PoolSpec, Port } from "./types";
 
 /** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
@@ -21,14 +20,8 @@ const NAMES: Record<string, Code> = {
   pool: "POOL_OVERLAP",
 };
 
-export function textOf(kind: PoolSpec["kind"], extent: Extent): string {
-  const { first, last } = extent;
-  if (kind === "id" || kind === "port") return first === last ? `${first}` : `${first}-${last}`;
-  if (first === last) return fromLine(first);
-  const bits = sizeOf(extent).toString(2).length - 1;
-  const isBlock = sizeOf(extent) === 1n << BigInt(bits) && first % sizeOf(extent) === 0n;
-  return isBlock ? cidrText(first, widthOf(familyOf(first)) - bits) : `${fromLine(first)}-${fromLine(last)}`;
-}
+export const textOf = (kind: PoolSpec["kind"], extent: Extent): string =>
+  kind === "id" || kind === "port" ? numbersText(extent) : rangeText(extent);
 
 export const listOf = (kind: PoolSpec["kind"], extents: Extent[]): string =>
   extents.map((extent) => textOf(kind, extent)).join(", ");
@@ -93,6 +86,11 @@ export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; va
     `Pool ${name} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
     "Release some, or raise the pool's quota.",
   );
+
+export const nearlyFull = ({ name, kind, warnAtPercent }: PoolSpec, capacity: bigint): string =>
+  `Pool ${name} is filled to ${warnAtPercent} % or more of its ${capacity} ${plural(KINDS[kind].noun)}.`;
+
+const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${noun}s`);
 
 export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
   new OverlayError("POOL_NOT_FOUND", `Pool ${pool} ${why}.`, "Create what opens it first, or correct the name.");

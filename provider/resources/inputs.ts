@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { layoutOf } from "../addressing/layout";
 import { fromLine, pointOf } from "../addressing/line";
+import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 
 /** Inputs that several resources share. Everything that can reach a shell is confined by its type here. */
@@ -35,6 +36,35 @@ export const resourceName = z
     /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i,
     "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
   );
+
+/** In their shortest form, so that another way to write the same is no change. */
+export const ranges = z
+  .array(
+    z.string().refine((text) => rangeOf(text) !== undefined, {
+      message: "must be a CIDR without host bits, an address, or FIRST-LAST in one family",
+      abort: true,
+    }),
+  )
+  .min(1)
+  .transform((texts) => merged(texts.map((text) => rangeOf(text)!)).map(rangeText));
+
+export const ports = z
+  .string()
+  .refine((text) => (numbersOf(text)?.last ?? 0n) <= 65535n && (numbersOf(text)?.first ?? 0n) >= 1n, {
+    message: "must be FIRST-LAST between 1 and 65535",
+    abort: true,
+  })
+  .transform((text) => numbersText(numbersOf(text)!));
+
+export const tenant = z
+  .strictObject({
+    org: resourceName.describe("Organization."),
+    project: resourceName.describe("Project in it."),
+  })
+  .meta({ id: "Tenant" });
+
+/** Names of containers and the like, which become part of keys. */
+export const plainName = z.string().regex(/^[^\s\p{Cc}]{1,200}$/u, "must be 1 to 200 characters without blanks");
 
 /** 15 bytes is the kernel's limit. */
 export const deviceName = z

@@ -6,6 +6,7 @@ import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
+import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
 import { address, connection, deviceName, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
@@ -41,6 +42,11 @@ export const networkSettings = z
       .default("vxkr")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
     bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    docker: docker.prefault({}).describe("Docker on the runners."),
+    persist: z
+      .boolean()
+      .default(true)
+      .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
     verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
   })
   .meta({ id: "NetworkSettings" });
@@ -50,11 +56,11 @@ export type NetworkSettings = z.output<typeof networkSettings>;
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
   (typeof subnets === "string" ? [subnets] : subnets).map(layoutOf);
 
-export const asNetwork = (settings: NetworkSettings, hubInterface = ""): Network => ({
-  ...settings,
-  layouts: layoutsOf(settings.subnets),
-  hubInterface,
-});
+export function asNetwork({ docker, ...settings }: NetworkSettings, hubInterface = ""): Network {
+  const layouts = layoutsOf(settings.subnets);
+  const plan = dockerPlan(dockerFor({ docker }), layouts);
+  return { ...settings, layouts, hubInterface, ...(plan && { docker: plan }) };
+}
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
 
@@ -105,7 +111,7 @@ export const overlayNetwork = defineResource({
   secrets: ["hubConnection"],
   replaceOn: ["networkName", "subnets", "devicePrefix", "bridgeName", "hubInterface"],
   late: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
-  quiet: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify"],
+  quiet: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
 
   id: ({ networkName }) => networkName,
   request: (inputs) => {
@@ -120,16 +126,19 @@ export const overlayNetwork = defineResource({
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
       ],
       ...(labels && { labels }),
-      opens: {
-        name: `network/${networkName}`,
-        kind: "id",
-        extents: [{ first: 1n, last: BigInt(maxRunnersOf(layouts)) }],
-        allocation: "lowest",
-        ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
-        data: { settings: settingsOf(inputs) as unknown as Json, hub: hubConnection ? machineOf(hubConnection) : null },
-      },
     };
   },
+  opens: (inputs) => ({
+    name: `network/${inputs.networkName}`,
+    kind: "id",
+    extents: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],
+    allocation: "lowest",
+    ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
+    data: {
+      settings: settingsOf(inputs) as unknown as Json,
+      hub: inputs.hubConnection ? machineOf(inputs.hubConnection) : null,
+    },
+  }),
   values: ({ subnets }) => {
     const layouts = layoutsOf(subnets);
     const [first, second] = layouts as [Layout, Layout?];
@@ -166,6 +175,7 @@ export const overlayNetwork = defineResource({
 
   hosts: ({ hubConnection, hubUnderlayIp }) => [{ role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp }],
   plan: (props) => ({ hub: planHub(asNetwork(settingsOf(props), props.hubInterface)) }),
+  persist: ({ persist }) => persist,
   report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
 });
 
@@ -193,4 +203,5 @@ function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
     yield { property: "vniBase", reason: `the last runner's VNI would be ${lastVni}; VNIs end at ${2 ** 24 - 1}` };
   }
   yield* tooSmall(value.mtu, layouts);
+  yield* dockerImpossible(dockerFor(value), layouts);
 }

@@ -1,10 +1,13 @@
 import { z } from "zod";
+import { besideDocker } from "../addressing/docker-range";
 import { runnerLayout } from "../addressing/layout";
 import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
+import { addressPool, addressPoolOf } from "./addresses";
+import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
 
@@ -24,6 +27,7 @@ const inputs = z.strictObject({
     .describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
+  docker: dockerOverride.optional().describe("Docker on this runner. Default: the network's."),
   adopt: z
     .boolean()
     .default(false)
@@ -32,17 +36,24 @@ const inputs = z.strictObject({
 });
 
 const computed = z.object({
+  networkName: z.string().describe("Name of its network."),
   runnerId: z.number().describe("Its number in the network."),
   subnet: z.string().describe("The range of its workloads."),
   gateway: z.string().describe("Address of its bridge, the gateway of its workloads."),
   hubIp: z.string().describe("The hub's address in this subnet."),
   firstIp: z.string().describe("First address for workloads."),
-  lastIp: z.string().describe("Last address for workloads."),
-  usableIps: z.union([z.number(), z.string()]).describe("How many addresses workloads can have; a string past 2^53."),
+  lastIp: z.string().describe("Last address for workloads; Docker's own range, if there is one, begins after it."),
+  usableIps: z
+    .union([z.number(), z.string()])
+    .describe("How many addresses workloads can have, without Docker's own range; a string past 2^53."),
   vni: z.number().describe("Number of its tunnel."),
   hubDevice: z.string().describe("Tunnel device on the hub."),
   runnerDevice: z.string().describe("Tunnel device on the runner."),
   bridge: z.string().describe("Bridge on the runner."),
+  dockerNetwork: z.string().describe("The Docker network for its containers; empty where Docker is off."),
+  dockerRange: z.string().optional().describe("Where Docker picks addresses by itself; none of them is in the pool."),
+  dockerRange6: z.string().optional().describe("The same in IPv6, in a dual-stack network."),
+  subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family of the network."),
   subnet6: z.string().optional().describe("IPv6 range in a dual-stack network."),
   gateway6: z.string().optional().describe("IPv6 gateway in a dual-stack network."),
   firstIp6: z.string().optional().describe("First IPv6 address for workloads."),
@@ -52,8 +63,13 @@ const computed = z.object({
 type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
 /** The network as this runner sees it. */
-const networkFor = ({ network, mtu, masquerade }: z.output<typeof inputs>) =>
-  asNetwork({ ...network, mtu: mtu ?? network.mtu, masquerade: masquerade ?? network.masquerade });
+const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
+  asNetwork({
+    ...network,
+    mtu: mtu ?? network.mtu,
+    masquerade: masquerade ?? network.masquerade,
+    docker: dockerFor(network, docker),
+  });
 
 /** Five tries of a second each: the first packets through a new tunnel wait for its neighbours. */
 const ping = (target: string, size: number): string =>
@@ -97,7 +113,7 @@ export const runnerSubnet = defineResource({
     pool: `network/${network.networkName}`,
     ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
     names: [
-      `runner/${network.networkName}/${runnerName}`,
+      addressPool(network.networkName, runnerName),
       ...(connection
         ? [
             `host/${machineOf(connection)}/link/${network.bridgeName}`,
@@ -107,12 +123,18 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
+  opens: ({ network, runnerName, docker }, extents) =>
+    addressPoolOf(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {
     const runnerId = Number(extents[0]!.first);
-    const [main, second] = layoutsOf(inputs.network.subnets).map((layout) => runnerLayout(layout, runnerId));
+    const layouts = layoutsOf(inputs.network.subnets);
+    const docker = dockerFor(inputs.network, inputs.docker);
+    const ranges = dockerRanges(docker, layouts, runnerId);
+    const [main, second] = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
     const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
     const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
     return {
+      networkName: inputs.network.networkName,
       runnerId,
       subnet: main!.subnet,
       gateway: main!.gateway,
@@ -124,6 +146,10 @@ export const runnerSubnet = defineResource({
       hubDevice,
       runnerDevice: inputs.runnerDevice ?? hubDevice,
       bridge: inputs.network.bridgeName,
+      dockerNetwork: ranges[0] ? docker.networkName : "",
+      ...(ranges[0] && { dockerRange: ranges[0].cidr }),
+      ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
+      subnets: [main!.subnet, ...(second ? [second.subnet] : [])],
       ...(second && {
         subnet6: second.subnet,
         gateway6: second.gateway,
@@ -145,6 +171,7 @@ export const runnerSubnet = defineResource({
       runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
     };
   },
+  persist: ({ network }) => network.persist,
   report: (props, { hub, runner }) => ({
     effectiveUnderlayIp: runner!.underlayIp,
     effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
@@ -158,12 +185,14 @@ function* impossible({
   connection,
   hubConnection,
   mtu,
+  docker,
 }: z.output<typeof inputs>): Generator<Impossible> {
   const last = maxRunnersOf(layoutsOf(network.subnets));
   if (runnerId !== undefined && runnerId > last) {
     yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
   }
   yield* tooSmall(mtu, layoutsOf(network.subnets));
+  yield* dockerImpossible(dockerFor(network, docker), layoutsOf(network.subnets));
   if (machineOf(connection) === machineOf(hubConnection)) {
     yield {
       property: "connection",

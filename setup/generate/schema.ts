@@ -78,7 +78,7 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
   const outputs = { ...inputs, ...propertiesOf(def.computed, "output", types) };
   Object.assign(outputs, propertiesOf(def.outputs, "output", types), propertiesOf(COMMON_OUTPUTS, "output", types));
   const filled = Object.values(def.references ?? {}).flatMap(({ fills }) => Object.keys(fills ?? {}));
-  const optional = new Set([def.nameInput, ...filled]);
+  const optional = new Set([...(def.nameInput ? [def.nameInput] : []), ...filled]);
   return {
     description: def.description,
     inputProperties: mapValues(inputs, (property, key) => inputProperty(def, key, property)),

@@ -1,7 +1,8 @@
 import type { Lease, Pool } from "../../pool";
+import { addressPool } from "../../resources/addresses";
 import { command, withPool } from "../command";
 import { COLUMNS, view } from "./reservation";
-import { addressPool, networkSpec } from "./runner";
+import { networkSpec } from "./runner";
 
 interface Where {
   network?: string;

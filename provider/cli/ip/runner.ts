@@ -1,6 +1,7 @@
 import { type RunnerLayout, runnerLayout } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import type { Lease, Pool, PoolSpec, Request } from "../../pool";
+import { addressPool, addressPoolOf } from "../../resources/addresses";
 import { layoutsOf, type NetworkSettings } from "../../resources/overlay-network";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
@@ -13,9 +14,9 @@ export interface Runner {
   layouts: RunnerLayout[];
   /** `runner/NETWORK/NAME`. */
   pool: string;
+  /** What that pool is like, should it not be open yet. */
+  addresses: PoolSpec;
 }
-
-export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
 
 export async function networkSpec(pool: Pool, network: string): Promise<PoolSpec> {
   const spec = await pool.spec(`network/${network}`);
@@ -43,7 +44,8 @@ export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: st
   const { settings } = spec.data as unknown as { settings: NetworkSettings };
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
-  return { network, name, lease, layouts, pool: addressPool(network, name) };
+  const addresses = addressPoolOf(settings, name, id);
+  return { network, name, lease, layouts, pool: addresses.name, addresses };
 }
 
 /** The name under which a runner's lease is known in its network. */
@@ -52,18 +54,10 @@ export const runnerNameOf = (lease: Lease, network: string): string | undefined 
   return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
 };
 
-/** The pool of a runner's addresses, opened by the runner's lease: it goes with the runner, and not while it has leases. */
-export const addressSpec = ({ pool, layouts }: Runner): PoolSpec => ({
-  name: pool,
-  kind: "address",
-  extents: layouts.flatMap(({ usable }) => usable),
-  allocation: "hashed",
-});
-
-/** Opened when it is first needed. Two who do so at once do the same. */
+/** Runners of earlier releases have it opened when it is first needed. Two who do so at once do the same. */
 export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
   if (runner.lease.opens === runner.pool) return;
-  await pool.amend(runner.lease.pool, runner.lease.leaseId, { opens: addressSpec(runner) });
+  await pool.amend(runner.lease.pool, runner.lease.leaseId, { opens: runner.addresses });
 }
 
 /** One address of each family of the network, or the one that is asked for. */

@@ -1,7 +1,20 @@
 import { OverlayError } from "../../../provider/errors";
 import type { Connection } from "../../../provider/host/types";
-import type { Fleet } from "../../../provider/lifecycle/world";
+import type { Fleet, World } from "../../../provider/lifecycle/world";
 import { type Item, keyOf } from "../../../provider/network/items";
+import { ringOf, tokenOf } from "../../../provider/pool/token";
+import type { Pool } from "../../../provider/pool/types";
+import { readSettings } from "../../../provider/settings";
+
+/** A world of these machines and this pool, with every setting as it is by itself. */
+export const worldOf = (fleet: Fleet, pool: Pool): World => ({
+  pool: async () => pool,
+  fleet,
+  unreachableOnDelete: "fail",
+  warn: () => {},
+  tenantDefaults: readSettings(() => undefined).tenantDefaults,
+  token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
+});
 
 /** Machines that hold items and records, can be down, and count what is written to them. */
 export class FakeFleet implements Fleet {

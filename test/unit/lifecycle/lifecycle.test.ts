@@ -6,7 +6,7 @@ import type { World } from "../../../provider/lifecycle/world";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet } from "./fake-fleet";
+import { FakeFleet, worldOf } from "./fake-fleet";
 
 let fleet: FakeFleet;
 let pool: Pool;
@@ -19,7 +19,7 @@ beforeEach(async () => {
   fleet = new FakeFleet();
   pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   warnings = [];
-  world = { pool: async () => pool, fleet, unreachableOnDelete: "fail", warn: (text) => warnings.push(text) };
+  world = { ...worldOf(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
   networks = new Lifecycle(resourceOf("OverlayNetwork"), world);
   runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
 });
@@ -72,7 +72,9 @@ test("check adds all values that the lease decides, and up gives the very same",
     hubDevice: "vxkr1",
     runnerDevice: "vxkr1",
     bridge: "kohaku-overlay",
-    usableIps: 16380,
+    usableIps: 12285,
+    dockerNetwork: "kohakuriver-overlay",
+    dockerRange: "10.128.112.0/20",
   });
   expect(second).toMatchObject({ runnerId: 2 });
   expect(await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"))).toEqual(second);

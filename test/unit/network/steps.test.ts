@@ -36,6 +36,7 @@ function machine(...wants: Want[]): Facts {
     routes: [],
     chains: new Map(),
     sysctls: new Map(),
+    files: new Map(),
     records: wants.map(recordOf),
   };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
@@ -56,7 +57,7 @@ function put(facts: Facts, item: Item): void {
   if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
   if (item.kind === "chain") chain(item.chain);
   if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
-  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`))
+  if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
     chain(item.from).unshift(`-j ${item.chain}`);
 }
 

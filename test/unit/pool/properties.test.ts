@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import { memoryStore } from "../../../provider/pool/stores/memory";
-import type { Lease, Request } from "../../../provider/pool/types";
+import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";
 import { Model } from "./model";
 
@@ -119,7 +119,7 @@ async function firm({ pool }: World): Promise<Lease[]> {
     .filter(({ state, expiresAt }) => (state === "reserved" || state === "used") && expiresAt === undefined);
 }
 
-function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Anything): Request {
+function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Anything): Request & { opens?: PoolSpec } {
   const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, extents: extents(`1-${grow}`) };
   return {
     pool,

@@ -1,0 +1,50 @@
+import { type Block, cidrText, familyOf, fromLine, pointOf, widthOf } from "./line";
+
+/** Ranges as people write them: `10.0.0.0/24`, `10.0.0.5`, `10.0.0.5-10.0.0.9`, and plain numbers for ports. */
+
+/** undefined when the text is not exactly one range of addresses. */
+export function rangeOf(text: string): Block | undefined {
+  if (text.includes("/")) return cidrOf(text);
+  const [first, last, ...rest] = text.split("-").map((part) => pointOf(part.trim()));
+  if (first === undefined || rest.length > 0) return undefined;
+  const end = text.includes("-") ? last : first;
+  return end !== undefined && first <= end && familyOf(first) === familyOf(end) ? { first, last: end } : undefined;
+}
+
+/** Without host bits: `10.0.0.1/24` is more likely a mistake than a range. */
+function cidrOf(text: string): Block | undefined {
+  const [, base = "", bits = ""] = /^([^/]+)\/(\d{1,3})$/.exec(text) ?? [];
+  const first = pointOf(base);
+  if (first === undefined || Number(bits) > widthOf(familyOf(first))) return undefined;
+  const size = 1n << BigInt(widthOf(familyOf(first)) - Number(bits));
+  return first % size === 0n ? { first, last: first + size - 1n } : undefined;
+}
+
+/** As a CIDR where it is one. */
+export function rangeText(range: Block): string {
+  const { first, last } = range;
+  if (first === last) return fromLine(first);
+  const size = last - first + 1n;
+  const bits = size.toString(2).length - 1;
+  const isBlock = size === 1n << BigInt(bits) && first % size === 0n;
+  return isBlock ? cidrText(first, widthOf(familyOf(first)) - bits) : `${fromLine(first)}-${fromLine(last)}`;
+}
+
+export const numbersText = ({ first, last }: Block): string => (first === last ? `${first}` : `${first}-${last}`);
+
+export function numbersOf(text: string): Block | undefined {
+  const [, first, last = first] = /^(\d{1,9})(?:-(\d{1,9}))?$/.exec(text) ?? [];
+  if (first === undefined || Number(first) > Number(last)) return undefined;
+  return { first: BigInt(first), last: BigInt(last!) };
+}
+
+/** Sorted, disjoint, and never touching each other. */
+export function merged(ranges: Block[]): Block[] {
+  const result: Block[] = [];
+  for (const { first, last } of [...ranges].sort((a, b) => (a.first < b.first ? -1 : 1))) {
+    const before = result.at(-1);
+    if (!before || first > before.last + 1n) result.push({ first, last });
+    else if (last > before.last) before.last = last;
+  }
+  return result;
+}

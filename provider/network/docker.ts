@@ -1,0 +1,164 @@
+import { dockerRange } from "../addressing/docker-range";
+import { type Layout, runnerLayout } from "../addressing/layout";
+import type { DockerNetwork, DockerSubnet } from "./items";
+
+/**
+ * Docker on a runner: one network of Docker's over our bridge, so that containers get addresses of the runner's subnet. What
+ * was seen with dockerd 20.10: without an auxiliary address Docker gives out the hub's; without a range it picks what
+ * we have reserved; a network without IPv6 takes the IPv6 addresses off the bridge; a network that is made anew, even just
+ * as it was, cannot be used by containers that were stopped meanwhile; a dockerd that starts before us makes the bridge
+ * itself, with a MAC of its own.
+ */
+export interface DockerPlan {
+  name: string;
+  required: boolean;
+  /** Docker has the last `1/share` of the subnet. */
+  share: number;
+}
+
+export interface DockerFacts {
+  /** false: it is installed, and does not answer. */
+  answers: boolean;
+  networks: DockerNetworkFact[];
+}
+
+export interface DockerNetworkFact {
+  name: string;
+  driver: string;
+  bridge?: string;
+  mtu?: string;
+  masquerade?: string;
+  subnets: Partial<DockerSubnet>[];
+  containers: { name: string; running: boolean }[];
+}
+
+const BRIDGE = "com.docker.network.bridge.name";
+const MTU = "com.docker.network.driver.mtu";
+const MASQUERADE = "com.docker.network.bridge.enable_ip_masquerade";
+
+export const planDocker = (
+  { name, required, share }: DockerPlan,
+  layouts: Layout[],
+  runnerId: number,
+  bridge: string,
+  mtu: number,
+): DockerNetwork => ({
+  kind: "docker",
+  name,
+  bridge,
+  mtu,
+  required,
+  subnets: layouts.map((layout) => {
+    const runner = runnerLayout(layout, runnerId);
+    const { subnet, gateway, hubIp } = runner;
+    return { subnet, gateway, hub: hubIp, range: dockerRange(layout, runner, share).cidr };
+  }),
+});
+
+/** Costs nothing where there is no Docker; a dockerd that does not answer in time counts as one that is down. */
+export const DOCKER_FACTS = [
+  "if [ -S /run/docker.sock ] && command -v docker >/dev/null && ids=$(timeout 20 docker network ls -q 2>/dev/null); then",
+  "  echo '@@ docker'; docker network inspect $ids 2>/dev/null",
+  "  echo '@@ containers'; docker ps -a --no-trunc --format '{{.State}} {{.Names}} {{.Networks}}' || exit 1",
+  "elif command -v dockerd >/dev/null; then echo '@@ docker'; echo down; fi",
+].join("\n");
+
+interface RawNetwork {
+  Name?: string;
+  Driver?: string;
+  IPAM?: { Config?: RawSubnet[] | null };
+  Options?: Record<string, string> | null;
+}
+
+interface RawSubnet {
+  Subnet?: string;
+  Gateway?: string;
+  IPRange?: string;
+  AuxiliaryAddresses?: Record<string, string> | null;
+}
+
+/** undefined: it is another program that calls itself docker. */
+export function parseDocker(body: string): DockerFacts | undefined {
+  if (body === "down") return { answers: false, networks: [] };
+  const networks = JSON.parse(body || "[]") as RawNetwork[];
+  if (networks.some(({ Name }) => Name === undefined)) return undefined;
+  return { answers: networks.length > 0, networks: networks.map(networkFact) };
+}
+
+function networkFact({ Name, Driver = "", IPAM, Options }: RawNetwork): DockerNetworkFact {
+  const options = Options ?? {};
+  return {
+    name: Name!,
+    driver: Driver,
+    ...(options[BRIDGE] && { bridge: options[BRIDGE] }),
+    ...(options[MTU] && { mtu: options[MTU] }),
+    ...(options[MASQUERADE] && { masquerade: options[MASQUERADE] }),
+    subnets: (IPAM?.Config ?? []).map(subnetFact),
+    containers: [],
+  };
+}
+
+function subnetFact({ Subnet, Gateway, IPRange, AuxiliaryAddresses }: RawSubnet): Partial<DockerSubnet> {
+  const hub = Object.entries(AuxiliaryAddresses ?? {}).find(([name]) => /^hub6?$/.test(name))?.[1];
+  return {
+    ...(Subnet && { subnet: Subnet }),
+    ...(Gateway && { gateway: Gateway }),
+    ...(hub && { hub }),
+    ...(IPRange && { range: IPRange }),
+  };
+}
+
+/** Lines `STATE NAME NETWORK,NETWORK`. Stopped containers count: they know their networks, and want them back. */
+export function addContainers(facts: DockerFacts | undefined, body: string): void {
+  for (const line of body.split("\n").filter(Boolean)) {
+    const [state, name, networks = ""] = line.split(" ") as [string, string, string?];
+    for (const network of facts?.networks.filter((n) => networks.split(",").includes(n.name)) ?? [])
+      network.containers.push({ name, running: state === "running" || state === "paused" });
+  }
+}
+
+export const dockerNetworkOf = (item: DockerNetwork, docker: DockerFacts | undefined): DockerNetworkFact | undefined =>
+  docker?.networks.find(({ name }) => name === item.name);
+
+/** A network of this name that is on another bridge is not the one that we made. */
+export const isOurNetwork = (item: DockerNetwork, docker: DockerFacts | undefined): boolean =>
+  dockerNetworkOf(item, docker)?.bridge === item.bridge;
+
+/** What is wrong with it, as pairs of what it is and what it should be; undefined: it is not there. */
+export function wrongNetwork(item: DockerNetwork, docker: DockerFacts | undefined): string[] | undefined {
+  if (!docker?.answers) return item.required ? [`dockerd ${docker ? "does not answer" : "is not there"}`] : [];
+  const have = dockerNetworkOf(item, docker);
+  if (!have) return undefined;
+  const pairs: [what: string, have: string | undefined, want: string][] = [
+    ["driver", have.driver, "bridge"],
+    ["bridge", have.bridge, item.bridge],
+    ["MTU", have.mtu, String(item.mtu)],
+    ["masquerade", have.masquerade, "false"],
+    ["subnets", subnetsText(have.subnets), subnetsText(item.subnets)],
+  ];
+  return pairs.flatMap(([what, is, should]) =>
+    is === should ? [] : [`${what} is ${is ?? "none"}, should be ${should}`],
+  );
+}
+
+const subnetsText = (subnets: Partial<DockerSubnet>[]): string =>
+  subnets
+    .map(
+      ({ subnet, gateway, hub, range }) =>
+        `${subnet} (gateway ${gateway}, hub ${hub ?? "none"}, range ${range ?? "none"})`,
+    )
+    .sort()
+    .join(" and ");
+
+export const dockerCreate = ({ name, bridge, mtu, subnets }: DockerNetwork): string[] => [
+  ...["docker", "network", "create", "--driver", "bridge"],
+  ...(subnets.some(({ subnet }) => subnet.includes(":")) ? ["--ipv6"] : []),
+  ...subnets.flatMap(({ subnet, gateway, hub, range }) => [
+    ...["--subnet", subnet, "--gateway", gateway],
+    ...["--aux-address", `hub${subnet.includes(":") ? "6" : ""}=${hub}`, "--ip-range", range],
+  ]),
+  ...["-o", `${BRIDGE}=${bridge}`, "-o", `${MTU}=${mtu}`, "-o", `${MASQUERADE}=false`],
+  name,
+];
+
+export const dockerRemove = ({ name }: DockerNetwork): string[] => ["docker", "network", "rm", name];

@@ -1,0 +1,52 @@
+import { z } from "zod";
+import { runnerLayout } from "../addressing/layout";
+import type { PoolSpec } from "../pool/types";
+import { dockerFor, dockerRanges } from "./docker";
+import { resourceName } from "./inputs";
+import { layoutsOf, type NetworkSettings } from "./overlay-network";
+
+/** The addresses of a runner: the pool that its lease opens, and what those who take addresses from it must know. */
+
+/** Passed on by reference, or read from the pool by the name `NETWORK/RUNNER`. */
+export const runnerSettings = z
+  .object({
+    networkName: resourceName.describe("Name of the runner's network."),
+    runnerName: resourceName.describe("Name of the runner."),
+    subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family."),
+    dockerNetwork: z.string().describe("Name of the Docker network on the runner; empty when Docker is off."),
+  })
+  .meta({ id: "RunnerSettings" });
+
+export type RunnerSettings = z.output<typeof runnerSettings>;
+
+/** Also the name under which the store knows the runner. */
+export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
+
+/** One address for each user on a network: the name that a lease in use holds. */
+export const userName = (network: string, by: string): string => `user/${network}/${by}`;
+
+/** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
+export function addressPoolOf(
+  network: NetworkSettings,
+  runnerName: string,
+  runnerId: number,
+  docker = dockerFor(network),
+): PoolSpec {
+  const cut = layoutsOf(network.subnets);
+  const layouts = cut.map((layout) => runnerLayout(layout, runnerId));
+  const ranges = dockerRanges(docker, cut, runnerId);
+  const settings: RunnerSettings = {
+    networkName: network.networkName,
+    runnerName,
+    subnets: layouts.map(({ subnet }) => subnet),
+    dockerNetwork: ranges.length > 0 ? docker.networkName : "",
+  };
+  return {
+    name: addressPool(network.networkName, runnerName),
+    kind: "address",
+    extents: layouts.flatMap(({ usable }) => usable),
+    ...(ranges.length > 0 && { reserved: ranges.map(({ block }) => block) }),
+    allocation: "hashed",
+    data: { settings },
+  };
+}

@@ -1,0 +1,72 @@
+import { z } from "zod";
+import { type DockerRange, dockerRange, fitsDocker, largestShare } from "../addressing/docker-range";
+import { type Layout, runnerLayout } from "../addressing/layout";
+import type { DockerPlan } from "../network/docker";
+import type { Impossible } from "../resource";
+import { resourceName } from "./inputs";
+
+/** Docker on runners: what the user says, and what follows from it for addresses. Preview asks no host, so this neither. */
+
+const enabled = z
+  .enum(["auto", "on", "off"])
+  .describe("`auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none.");
+const networkName = resourceName
+  .refine((name) => !["bridge", "host", "none", "default"].includes(name), "is a name that Docker keeps for itself")
+  .describe("Name of the Docker network, as in `docker run --network`.");
+const range = z
+  .string()
+  .regex(/^1\/[1-9]\d{0,9}$/, "must be a share such as 1/4")
+  .refine((text) => Number.isInteger(Math.log2(shareOf(text))) && shareOf(text) > 1, "must be 1/2, 1/4, 1/8 …")
+  .describe(
+    "The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off.",
+  );
+
+export const docker = z
+  .strictObject({
+    enabled: enabled.default("auto"),
+    networkName: networkName.default("kohakuriver-overlay"),
+    range: range.default("1/4"),
+  })
+  .meta({ id: "Docker" });
+
+/** For one runner alone: what it does not say is the network's. */
+export const dockerOverride = z
+  .strictObject({ enabled: enabled.optional(), networkName: networkName.optional(), range: range.optional() })
+  .meta({ id: "DockerOverride" });
+
+export type Docker = z.output<typeof docker>;
+export type DockerOverride = z.output<typeof dockerOverride>;
+
+const shareOf = (range: string): number => Number(range.slice("1/".length));
+
+/** States that are older than the setting have none. */
+export const dockerFor = (network: { docker?: Docker }, override: z.output<typeof dockerOverride> = {}): Docker => {
+  const said = Object.entries(override).filter(([, value]) => value !== undefined);
+  return docker.parse({ ...network.docker, ...Object.fromEntries(said) });
+};
+
+/** What Docker gets on each runner; undefined: nothing. */
+export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
+  enabled === "off" || !fitsDocker(layouts)
+    ? undefined
+    : { name: networkName, required: enabled === "on", share: shareOf(range) };
+
+/** Docker's own part of a runner's subnets, one for each family; none when it is off. */
+export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runnerId: number): DockerRange[] =>
+  enabled === "off" || !fitsDocker(layouts)
+    ? []
+    : layouts.map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
+
+export function* dockerImpossible({ enabled, range }: Docker, layouts: Layout[]): Generator<Impossible> {
+  if (enabled === "off") return;
+  const largest = Math.min(...layouts.map(largestShare));
+  if (shareOf(range) > largest) {
+    yield { property: "docker.range", reason: `must be at least 1/${largest} of a runner's subnet, not ${range}` };
+  }
+  if (enabled === "on" && !fitsDocker(layouts)) {
+    yield {
+      property: "docker.enabled",
+      reason: "cannot be on: a Docker network needs IPv4, and at most 64 SUBNET_BITS in IPv6",
+    };
+  }
+}

@@ -1,0 +1,196 @@
+import { z } from "zod";
+import { exactNumber, familyOf, widthOf } from "../addressing/line";
+import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
+import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
+import { defineResource, type Impossible, type Reference } from "../resource";
+import { labels, ports, ranges, resourceName, tenant } from "./inputs";
+
+/** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
+export const poolSettings = z
+  .object({
+    poolName: z.string().describe("Name of the pool."),
+    addressSpace: resourceName
+      .default("default")
+      .describe("Where its ranges must not overlap others. Networks are in `default`."),
+    type: z
+      .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
+      .default("container")
+      .describe("What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports."),
+    ranges: z.array(z.string()).describe("What it has to give."),
+    tenant: tenant.optional().describe("Whose pool it is."),
+  })
+  .meta({ id: "PoolSettings" });
+
+export type PoolSettings = z.output<typeof poolSettings>;
+
+/** How other resources refer to a pool. */
+export const poolReference: Reference = {
+  to: "IPPool",
+  passes: Object.keys(poolSettings.shape),
+  pool: (name) => poolNamed(name),
+};
+
+export const poolNamed = (name: string): string => `pool/${name}`;
+
+const inputs = z.strictObject({
+  ...poolSettings.shape,
+  poolName: resourceName.describe("Name of the pool, unique in the store. Default: the resource's name."),
+  ranges: ranges
+    .optional()
+    .describe("What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update."),
+  parent: poolSettings
+    .optional()
+    .describe("Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack."),
+  prefixLength: z.number().int().min(1).max(128).optional().describe("Size of the block that is carved from `parent`."),
+  portRange: ports.optional().describe("Ports of a `nodePort` pool. Default 30000-32767."),
+  reserved: ranges.optional().describe("Inside the ranges, and never given out."),
+  staticOnly: ranges.optional().describe("Given only to those who ask for the address itself."),
+  quota: z
+    .strictObject({
+      maxIps: z.number().int().min(0).optional().describe("How many addresses may be held at a time."),
+      maxReservations: z.number().int().min(0).optional().describe("How many leases may stand at a time."),
+    })
+    .meta({ id: "Quota" })
+    .optional()
+    .describe("Limits beside the size of the ranges."),
+  allocation: z
+    .enum(["hashed", "lowest", "random", "external"])
+    .default("hashed")
+    .describe(
+      "How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here.",
+    ),
+  autoAssign: z.boolean().default(true).describe("false: it gives only what is asked for by name."),
+  avoidBoundaryIps: z.boolean().default(false).describe("Never give .0 and .255, which some old clients refuse."),
+  warnAtPercent: z.number().int().min(1).max(100).default(80).describe("Previews warn when it is filled so far."),
+  labels,
+});
+
+type Inputs = z.output<typeof inputs>;
+
+const computed = z.object({
+  ranges: z.array(z.string()).describe("What it has to give, in its shortest form."),
+});
+
+const count = z.union([z.number(), z.string()]);
+
+export const ipPool = defineResource({
+  type: "IPPool",
+  description: "Addresses, or ports, to give out: to one tenant or to all, and to no two at once.",
+  inputs,
+  computed,
+  impossible,
+  outputs: z.object({
+    capacity: count.describe("How many it can give out; a string past 2^53."),
+    allocated: count.describe("How many were held at the last up or refresh."),
+    available: count.describe("How many were free then."),
+    utilizationPercent: z.number().describe("Held ones in a hundred."),
+    warnings: z.array(z.string()).describe("What deserves attention, such as a pool that is nearly full."),
+  }),
+  nameInput: "poolName",
+  secrets: [],
+  references: { parent: poolReference },
+  replaceOn: ["poolName", "addressSpace", "type", "parent.poolName", "prefixLength"],
+  late: ["labels"],
+  quiet: [],
+
+  id: ({ poolName }) => poolName,
+  request: (inputs) => ({
+    ...place(inputs),
+    names: [poolNamed(inputs.poolName)],
+    ...(inputs.labels && { labels: inputs.labels }),
+    ...(inputs.tenant && { tenant: inputs.tenant }),
+  }),
+  opens: specOf,
+  values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? numbersText : rangeText) }),
+  held: ({ ranges, type }) => extentsOf(ranges, type),
+
+  hosts: () => [],
+  plan: () => ({}),
+  report: () => ({}),
+  tell: async (props, _lease, { pool }) => usageOf(props, (await pool.usage(poolNamed(props.poolName)))!),
+});
+
+const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
+
+/** Texts that were checked. */
+const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
+  merged(texts.map((text) => (type === "nodePort" ? numbersOf : rangeOf)(text)!));
+
+/** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
+function place({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
+  if (type === "nodePort") {
+    return { pool: `space/ports/${poolName}`, want: extentsOf([portRange ?? "30000-32767"], type) };
+  }
+  if (!parent) return { pool: `space/${addressSpace}`, want: extentsOf(ranges!, type) };
+  const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
+  const size = 1n << BigInt(widthOf(familyOf(within.first)) - prefixLength!);
+  return { pool: poolNamed(parent.poolName), size, within };
+}
+
+/** A parent can have both families; a prefix over 32 bits can only mean IPv6. */
+function familyPart(extents: Extent[], prefixLength: number): Extent {
+  const fits = extents.filter(({ first }) => widthOf(familyOf(first)) >= prefixLength);
+  const family = familyOf((fits.find(({ first }) => familyOf(first) === 4) ?? fits[0] ?? extents[0]!).first);
+  const part = extents.filter(({ first }) => familyOf(first) === family);
+  return { first: part[0]!.first, last: part.at(-1)!.last };
+}
+
+export function specOf(inputs: Inputs, extents: Extent[]): PoolSpec {
+  const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
+  const ranges = extents.map(isPorts(inputs) ? numbersText : rangeText);
+  const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }) };
+  return {
+    name: poolNamed(poolName),
+    kind: isPorts(inputs) ? "port" : "address",
+    extents,
+    ...(reserved && { reserved: extentsOf(reserved, type) }),
+    ...(staticOnly && { staticOnly: extentsOf(staticOnly, type) }),
+    allocation: inputs.allocation,
+    ...((!inputs.autoAssign || type === "vip") && { autoAssign: false }),
+    ...(inputs.avoidBoundaryIps && { avoidBoundaryIps: true }),
+    ...(quota && { quota: quota as NonNullable<PoolSpec["quota"]> }),
+    ...(tenant && { tenant }),
+    warnAtPercent: inputs.warnAtPercent,
+    data: { settings: settings as unknown as Json },
+  };
+}
+
+function usageOf({ warnAtPercent }: Inputs, { capacity, held }: Usage) {
+  const percent = capacity === 0n ? 100 : Number((held * 10000n) / capacity) / 100;
+  return {
+    capacity: exactNumber(capacity),
+    allocated: exactNumber(held),
+    available: exactNumber(capacity - held),
+    utilizationPercent: percent,
+    warnings:
+      percent >= warnAtPercent ? [`${percent} % of ${capacity} are given out; warnAtPercent is ${warnAtPercent}`] : [],
+  };
+}
+
+function* impossible(inputs: Inputs): Generator<Impossible> {
+  const { type, ranges, parent, prefixLength, portRange } = inputs;
+  const given = Object.entries({ ranges, parent, prefixLength, portRange }).flatMap(([k, v]) =>
+    v === undefined ? [] : [k],
+  );
+  const wanted = type === "nodePort" ? ["portRange"] : parent ? ["parent", "prefixLength"] : ["ranges"];
+  for (const key of wanted) {
+    if (!given.includes(key) && key !== "portRange")
+      yield { property: key, reason: "is missing: a pool has either ranges, or a parent and a prefixLength" };
+  }
+  for (const key of given) {
+    if (!wanted.includes(key))
+      yield { property: key, reason: `does not go with ${parent ? "parent" : `type ${type}`}` };
+  }
+  if (given.includes("ranges") && type !== "nodePort") yield* outsideRanges(inputs);
+}
+
+function* outsideRanges({ ranges, type, reserved, staticOnly }: Inputs): Generator<Impossible> {
+  const whole = extentsOf(ranges!, type);
+  for (const [property, texts = []] of Object.entries({ reserved, staticOnly })) {
+    const outside = texts.find((text) => {
+      const { first, last } = rangeOf(text)!;
+      return !whole.some((range) => range.first <= first && last <= range.last);
+    });
+    if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in ranges` };
+  }
+}
