@@ -1,5 +1,6 @@
 import type { ICompare, IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
+import { isSeek, Seeker } from "./etcd-seek";
 import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
@@ -38,12 +39,18 @@ const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 
 /** At which revision of etcd the newest version was seen. */
 export type Seen = { id?: string; revision: string };
 
+export interface Reading {
+  wire: Wire;
+  seeker: Seeker;
+}
+
 export class EtcdJournal implements Journal {
   /** `ticket`: ours, when it is our turn. */
   constructor(
-    private readonly wire: Wire,
+    readonly wire: Wire,
     private readonly keys: Keys,
     private readonly seen: Seen,
+    readonly seeker = new Seeker(wire),
     private readonly ticket?: string,
   ) {}
 
@@ -53,7 +60,7 @@ export class EtcdJournal implements Journal {
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
     if (this.seen.id !== at.id) throw new LostRace();
-    return rowsAt(this.wire, this.keys, this.seen.revision, spans);
+    return rowsAt(this, this.keys, this.seen.revision, spans);
   }
 
   async commit(from: Version, commit: Required<Commit>, hoped: Span[]): Promise<News | undefined> {
@@ -155,13 +162,17 @@ export class EtcdJournal implements Journal {
   }
 }
 
-export async function rowsAt(wire: Wire, keys: Keys, revision: string, spans: Span[]): Promise<Row[][]> {
-  const answers: Row[][] = [];
-  for (let i = 0; i < spans.length; i += OPERATIONS) {
-    const some = spans.slice(i, i + OPERATIONS);
-    const places = some.map(({ from, to, limit }) => ({ from: keys.row(from), to: keys.row(to), limit }));
-    answers.push(...(await wire.past(revision, places)));
-  }
+export async function rowsAt({ wire, seeker }: Reading, keys: Keys, revision: string, spans: Span[]): Promise<Row[][]> {
+  const places = spans.map(({ from, to, limit }) => ({ from: keys.row(from), to: keys.row(to), limit }));
+  const looking = async (): Promise<Row[][]> => {
+    const [looks, answers] = [places.filter((span) => !isSeek(span)), [] as Row[][]];
+    for (let i = 0; i < looks.length; i += OPERATIONS) {
+      for (const { rows } of await wire.past(revision, looks.slice(i, i + OPERATIONS))) answers.push(rows);
+    }
+    return answers;
+  };
+  const [looks, seeks] = await Promise.all([looking(), seeker.first(revision, places.filter(isSeek))]);
+  const answers = places.map((span) => (isSeek(span) ? seeks : looks).shift()!);
   return answers.map((rows) => rows.map(([at, value]) => [keys.rowKey(at), value]));
 }
 

@@ -44,6 +44,12 @@ export interface Answer {
   revision: string;
 }
 
+export interface Found {
+  rows: Row[];
+  /** How many there are in the whole span, whatever its limit. */
+  count: number;
+}
+
 export class Wire {
   /** Whom we talk to: another one for each process, and as long as it answers. */
   #member: number;
@@ -66,7 +72,7 @@ export class Wire {
   }
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
-  async past(revision: string, spans: Span[]): Promise<Row[][]> {
+  async past(revision: string, spans: Span[]): Promise<Found[]> {
     const ask = ({ kv }: Etcd3, serializable: boolean) => {
       const at = (span: Span) => ({ ...look(span.from, span.to, span.limit).request_range, revision, serializable });
       return kv.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
@@ -74,7 +80,7 @@ export class Wire {
     const { responses } = await this.#say(true, (member) =>
       ask(member, true).catch((error: unknown) => (isOutOfRange(error) ? ask(member, false) : Promise.reject(error))),
     );
-    return responses.map(({ response_range }) => response_range.kvs.map(rowOf));
+    return responses.map(({ response_range: { kvs, count } }) => ({ rows: kvs.map(rowOf), count: Number(count) }));
   }
 
   /** What is put on it vanishes after so many seconds. */
