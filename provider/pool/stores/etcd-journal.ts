@@ -1,7 +1,8 @@
 import type { ICompare, IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
 import { isSeek, Seeker } from "./etcd-seek";
-import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
+import type { Sight } from "./etcd-turn";
+import { type Answer, glance, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
 
@@ -39,23 +40,40 @@ const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 
 /** At which revision of etcd the newest version was seen. */
 export type Seen = { id?: string; revision: string };
 
+/** Our ticket, when it is our turn, and what our commit makes of it. */
+export interface Ticket {
+  key: string;
+  afterCommit(number: number): IRequestOp;
+}
+
 export interface Reading {
   wire: Wire;
   seeker: Seeker;
 }
 
 export class EtcdJournal implements Journal {
-  /** `ticket`: ours, when it is our turn. */
   constructor(
     readonly wire: Wire,
     private readonly keys: Keys,
     private readonly seen: Seen,
     readonly seeker = new Seeker(wire),
-    private readonly ticket?: string,
+    private readonly ticket?: Ticket,
   ) {}
 
   async news(since?: Version): Promise<News> {
     return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
+  }
+
+  /** The line and what is new, from near by; where that is behind what we know already, from the leader. */
+  async sight(since?: Version): Promise<Sight> {
+    const { wire, keys } = this;
+    const looks = [look(keys.ticket(), keys.ticketEnd), ...this.#looks(since)];
+    const near = await wire.txn([], looks.map(glance));
+    const behindUs = headOf(near.found[1]!).number < (since?.number ?? 0);
+    const { found, revision } = behindUs ? await wire.txn([], looks) : near;
+    const [tickets, ...rest] = found as [Row[], ...Row[][]];
+    const line = tickets.sort(([, a], [, b]) => Number(a) - Number(b)).map(([key]) => key);
+    return { line, latest: await this.#newsFrom({ found: rest, revision, succeeded: true }, since) };
   }
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
@@ -118,7 +136,7 @@ export class EtcdJournal implements Journal {
       put(keys.log(head.number), JSON.stringify(logged)),
       ...(from.number === 0 ? [put(keys.log(0), JSON.stringify(from))] : []),
       ...(head.number >= KEPT ? [remove(keys.log(head.number - KEPT))] : []),
-      ...(ticket ? [remove(ticket)] : []),
+      ...(ticket ? [ticket.afterCommit(head.number)] : []),
     ];
   }
 

@@ -10,14 +10,18 @@ import type { Span } from "./view";
 const bytes = (key: string): Buffer => Buffer.from(key, "latin1");
 const until = (end?: string) => (end === undefined ? {} : { range_end: bytes(end) });
 
-export const put = (key: string, value: string): IRequestOp => ({
-  request_put: { key: bytes(key), value: Buffer.from(value) },
+export const put = (key: string, value: string, lease?: string): IRequestOp => ({
+  request_put: { key: bytes(key), value: Buffer.from(value), ...(lease !== undefined && { lease }) },
 });
 export const remove = (key: string, end?: string): IRequestOp => ({
   request_delete_range: { key: bytes(key), ...until(end) },
 });
 export const look = (key: string, end?: string, limit = 0): IRequestOp => ({
   request_range: { key: bytes(key), ...until(end), limit },
+});
+/** As the member whom we ask knows it, who may be a little behind. */
+export const glance = ({ request_range }: IRequestOp): IRequestOp => ({
+  request_range: { ...request_range, serializable: true },
 });
 
 /** undefined: it is not there. */
@@ -86,18 +90,6 @@ export class Wire {
   /** What is put on it vanishes after so many seconds. */
   async lease(seconds: number): Promise<string> {
     return (await this.#say(false, ({ leaseClient }) => leaseClient.leaseGrant({ TTL: seconds }))).ID;
-  }
-
-  async putOn(lease: string, key: string): Promise<void> {
-    await this.#say(false, ({ kv }) => kv.put({ key: bytes(key), value: Buffer.of(), lease }));
-  }
-
-  /** Keys in the order of their creation, as some member knows it: it may be a little behind. */
-  async byAge(key: string, end: string): Promise<string[]> {
-    const request = { key: bytes(key), range_end: bytes(end), keys_only: true, serializable: true };
-    const { kvs } = await this.#say(true, ({ kv }) => kv.range(request));
-    const age = ({ create_revision }: IKeyValue) => Number(create_revision);
-    return kvs.sort((a, b) => age(a) - age(b)).map(({ key }) => key.toString("latin1"));
   }
 
   close(): void {

@@ -94,7 +94,10 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
       return line.turn((ticket) => new EtcdJournal(wire, keys, seen, seeker, ticket), patience, since);
     },
     read: async (work) => readOn({ wire, seeker }, keys, await time(), work),
-    close: async () => wire.close(),
+    close: async () => {
+      await line.leave().catch(() => {});
+      wire.close();
+    },
   };
 }
 
