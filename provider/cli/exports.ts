@@ -105,7 +105,7 @@ function shown(value: unknown): unknown {
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
-  const { pool, names, labels, tenant, usedBy } = def.request(props, props.owner);
+  const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
   const opens = def.opens?.(props, def.held(props));
   return {
     pool,
@@ -120,5 +120,7 @@ export function factOf({ type, props }: Exported): Fact {
     ...(names && { names }),
     ...(opens && { opens }),
     ...(labels && { labels }),
+    ...(sharingKey !== undefined && { sharingKey }),
+    ...(ports && { ports }),
   };
 }

@@ -45,6 +45,11 @@ export class Draft {
     return text === undefined || text === null ? undefined : codec.decode(text);
   }
 
+  /** What will be asked for one by one is got together where that matters. */
+  *foresee(keys: Key<unknown>[]): Rule<void> {
+    if (keys.length > 1) yield this.below.foresee?.(keys.map(({ at }) => at));
+  }
+
   put<T>({ at, codec }: Key<T>, value: T): void {
     this.writes.set(at, codec.encode(value));
   }

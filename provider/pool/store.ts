@@ -29,6 +29,8 @@ export interface Tx {
   get(key: string, rare?: boolean): Maybe<string | undefined>;
   /** The first `limit` rows with `from` ≤ key < `to`, in order. */
   range(from: string, to: string, limit: number, rare?: boolean): Maybe<Row[]>;
+  /** These keys will be asked for one by one: a far engine gets them together. */
+  foresee?(keys: string[]): Maybe<void>;
   write(writes: Write[]): Maybe<void>;
 }
 

@@ -133,6 +133,19 @@ class View implements Tx {
     return found;
   }
 
+  async foresee(keys: string[]): Promise<void> {
+    const unknown = keys.map(toBytes).filter((at) => this.on.known.until(at) === at && !this.#has(at));
+    const gaps = unknown.map((at) => ({ from: at, to: behind(at), limit: 1 }));
+    if (gaps.length === 0) return;
+    if (!this.ahead) return this.#fetched(gaps);
+    for (const gap of gaps) this.gaps.set(placeOf(gap), gap);
+    throw new Gap();
+  }
+
+  #has(at: string): boolean {
+    return this.#writes.get(at) !== undefined || this.on.known.get(at) !== undefined;
+  }
+
   write(writes: Write[]): void {
     for (const [key, value] of writes) this.#writes.set(toBytes(key), value);
   }
@@ -164,12 +177,15 @@ class View implements Tx {
       this.gaps.set(placeOf(gap), gap);
       throw new Gap();
     }
-    return this.#fetched(gap).then(async () => [...found, ...(await this.#stored(gap.from, gap.to, gap.limit, rare))]);
+    return this.#fetched([gap]).then(async () => [
+      ...found,
+      ...(await this.#stored(gap.from, gap.to, gap.limit, rare)),
+    ]);
   }
 
-  async #fetched(gap: Span): Promise<void> {
+  async #fetched(gaps: Span[]): Promise<void> {
     try {
-      learn(this.on.known, [gap], await this.on.fetch([gap]));
+      learn(this.on.known, gaps, await this.on.fetch(gaps));
     } catch (error) {
       this.fault ??= new EngineFault(error);
       throw this.fault;
