@@ -15,9 +15,12 @@ import { layoutCommand } from "./layout";
 import * as pool from "./pool/list";
 import { showCommand } from "./pool/show";
 import { recoverCommand } from "./recover";
+import { scanCommand } from "./scan/command";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
 import { migrateCommand } from "./store/migrate";
+import { topologyCommand } from "./topology";
+import { verifyCommand } from "./verify/command";
 
 /** By its own name: from sources and from dist/ alike. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
@@ -39,6 +42,9 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   heartbeatCommand(),
   gcCommand(),
   recoverCommand(),
+  scanCommand(),
+  topologyCommand(),
+  verifyCommand(),
   group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
 ]).version(version);
 

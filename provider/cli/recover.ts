@@ -1,37 +1,70 @@
 import { OverlayError } from "../errors";
+import type { Connection } from "../host/types";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
-import { command, withPool } from "./command";
-import { type Exported, factOf, readExport } from "./exports";
+import { command, type Session, withPool } from "./command";
+import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
+import { connections, type Login, Machines, withLogin } from "./hosts/machines";
+import { openersFirst } from "./nesting";
+import { joined } from "./scan/joining";
+import { type Recorded, recordedOn } from "./scan/recorded";
+import { readMachine } from "./scan/surveyed";
 
-interface Options {
-  stackExport: string[];
+interface Options extends Login {
+  stackExport?: string[];
+  host?: Connection[];
   yes?: boolean;
 }
 
-/** Rebuilds what a lost store held from what Pulumi's states hold. Run twice, it does nothing the second time. */
+/** Rebuilds what a lost store held from what Pulumi's states and the machines hold. A second run finds nothing to do. */
 export const recoverCommand = () =>
-  command("recover", "Rebuild a lost pool from stack exports: shows what it would write; --yes writes it.")
-    .requiredOption(
-      "--stack-export <file...>",
-      "what `pulumi stack export` printed, of every stack that used the store",
-    )
+  withLogin(
+    command(
+      "recover",
+      "Rebuild a lost pool from stack exports and machines: shows what it would write; --yes writes it.",
+    ),
+  )
+    .option("--stack-export <file...>", "what `pulumi stack export` printed, of every stack that used the store")
+    .option("--host <host>", "a hub or runner with our records, as [user@]host[:port]; may be repeated", connections)
     .option("--yes", "write it")
     .action(
-      withPool<Options>(async ({ pool, out }, { stackExport, yes = false }) => {
+      withPool<Options>(async (session, options) => {
+        const { stackExport = [], yes = false } = options;
         const exports = await Promise.all(stackExport.map(readExport));
-        const found = exports.flatMap(({ resources }) => resources);
-        const facts = found.map(factOf).sort((a, b) => depth(a) - depth(b));
-        const plan = await pool.enrol(facts, { dryRun: !yes });
-        out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "opens", "owner"]);
-        if (plan.conflicts.length > 0) throw contradicting(plan, found);
-        if (found.some(({ props }) => !props.hubConnection)) out.note(HOSTS_UNKNOWN);
-        out.note(summary(plan, yes));
+        const exported = exports.flatMap(({ resources }) => resources);
+        const recorded = await onMachines(session, options);
+        if (exports.length === 0 && !options.host) throw nothingGiven();
+        const found = await joined(session.pool, exported, recorded.resources);
+        await enter(session, found, yes);
+        if (yes) await keepIdentity(session.pool, recorded);
+        if (exported.some(hidesMachines)) session.out.note(HOSTS_UNKNOWN);
+        if (recorded.unclear.length > 0)
+          session.out.note(`Left out, since machines do not tell all of it: ${recorded.unclear.join(", ")}.`);
       }),
     );
 
-/** What opens pools comes before what lies in them. */
-const depth = ({ pool }: Fact): number => ["space", "network", "runner"].indexOf(pool.split("/")[0]!);
+const nothingGiven = (): OverlayError =>
+  new OverlayError("INPUT_INVALID", "There is nothing to rebuild it from.", "Give --stack-export, --host, or both.");
+
+async function onMachines({ settings }: Session, options: Options): Promise<Recorded> {
+  const machines = new Machines(settings, options);
+  const reading = (options.host ?? []).map((each) => () => readMachine(machines, each));
+  return recordedOn(await machines.use(() => Promise.all(reading.map((read) => read()))));
+}
+
+/** The new store is the old one's heir: what stands in its records on machines is ours, and not a stranger's. */
+async function keepIdentity(pool: Pool, { stores }: Recorded): Promise<void> {
+  const [store, ...others] = [...stores];
+  if (store !== undefined && others.length === 0) await pool.secret("identity", store);
+}
+
+async function enter({ pool, out, settings }: Session, found: Exported[], yes: boolean): Promise<void> {
+  const facts = openersFirst(factsOf(found, settings.tenantDefaults));
+  const plan = await pool.enrol(facts, { dryRun: !yes });
+  out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "opens", "owner"]);
+  if (plan.conflicts.length > 0) throw contradicting(plan, found);
+  out.note(summary(plan, yes));
+}
 
 const HOSTS_UNKNOWN =
   "Connections are encrypted in these exports, so the names of machines are not written; `pulumi stack export --show-secrets` has them.";
@@ -57,7 +90,7 @@ async function rows(pool: Pool, { added, known, conflicts }: Enrolment, found: E
     leaseId: lease.leaseId,
   });
   const refused = conflicts.map(async ({ fact, error }) => ({
-    ...(await row("conflict", { ...withoutOpens(fact), extents: fact.want, leaseId: fact.identity!.leaseId })),
+    ...(await row("conflict", { ...withoutOpens(fact), extents: fact.want, leaseId: fact.identity?.leaseId ?? "" })),
     source: sourceOf(fact, found),
     error: error.code,
     message: error.message,

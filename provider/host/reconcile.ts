@@ -1,10 +1,16 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
+import { withKeptMacs } from "../network/adopt";
+import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
-import { FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
-import { type HostRecord, keyOf } from "../network/items";
+import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
+import { type HostRecord, keyOf, recorded } from "../network/items";
+import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
+import { UNDO_UNCONFIRMED } from "../network/revert";
+import { endangersSsh } from "../network/ssh-path";
 import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
+import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -27,6 +33,13 @@ export interface ConversationReport {
   milliseconds: number;
 }
 
+/** How it goes about its work. */
+export interface Manner {
+  warn(text: string): void;
+  /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
+  revertAfter: number;
+}
+
 interface Job {
   host: Host;
   want: Want | Work;
@@ -43,8 +56,14 @@ const isWork = (want: Want | Work): want is Work => "fence" in want;
 
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
+  readonly #manner: Manner;
 
-  constructor(private readonly onConversation: (report: ConversationReport) => void = () => {}) {}
+  constructor(
+    private readonly onConversation: (report: ConversationReport) => void = () => {},
+    options: Partial<Manner> = {},
+  ) {
+    this.#manner = { warn: () => {}, revertAfter: 60, ...options };
+  }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
   async apply(host: Host, work: Work): Promise<void> {
@@ -72,7 +91,7 @@ export class Reconciler {
     for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
       this.#waiting.set(machine, []);
       const started = performance.now();
-      const steps = await converse(jobs);
+      const steps = await converse(jobs, this.#manner);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
@@ -82,15 +101,15 @@ export class Reconciler {
 }
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-async function converse(jobs: Job[]): Promise<number> {
+async function converse(jobs: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
-      answerInspections(jobs, readFacts(host, await host.exec(FACTS_SCRIPT)));
+      answerInspections(jobs, await factsOf(host));
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs));
+    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, manner));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
@@ -98,11 +117,12 @@ async function converse(jobs: Job[]): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs) if (!isWork(want)) done(differences(want.items, facts));
+  for (const { want, done } of jobs)
+    if (!isWork(want)) done(differences(lasting(withKeptMacs(want, facts), facts), facts));
 }
 
-async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number> {
-  const facts = readFacts(host, await shell.run(PREFLIGHT_SCRIPT));
+async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);
@@ -111,13 +131,23 @@ async function underLock(host: Host, shell: Shell, jobs: Job[]): Promise<number>
   let passed = accepted;
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records);
-    const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
+    const risky = endangersSsh(steps, facts);
+    const result =
+      risky.length > 0
+        ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
     passed = judge(host, accepted, facts, result, script);
+    for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
+    const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
+    if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
   await settleRecords(host, shell, passed, facts);
   for (const { job } of passed) job.done([]);
   return steps.length;
 }
+
+const staysAway = ({ name }: Host): string =>
+  `${name} has no systemd: after a boot its part of the overlay stays away until its init runs \`sh ${BOOT_SCRIPT}\`, or until the next up --refresh (persist: false if that is meant).`;
 
 /** Fenced off and foreign work is refused here, before anything is written. */
 async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
@@ -126,8 +156,8 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const items = job.want.items.filter((item) => fits(item, facts));
-      const want = { ...job.want, items, earlier: await earlierLives(job.want, facts) };
+      const all = withKeptMacs({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
+      const want = { ...all, items: lasting(all, facts).filter((item) => fits(item, facts)) };
       const planned = accepted.map(({ want }) => recordOf(want));
       preflight(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });
@@ -138,22 +168,22 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
   return accepted;
 }
 
-/** Records of this network whose lease is gone, and that are of the same resource or list a device that is wanted. */
+/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const links = new Set(want.items.filter(({ kind }) => kind === "link").map(keyOf));
+  const unique = new Set(want.items.filter(({ kind }) => kind === "link" || kind === "address").map(keyOf));
   const { uid, owner, network, store } = want.record;
   const candidates = facts.records.filter(
     (record) =>
       record.uid !== uid &&
       record.network === network &&
       record.store === store &&
-      (record.owner === owner || record.items.some((item) => links.has(keyOf(item)))),
+      (record.owner === owner || record.items.some((item) => unique.has(keyOf(item)))),
   );
   const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
 }
 
-const recordOf = (want: Want): HostRecord => ({ ...want.record, items: want.items });
+const recordOf = (want: Want): HostRecord => ({ ...want.record, items: want.items.map(recorded) });
 
 const recordsOf = (want: Want, facts: Facts): HostRecord[] => facts.records.filter((record) => isMine(record, want));
 
@@ -165,7 +195,8 @@ const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === 
  */
 function unionRecord(want: Want, facts: Facts): HostRecord[] {
   const old = recordsOf(want, facts);
-  const all = new Map([...old.flatMap(({ items }) => items), ...want.items].map((item) => [keyOf(item), item]));
+  const both = [...old.flatMap(({ items }) => items), ...recordOf(want).items];
+  const all = new Map(both.map((item) => [keyOf(item), item]));
   const union = { ...want.record, items: [...all.values()] };
   const settled = want.items.length === 0 || old.some((record) => isSame(record, recordOf(want)));
   return settled ? [] : [union];
@@ -206,12 +237,15 @@ function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, 
   });
 }
 
+/** What a host looks like, without its lock; changes nothing. */
+export const factsOf = async (host: Host): Promise<Facts> => readFacts(host, await host.exec(FACTS_SCRIPT));
+
 function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
   if (code === 127) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
       `${host.name} has no '${stderr.trim().split("\n").at(-1)}'.`,
-      "Install it there (Debian: apt-get install iproute2 iptables).",
+      "Install it there (Debian: apt-get install iproute2 iptables coreutils).",
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
@@ -238,6 +272,7 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
 const ABOUT_MACHINES: Code[] = [
   "DEVICE_FOREIGN",
   "ROUTE_OVERLAP",
+  "PLAN_STALE",
   "DOCKER_UNAVAILABLE",
   "DOCKER_NETWORK_FOREIGN",
   "DOCKER_NETWORK_IN_USE",

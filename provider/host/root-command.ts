@@ -1,4 +1,5 @@
 import { quote } from "../network/commands";
+import { HOLDER } from "../network/facts";
 
 /**
  * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script then comes
@@ -18,8 +19,6 @@ export interface RootShell {
 
 /** The Debian package of each tool that a host must have. */
 export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux" };
-
-const HOLDER = "/run/overlay.holder";
 
 /** Exit code of flock for a lock that is not had in time. */
 const CONFLICT = 75;

@@ -1,12 +1,25 @@
 import type { Family } from "../addressing/line";
+import { announcements } from "./announce";
 import { dockerCreate, dockerRemove } from "./docker";
-import { RECORDS, sysctlPath } from "./facts";
-import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import { RECORDS, sysctlPath, unitPath } from "./facts";
+import {
+  type Address,
+  type HostRecord,
+  type Item,
+  type Link,
+  POLICY_PRIORITY,
+  type Policy,
+  ROUTE_PROTOCOL,
+  type Route,
+  type Service,
+} from "./items";
 import type { Step } from "./steps";
 import { zoneCommands } from "./zones";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
-interface Lines {
+export interface Lines {
+  /** What brings it back after a boot. */
+  files: string[];
   shell: string[];
   ip: string[];
   /** After all devices are there. */
@@ -19,17 +32,23 @@ export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
-  const lines: Lines = { shell: [], ip: [], late: [], firewall: new Map() };
-  for (const step of steps) render(step, lines);
+  const lines = linesOf(steps);
   return [
     "rc=0",
     ...records.map(writeRecord),
-    ...lines.shell.map((line) => `${line} || rc=1`),
+    ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...lines.late.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    ...announcements(steps),
     "exit $rc",
   ].join("\n");
+}
+
+export function linesOf(steps: Step[]): Lines {
+  const lines: Lines = { files: [], shell: [], ip: [], late: [], firewall: new Map() };
+  for (const step of steps) render(step, lines);
+  return lines;
 }
 
 /** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
@@ -44,23 +63,29 @@ export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
 
 const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/${network}/${uid}.json`);
 
-function writeRecord(record: HostRecord): string {
-  const path = recordPath(record.network, record.uid);
-  return `mkdir -p ${quote(`${RECORDS}/${record.network}`)} && printf '%s\\n' ${quote(JSON.stringify(record))} >${path}.tmp && mv ${path}.tmp ${path} || exit 1`;
+const writeRecord = (record: HostRecord): string =>
+  `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
+
+/** Whole or not at all. */
+function writeFile(path: string, content: string): string {
+  const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
+  return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
+
+export const TABLES = ["raw", "filter", "nat"] as const;
+export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
 
 const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
 
 function restore(family: Family, firewall: Lines["firewall"]): string[] {
-  const tables = (["filter", "nat"] as const).flatMap((table) => {
+  const tables = TABLES.flatMap((table) => {
     const lines = firewall.get(`${family} ${table}`);
     return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
   });
-  const tool = family === 4 ? "iptables-restore" : "ip6tables-restore";
-  return tables.length > 0 ? [here(`${tool} --noflush -w 10`, tables)] : [];
+  return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, leave = false, zone = "" }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false, zone = "" }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
@@ -70,9 +95,14 @@ function render({ verb, item, copies = 1, leave = false, zone = "" }: Step, line
       break;
     case "address":
       lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));
+      for (const other of instead) lines.ip.push(`address del ${other} dev ${item.dev}`);
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    case "policy":
+      // In a batch `ip` takes every range for one of IPv4.
+      lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
     case "docker":
       // Before its bridge goes, and after it has come.
@@ -84,10 +114,23 @@ function render({ verb, item, copies = 1, leave = false, zone = "" }: Step, line
       lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
       break;
     }
+    case "file":
+      lines.files.push(verb === "remove" ? `rm -f ${quote(item.path)}` : writeFile(item.path, item.content ?? ""));
+      break;
+    case "service":
+      lines.files.push(verb === "remove" ? dropService(item) : putService(item));
+      break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }
 }
+
+/** Started now, so that it is restarted with whatever sweeps our things away; it waits for the lock, which we hold. */
+const putService = ({ name, unit = "" }: Service): string =>
+  `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && systemctl start --no-block ${name}; }`;
+
+const dropService = ({ name }: Service): string =>
+  `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
@@ -110,37 +153,57 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
     return;
   }
   const create = verb === "add";
+  // With the MAC from the start: systemd-udevd gives a device without one its own, at whatever moment.
+  const mac = item.mac ? ` address ${item.mac}` : "";
   if (create && anchor) {
-    lines.shell.push(`{ ip link add ${name} type dummy 2>/dev/null || ip link add ${name} type bridge; }`);
+    lines.shell.push(
+      `{ [ -e /sys/class/net/${name} ] || ip link add ${name}${mac} type dummy 2>/dev/null || ip link add ${name}${mac} type bridge; }`,
+    );
   }
-  if (create && item.type === "bridge") lines.ip.push(`link add ${name} type bridge`);
+  if (create && item.type === "bridge") lines.ip.push(`link add ${name}${mac} type bridge`);
   if (vxlan) {
     const ends = `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
     lines.ip.push(
       create
-        ? `link add ${name} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
+        ? `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
         : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
     );
   }
   const attributes = [
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
-    item.master && `master ${item.master}`,
+    item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
     "up",
   ];
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
 }
 
-/** The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. */
-const addressText = ({ address, dev }: Address): string =>
-  `address replace ${address} dev ${dev}${address.includes(":") ? " nodad" : ""}`;
+/**
+ * The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. An
+ * address that may go to another host is never the source of what this one sends by itself.
+ */
+const addressText = ({ address, dev, announce }: Address): string =>
+  [
+    `address replace ${address} dev ${dev}`,
+    ...(isV6(address) ? ["nodad", ...(announce ? ["preferred_lft 0"] : [])] : []),
+  ].join(" ");
 
-const routeText = ({ dst, via, dev, metric }: Route): string =>
+const isV6 = (address: string): boolean => address.includes(":");
+
+/** A second one of the same kind would be refused. */
+const addPolicy = (item: Policy): string =>
+  `{ [ -n "$(ip -${item.family} rule show from ${item.from} fwmark ${item.mark} table ${item.table})" ] || ip -${item.family} rule add ${policyText(item)}; }`;
+
+const policyText = ({ from, mark, table }: Policy): string =>
+  `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
+
+const routeText = ({ dst, via, dev, metric, table }: Route): string =>
   [
     ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
     "proto",
     ROUTE_PROTOCOL,
     ...(metric === undefined ? [] : ["metric", metric]),
+    ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
 
 type FirewallItem = Extract<Item, { table: string }>;

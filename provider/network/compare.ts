@@ -1,6 +1,7 @@
+import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
-import type { Facts } from "./facts";
-import { type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route } from "./items";
+import { type Facts, unitPath } from "./facts";
+import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
 import { wrongEntry } from "./zones";
 
@@ -49,9 +50,11 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "link":
       return wrongLink(item, facts);
     case "address":
-      return facts.addresses.has(`${item.address} ${item.dev}`) ? [] : undefined;
+      return wrongAddress(item, facts);
     case "route":
       return wrongRoute(item, facts);
+    case "policy":
+      return facts.policies.has(`${item.family} ${item.from} ${item.mark} ${item.table}`) ? [] : undefined;
     case "docker":
       return wrongNetwork(item, facts.docker);
     case "zone":
@@ -63,9 +66,53 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       if (place === 0) return undefined;
       return [...mismatch("place", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
+    case "file":
+      return wrongFile(item.path, item.content, facts);
+    case "service":
+      return wrongService(item, facts);
     case "rule":
       return copiesOf(item, facts) > 0 ? [] : undefined;
   }
+}
+
+/** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
+function wrongAddress(item: Address, facts: Facts): string[] | undefined {
+  const stands = facts.addresses.has(`${item.address} ${item.dev}`);
+  const others = otherPrefixes(item, facts);
+  if (others.length === 0) return stands ? [] : undefined;
+  return [`${stands ? "it stands as" : "it is"} ${others.join(" and ")}${stands ? ", too" : ""}`];
+}
+
+/** The same address with other prefixes on the same device. */
+export function otherPrefixes(item: Item, facts: Facts): string[] {
+  if (item.kind !== "address") return [];
+  const start = item.address.slice(0, item.address.indexOf("/") + 1);
+  const end = ` ${item.dev}`;
+  return [...facts.addresses]
+    .filter((text) => text.startsWith(start) && text.endsWith(end))
+    .map((text) => text.slice(0, -end.length))
+    .filter((address) => address !== item.address);
+}
+
+function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+  const have = files.get(path);
+  if (have === undefined) return undefined;
+  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+}
+
+const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+
+/** While we talk with the host its unit waits for the lock, and is still `activating`. */
+function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
+  const wrong = wrongFile(unitPath(name), unit, facts);
+  if (!wrong || !facts.systemd || unit === undefined) return wrong;
+  const { boot, state } = facts.systemd;
+  const runs = ["active", "activating", "reloading"].includes(state);
+  return [
+    ...wrong,
+    ...mismatch("start at boot", boot || "disabled", "enabled"),
+    ...(runs ? [] : mismatch("state", state, "active")),
+  ];
 }
 
 /** A rule or jump can stand several times, and is removed as often. */
@@ -123,7 +170,12 @@ export const isOurs = (route: { protocol: string }): boolean => route.protocol =
 /** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
 function wrongRoute(item: Route, facts: Facts): string[] | undefined {
   const have = facts.routes.find(
-    (r) => isOurs(r) && r.family === item.family && r.dst === item.dst && r.unreachable === !item.via,
+    (r) =>
+      isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      r.unreachable === !item.via,
   );
   if (!have) return undefined;
   return [...mismatch("via", have.via, item.via), ...(item.via ? mismatch("dev", have.dev, item.dev) : [])];

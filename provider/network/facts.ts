@@ -1,8 +1,8 @@
-import type { Family } from "../addressing/line";
+import { type Family, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
-import type { HostRecord, Vxlan } from "./items";
+import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
 import { SURROUNDINGS_FACTS } from "./surroundings";
 import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
@@ -12,6 +12,8 @@ export interface Facts {
   /** `10.128.64.1/18 kohaku-overlay` */
   addresses: Set<string>;
   routes: RouteFact[];
+  /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
+  policies: Set<string>;
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
@@ -21,10 +23,15 @@ export interface Facts {
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
   legacy?: boolean;
-  /** What is read before a change only: firewalls of others, kernel parts and tools that are not there, SSH_CONNECTION. */
+  /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
   barriers: Barrier[];
   lacks: string[];
-  ssh: string;
+  /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
+  files: Map<string, string>;
+  /** What systemd says of our unit; absent where the machine was not booted with it. */
+  systemd?: ServiceFact;
+  /** By which addresses we talk with it; absent when not by SSH. */
+  ssh?: SshPath;
   records: HostRecord[];
 }
 
@@ -37,17 +44,37 @@ export interface LinkFact {
   vxlan?: Vxlan & { learning: boolean };
 }
 
+export interface SshPath {
+  client: string;
+  server: string;
+  /** Of its sshd. */
+  port: number;
+}
+
+export interface ServiceFact {
+  /** `enabled`: it is started at boot. */
+  boot: string;
+  state: string;
+}
+
 export interface RouteFact {
   family: Family;
   dst: string;
   via?: string;
   dev?: string;
   metric?: number;
+  table?: number;
   protocol: string;
   unreachable: boolean;
 }
 
 export const RECORDS = "/var/lib/overlay";
+/** Who has the host's lock, and since when. */
+export const HOLDER = "/run/overlay.holder";
+/** Runs every record's own script. */
+export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
+export const SERVICE = "overlay-network.service";
+export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
 
@@ -56,16 +83,23 @@ export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll("
  * it: what is not seen would be taken for missing, and what is missing is made anew.
  */
 export const FACTS_SCRIPT = [
-  "for tool in ip iptables-save iptables-restore; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   "echo '@@ link'; ip -j -d link show || exit 1",
   "echo; echo '@@ addr'; ip -j addr show || exit 1",
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
   "echo; echo '@@ route6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show || exit 1",
+  `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ tables6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
+  "echo; echo '@@ policy6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 rule show || exit 1",
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
   DOCKER_FACTS,
   ZONE_FACTS,
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -77,11 +111,12 @@ export function parseFacts(text: string): Facts {
     links: new Map(),
     addresses: new Set(),
     routes: [],
+    policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
     barriers: [],
     lacks: [],
-    ssh: "",
+    files: new Map(),
     records: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -105,6 +140,10 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   },
   route4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(4, route))),
   route6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(6, route))),
+  tables4: (facts, body) => facts.routes.push(...tableRoutes(4, json(body))),
+  tables6: (facts, body) => facts.routes.push(...tableRoutes(6, json(body))),
+  policy4: (facts, body) => readPolicies(facts, 4, json(body)),
+  policy6: (facts, body) => readPolicies(facts, 6, json(body)),
   rules4: (facts, body) => {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
     readRules(facts, 4, body);
@@ -116,7 +155,11 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
   zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
-  ssh: (facts, body) => Object.assign(facts, { ssh: body }),
+  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
+  systemd: (facts, body) => Object.assign(facts, { systemd: serviceFact(body) }),
+  files: (facts, body) => {
+    for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  },
   lacks: (facts, body) => facts.lacks.push(...body.split("\n").filter(Boolean)),
   nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
   legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
@@ -186,6 +229,7 @@ interface RawRoute {
   dev?: string;
   metric?: number;
   protocol: string;
+  table?: string;
 }
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
@@ -197,6 +241,37 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
 });
+
+/** Our routes in tables other than the main one; a list that was asked for by protocol does not repeat the protocol. */
+const tableRoutes = (family: Family, all: RawRoute[]): RouteFact[] =>
+  all
+    .filter(({ table }) => table !== undefined)
+    .map((raw) => ({ ...routeFact(family, raw), protocol: String(ROUTE_PROTOCOL), table: Number(raw.table) }));
+
+interface RawPolicy {
+  src: string;
+  srclen?: number;
+  fwmark?: string;
+  fwmask?: string;
+  table?: string;
+}
+
+function readPolicies(facts: Facts, family: Family, all: RawPolicy[]): void {
+  for (const { src, srclen = widthOf(family), fwmark, fwmask = "0xffffffff", table } of all) {
+    if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
+  }
+}
+
+/** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
+function sshPath(body: string): SshPath {
+  const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
+  return { client, server, port: Number(port) };
+}
+
+function serviceFact(body: string): ServiceFact {
+  const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
+  return { boot: of("UnitFileState"), state: of("ActiveState") };
+}
 
 function readRules(facts: Facts, family: Family, body: string): void {
   let table = "";

@@ -1,7 +1,19 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule | ZoneEntry;
+export type Item =
+  | Sysctl
+  | Link
+  | Address
+  | Route
+  | Policy
+  | DockerNetwork
+  | Chain
+  | Jump
+  | Rule
+  | ZoneEntry
+  | File
+  | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -16,8 +28,11 @@ export interface Link {
   type: "vxlan" | "bridge" | "anchor";
   mac?: string;
   mtu?: number;
+  /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
+  /** Several owners may have it, all in the same form; it goes with the last of them. */
+  shared?: true;
 }
 
 export interface Vxlan {
@@ -32,6 +47,8 @@ export interface Address {
   dev: string;
   /** With its prefix: `10.128.64.1/18`. */
   address: string;
+  /** The device whose neighbours are told, whenever it comes to this host, that it is here now. */
+  announce?: string;
 }
 
 export interface Route {
@@ -42,6 +59,18 @@ export interface Route {
   via?: string;
   dev?: string;
   metric?: number;
+  /** Absent: the main one. */
+  table?: number;
+}
+
+/** What sends packets of a range that carry a mark to a routing table of their own: `ip rule`. */
+export interface Policy {
+  kind: "policy";
+  family: Family;
+  from: string;
+  /** With its mask, in hexadecimal: `0x10000000/0x10000000`. */
+  mark: string;
+  table: number;
 }
 
 /** A network of Docker's on one of our bridges; it changes only by being made anew. */
@@ -67,7 +96,7 @@ export interface DockerSubnet {
 
 interface InFirewall {
   family: Family;
-  table: "filter" | "nat";
+  table: "filter" | "nat" | "raw";
 }
 
 export interface Chain extends InFirewall {
@@ -99,11 +128,28 @@ export interface ZoneEntry {
   underlay?: string;
 }
 
+export interface File {
+  kind: "file";
+  path: string;
+  /** Absent in records, where it only matters whose it is. */
+  content?: string;
+}
+
+/** A unit of systemd that is started at every boot; its file goes with it. */
+export interface Service {
+  kind: "service";
+  name: string;
+  /** The unit file's text; absent in records. */
+  unit?: string;
+}
+
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
 export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
+  /** What the user calls it, for whoever has only the machine left. */
+  name?: string;
   /** Which store the lease behind it is in. */
   store: string;
   items: Item[];
@@ -111,6 +157,9 @@ export interface HostRecord {
 
 /** Marks our routes; nothing else uses this number. */
 export const ROUTE_PROTOCOL = 183;
+
+/** Before the main table, after the local one. */
+export const POLICY_PRIORITY = 18300;
 
 /** What makes two items the same object; everything else about an item can differ and be changed. */
 export function keyOf(item: Item): string {
@@ -122,7 +171,10 @@ export function keyOf(item: Item): string {
     case "address":
       return `address ${item.address} on ${item.dev}`;
     case "route":
+      if (item.table !== undefined) return `route ${item.dst} in table ${item.table} (IPv${item.family})`;
       return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "policy":
+      return `policy from ${item.from} mark ${item.mark} to table ${item.table}`;
     case "docker":
       return `docker network ${item.name}`;
     case "chain":
@@ -131,9 +183,19 @@ export function keyOf(item: Item): string {
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
     case "zone":
       return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
+    case "file":
+      return `file ${item.path}`;
+    case "service":
+      return `service ${item.name}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
   }
+}
+
+/** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
+export function recorded(item: Item): Item {
+  if (item.kind === "file") return { kind: "file", path: item.path };
+  return item.kind === "service" ? { kind: "service", name: item.name } : item;
 }
 
 const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;

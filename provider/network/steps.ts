@@ -1,6 +1,7 @@
 import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
-import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent } from "./compare";
+import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt";
+import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
 import { zoneFor } from "./zones";
@@ -13,6 +14,8 @@ export interface Step {
   copies?: number;
   /** firewalld's zone that it is about. */
   zone?: string;
+  /** The same address with other prefixes, which goes when this has come. */
+  instead?: string[];
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
 }
@@ -22,15 +25,31 @@ export interface Want {
   record: Omit<HostRecord, "items">;
   /** Empty: nothing of this owner is to be left. */
   items: Item[];
-  /** Take over devices that stand as wanted but are in nobody's record. */
+  /** Take over devices and routes that stand as wanted but are in nobody's record: see adopt.ts. */
   adopt?: boolean;
+  /** Bring it back after a boot of the machine. */
+  persist?: boolean;
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
   earlier?: string[];
 }
 
 /** The order in which things are made; they are removed the other way round. */
-const ORDER: Item["kind"][] = ["sysctl", "link", "address", "route", "docker", "chain", "rule", "jump", "zone"];
-const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
+const ORDER: Item["kind"][] = [
+  "file",
+  "service",
+  "sysctl",
+  "link",
+  "address",
+  "route",
+  "policy",
+  "docker",
+  "chain",
+  "rule",
+  "jump",
+  "zone",
+];
+export const rank = (item: Item): number =>
+  ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
 export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
   record.uid === me.uid || earlier.includes(record.uid);
@@ -51,7 +70,7 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   return [
     ...goneItems(mine, keep, facts).map((item) => removal(item, facts)),
     ...outdated.map((item): Step => ({ verb: "remove", item })),
-    ...putSteps(wanted, lost, facts),
+    ...putSteps(wanted, lost, takenOver(wants, facts), facts),
   ];
 }
 
@@ -94,14 +113,20 @@ const sameTunnel = (link: Link, other: Link, facts: Facts): boolean => {
   return link.name !== other.name && have?.vni === link.vxlan?.vni && have?.port === link.vxlan?.port;
 };
 
-function putSteps(wanted: Item[], lost: Set<string>, facts: Facts): Step[] {
+function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: Facts): Step[] {
   const steps = differences(wanted, facts).map(({ item, missing }): Step => {
     const gone = missing || (item.kind === "link" && lost.has(item.name));
-    const zone = item.kind === "zone" ? { zone: zoneFor(item, facts) } : {};
-    return { verb: gone ? "add" : "change", item, copies: copiesOf(item, facts), ...zone };
+    const instead = otherPrefixes(item, facts);
+    return {
+      verb: gone ? "add" : "change",
+      item,
+      copies: copiesOf(item, facts),
+      ...(instead.length > 0 && { instead }),
+      ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
+    };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
-  const again = wanted.filter((item) => !planned.has(keyOf(item)) && hangsOn(item, lost));
+  const again = wanted.filter((item) => !planned.has(keyOf(item)) && (hangsOn(item, lost) || taken.has(keyOf(item))));
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => rank(a.item) - rank(b.item));
 }
@@ -140,8 +165,9 @@ export function refuseForeign(want: Want, facts: Facts): void {
   const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(keyOf));
   for (const item of want.items) {
     if (ours.has(keyOf(item))) continue;
+    refuseOtherId(item, want, facts);
     if (item.kind === "link") refuseForeignLink(item, want, others, facts);
-    if (item.kind === "route") refuseForeignRoute(item, facts);
+    if (item.kind === "route") refuseForeignRoute(item, want, facts);
   }
 }
 
@@ -149,25 +175,40 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   const have = facts.links.get(item.name);
   const holder = others.find((r) => r.items.some((other) => keyOf(other) === keyOf(item)));
   if (!have && !holder) return;
-  if (!holder && want.adopt && isOfType(item.type, have!.type) && have!.vxlan?.vni === item.vxlan?.vni) return;
+  if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
+  if (!holder && want.adopt && isAdoptable(item, have!)) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
-  const what = `${have?.type || "physical"}${have?.vxlan ? `, VNI ${have.vxlan.vni}` : ""}`;
+  const tunnel =
+    have?.vxlan && `, VNI ${have.vxlan.vni}${want.adopt ? ` on port ${have.vxlan.port} to ${have.vxlan.remote}` : ""}`;
+  const what = `${have?.type || "physical"}${tunnel ?? ""}`;
   throw new OverlayError(
     "DEVICE_FOREIGN",
     `There is already a device ${item.name}${have ? ` (${what})` : ""}, and it ${whose}. It was left as it is.`,
-    "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
+    want.adopt && !holder
+      ? `Adopting takes over only ${wantedText(item)}; remove that device, or choose other device names.`
+      : "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
   );
 }
+
+const isShared = (item: Item): boolean => item.kind === "link" && item.shared === true;
+
+const wantedText = ({ type, vxlan }: Link): string =>
+  vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
 
 /** The kernel gives IPv6 routes without a metric this one. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
   metric ?? (family === 6 ? 1024 : 0);
 
-function refuseForeignRoute(item: Route, facts: Facts): void {
+function refuseForeignRoute(item: Route, want: Want, facts: Facts): void {
   const foreign = facts.routes.find(
-    (r) => !isOurs(r) && r.family === item.family && r.dst === item.dst && metricOf(r) === metricOf(item),
+    (r) =>
+      !isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      metricOf(r) === metricOf(item),
   );
-  if (!foreign) return;
+  if (!foreign || (want.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(
     "ROUTE_OVERLAP",
     `There is already a route to ${item.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}). It was left as it is.`,

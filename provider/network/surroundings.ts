@@ -12,10 +12,7 @@ import type { Want } from "./steps";
 const probe = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
-export const SURROUNDINGS_FACTS = [
-  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-  `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore`,
-].join("\n");
+export const SURROUNDINGS_FACTS = `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore`;
 
 export function refuseSurroundings(want: Want, facts: Facts): void {
   refuseLacks(want.items, facts);
@@ -70,11 +67,10 @@ function refuseSmallMtu(items: Item[]): void {
 
 /** The addresses over which the tunnels and we ourselves reach the machine must not be led into the overlay. */
 function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
-  const [client, , server] = ssh.split(" ");
   const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
   const ends: [what: string, address: string | undefined][] = [
-    ["the address from which SSH reaches it", client],
-    ["the address at which SSH reaches it", server],
+    ["the address from which SSH reaches it", ssh?.client],
+    ["the address at which SSH reaches it", ssh?.server],
     ...tunnels.flatMap(({ local, remote }): [string, string][] => [
       ["its own underlay address", local],
       ["its peer's underlay address", remote],

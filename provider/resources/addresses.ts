@@ -13,7 +13,7 @@ export const runnerSettings = z
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
     subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family."),
-    dockerNetwork: z.string().describe("Name of the Docker network on the runner."),
+    dockerNetwork: z.string().describe("Name of the Docker network on the runner; empty when Docker is off."),
   })
   .meta({ id: "RunnerSettings" });
 
@@ -21,6 +21,9 @@ export type RunnerSettings = z.output<typeof runnerSettings>;
 
 /** Also the name under which the store knows the runner. */
 export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
+
+/** One address for each user on a network: the name that a lease in use holds. */
+export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
 /** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
 export function addressPoolOf(

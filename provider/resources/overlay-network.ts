@@ -43,6 +43,10 @@ export const networkSettings = z
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
     bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
     docker: docker.prefault({}).describe("Docker on the runners."),
+    persist: z
+      .boolean()
+      .default(true)
+      .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
     verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
   })
   .meta({ id: "NetworkSettings" });
@@ -171,6 +175,7 @@ export const overlayNetwork = defineResource({
 
   hosts: ({ hubConnection, hubUnderlayIp }) => [{ role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp }],
   plan: (props) => ({ hub: planHub(asNetwork(settingsOf(props), props.hubInterface)) }),
+  persist: ({ persist }) => persist,
   report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
 });
 

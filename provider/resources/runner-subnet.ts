@@ -171,6 +171,7 @@ export const runnerSubnet = defineResource({
       runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
     };
   },
+  persist: ({ network }) => network.persist,
   report: (props, { hub, runner }) => ({
     effectiveUnderlayIp: runner!.underlayIp,
     effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),

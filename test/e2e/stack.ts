@@ -44,6 +44,21 @@ export class Workspace {
     return stack;
   }
 
+  /** A stack of the program in examples/NAME, on these runners of the lab. */
+  async example(
+    name: string,
+    runners: string[],
+    options: { stack?: string; env?: Record<string, string>; config?: Record<string, string> } = {},
+  ): Promise<Stack> {
+    const stack = new Stack(this, options.stack ?? "dev", `overlay-${name}`, options.env ?? {});
+    await stack.initExample(name, {
+      hub: this.lab.host("hub").address,
+      runners: JSON.stringify(Object.fromEntries(runners.map((runner) => [runner, this.lab.host(runner).address]))),
+      ...options.config,
+    });
+    return stack;
+  }
+
   remove(): void {
     rmSync(this.folder, { recursive: true, force: true });
   }
@@ -58,7 +73,7 @@ export class Stack {
 
   constructor(
     readonly workspace: Workspace,
-    readonly name: string,
+    public name: string,
     readonly project: string,
     private readonly extra: Record<string, string>,
   ) {
@@ -85,17 +100,35 @@ export class Stack {
   }
 
   async init(): Promise<void> {
-    const modules = join(this.folder, "node_modules");
-    mkdirSync(join(modules, "@pulumi"), { recursive: true });
-    symlinkSync(REPO, join(modules, "pulumi-overlay"));
-    symlinkSync(join(REPO, "node_modules/@pulumi/pulumi"), join(modules, "@pulumi/pulumi"));
+    this.#linkPackages();
     writeFileSync(
       join(this.folder, "Pulumi.yaml"),
       `name: ${this.project}\nruntime:\n  name: nodejs\n  options:\n    typescript: false\n`,
     );
     writeFileSync(join(this.folder, "package.json"), "{}");
     await this.must("stack", "init", this.name);
-    await this.must("config", "set", "--secret", "privateKey", "--", this.workspace.lab.privateKey);
+    await this.configure({});
+  }
+
+  async initExample(name: string, config: Record<string, string>): Promise<void> {
+    cpSync(join(REPO, "examples", name), this.folder, { recursive: true });
+    this.#linkPackages();
+    await this.must("stack", "init", this.name);
+    await this.configure(config);
+  }
+
+  /** The lab's key, as a secret, and plain values. */
+  async configure(plain: Record<string, string>): Promise<void> {
+    const values = Object.entries(plain).flatMap(([key, value]) => ["--plaintext", `${key}=${value}`]);
+    const secret = ["--secret", `privateKey=${this.workspace.lab.privateKey}`];
+    await this.must("config", "set-all", "--stack", this.name, ...secret, ...values);
+  }
+
+  #linkPackages(): void {
+    const modules = join(this.folder, "node_modules");
+    mkdirSync(join(modules, "@pulumi"), { recursive: true });
+    symlinkSync(REPO, join(modules, "pulumi-overlay"));
+    symlinkSync(join(REPO, "node_modules/@pulumi/pulumi"), join(modules, "@pulumi/pulumi"));
   }
 
   /**
@@ -163,8 +196,17 @@ module.exports = (() => {\n${body}\n})();\n`,
       }));
   }
 
+  async rename(to: string): Promise<void> {
+    await this.must("stack", "rename", to, "--stack", this.name);
+    this.name = to;
+  }
+
   async destroy(): Promise<string> {
     return this.must("destroy", "--yes", "--skip-preview", "--stack", this.name, "--color", "never");
+  }
+
+  async outputs<T>(): Promise<T> {
+    return JSON.parse(await this.must("stack", "output", "--json", "--show-secrets", "--stack", this.name)) as T;
   }
 
   /** Resources of ours in the state, by name. */

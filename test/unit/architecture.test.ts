@@ -6,7 +6,7 @@ import { expect, test } from "vitest";
 const ROOT = join(__dirname, "../..");
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "provider/addressing", "ip-address", "node:crypto"]],
-  ["provider/network", ["provider/errors", "provider/addressing", "provider/network"]],
+  ["provider/network", ["provider/errors", "provider/addressing", "provider/network", "node:crypto"]],
   [
     "provider/resources",
     [
@@ -15,6 +15,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/addressing",
       "provider/network",
       "provider/resource",
+      "provider/owner",
       "provider/host/types",
       "provider/pool/types",
       "zod",

@@ -34,7 +34,7 @@ const shell = (items: Item[]): string[] =>
 test("a hub carries its address, forwards, and refuses subnets that nobody has", () => {
   expect(shell(planHub(network()))).toEqual([
     "rc=0",
-    "{ ip link add kohaku-host type dummy 2>/dev/null || ip link add kohaku-host type bridge; } || rc=1",
+    "{ [ -e /sys/class/net/kohaku-host ] || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type dummy 2>/dev/null || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type bridge; } || rc=1",
     "{ mkdir -p /var/lib/overlay/former && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
     "ip -force -batch - <<'END' || rc=1",
     "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
@@ -58,7 +58,7 @@ test("a hub carries its address, forwards, and refuses subnets that nobody has",
 
 test("the hub's end of a tunnel is a VXLAN device with .254 of the runner's subnet", () => {
   expect(shell(planTunnel(network(), 10, hub, runner)).slice(2, 5)).toEqual([
-    "link add vxkra type vxlan id 110 dstport 4789 remote 192.0.2.11 local 192.0.2.1 nolearning",
+    "link add vxkra address 02:bf:fa:9e:b7:9c type vxlan id 110 dstport 4789 remote 192.0.2.11 local 192.0.2.1 nolearning",
     "link set dev vxkra address 02:bf:fa:9e:b7:9c mtu 1450 up",
     "address replace 10.130.128.254/18 dev vxkra",
   ]);
@@ -69,9 +69,9 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
   expect(lines).toEqual([
     "rc=0",
     "ip -force -batch - <<'END' || rc=1",
-    "link add kohaku-overlay type bridge",
+    "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
     "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
-    "link add vxkr1 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
+    "link add vxkr1 address 02:6d:9b:be:e2:62 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
     "link set dev vxkr1 address 02:6d:9b:be:e2:62 mtu 1450 master kohaku-overlay up",
     "address replace 10.128.64.1/18 dev kohaku-overlay",
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",

@@ -34,11 +34,12 @@ function machine(...wants: Want[]): Facts {
     links: new Map(),
     addresses: new Set(),
     routes: [],
+    policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
     barriers: [],
     lacks: [],
-    ssh: "",
+    files: new Map(),
     records: wants.map(recordOf),
   };
   facts.sysctls.set("net.ipv4.ip_forward", "0");

@@ -3,7 +3,7 @@ import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet } from "../lifecycle/fake-fleet";
+import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
 
 /** Everything that users write and that goes into a command on a machine is refused by check unless it is plain. */
 const HOSTILE = {
@@ -80,8 +80,7 @@ let lifecycle: (type: string) => Lifecycle;
 beforeEach(async () => {
   fleet = new FakeFleet();
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  lifecycle = (type) =>
-    new Lifecycle(resourceOf(type), { pool: async () => pool, fleet, unreachableOnDelete: "fail", warn: () => {} });
+  lifecycle = (type) => new Lifecycle(resourceOf(type), worldOf(fleet, pool));
 });
 
 function withValue(values: Values, [key, ...rest]: string[], value: string): Values {

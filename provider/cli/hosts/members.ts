@@ -1,0 +1,95 @@
+import { OverlayError } from "../../errors";
+import type { Connection } from "../../host/types";
+import type { Lease, Pool } from "../../pool";
+import type { NetworkSettings } from "../../resources/overlay-network";
+import { type Exported, readExport } from "../exports";
+import { networkSpec, runnerNameOf } from "../ip/runner";
+import { connectionOf } from "./machines";
+
+/** The machines of one network, and how to reach them. */
+export interface Members {
+  network: string;
+  hub: Connection;
+  runners: Record<string, Connection>;
+}
+
+export interface Where {
+  network?: string;
+  stackExport?: string[];
+  hub?: Connection;
+  runner?: Record<string, Connection>;
+}
+
+/** From exports with their secrets, which know every way in; else from the pool, which knows the machines' names. */
+export async function membersOf(pool: () => Promise<Pool>, { network, stackExport, hub, runner }: Where) {
+  const given = { ...(hub && { hub }), ...(runner && { runners: runner }) };
+  if (network && hub && runner) return { network, hub, runners: runner };
+  const found = stackExport ? await fromExports(stackExport, network) : await fromPool(await pool(), network);
+  return { ...found, ...given };
+}
+
+async function fromExports(files: string[], wanted?: string): Promise<Members> {
+  const all = (await Promise.all(files.map(readExport))).flatMap(({ resources }) => resources);
+  const networks = new Set(all.map(networkOf).filter((name) => name !== undefined));
+  const network = theOne([...networks], wanted, files.join(", "));
+  const mine = all.filter((each) => networkOf(each) === network);
+  if (mine.some(({ props }) => !props.hubConnection)) throw hidden(files);
+  const runners = mine.filter(({ type }) => type === "RunnerSubnet");
+  return {
+    network,
+    hub: mine[0]!.props.hubConnection as Connection,
+    runners: Object.fromEntries(runners.map(({ props }) => [String(props.runnerName), props.connection as Connection])),
+  };
+}
+
+const networkOf = ({ type, props }: Exported): string | undefined =>
+  type === "OverlayNetwork"
+    ? String(props.networkName)
+    : type === "RunnerSubnet"
+      ? (props.network as NetworkSettings).networkName
+      : undefined;
+
+export const hidden = (files: string[]): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `Connections are encrypted in ${files.join(", ")}.`,
+    "Make it with --show-secrets, and pass it through a pipe (`-`) rather than a file that stays.",
+  );
+
+async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
+  const known = (await pool.pools("network/")).map(({ name }) => name.slice("network/".length));
+  const network = theOne(known, wanted, "the store");
+  const spec = await networkSpec(pool, network);
+  const { hub } = spec.data as { hub: string | null };
+  if (!hub) {
+    const what = `The store does not know on which machine the hub of ${network} is.`;
+    throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");
+  }
+  const leases = (await pool.leases(spec.name)).filter(({ state }) => state === "reserved" || state === "used");
+  const named = leases.flatMap((lease) => {
+    const [name, machine] = [runnerNameOf(lease, network), machineIn(lease)];
+    return name !== undefined && machine !== undefined ? [[name, connectionAt(machine)] as const] : [];
+  });
+  return { network, hub: connectionAt(hub), runners: Object.fromEntries(named) };
+}
+
+/** A runner's lease holds the names of its devices, each with its machine: `host/MACHINE/link/BRIDGE`. */
+export const machineIn = ({ names = [] }: Lease): string | undefined =>
+  names.map((name) => /^host\/(.*)\/link\//.exec(name)?.[1]).find((machine) => machine !== undefined);
+
+/** The inverse of `machineOf`. */
+function connectionAt(machine: string): Connection {
+  const [place, ...by] = machine.split(" by ");
+  return { ...connectionOf(place!), ...(by.length > 0 && { proxy: connectionAt(by.join(" by ")) }) };
+}
+
+function theOne(known: string[], wanted: string | undefined, where: string): string {
+  if (wanted !== undefined && known.includes(wanted)) return wanted;
+  if (wanted === undefined && known.length === 1) return known[0]!;
+  const what = wanted === undefined ? `${known.length || "no"} networks` : `no network '${wanted}'`;
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `There ${known.length === 1 ? "is" : "are"} ${what} in ${where}${known.length > 0 ? `: ${known.join(", ")}` : ""}.`,
+    "Name one of them; without the pool, name the network, --hub and every --runner.",
+  );
+}

@@ -1,0 +1,104 @@
+import { layoutOf, runnerLayout } from "../../addressing/layout";
+import { pointOf } from "../../addressing/line";
+import { nameOf } from "../../host/address";
+import { factsOf } from "../../host/reconcile";
+import type { Connection } from "../../host/types";
+import type { Facts } from "../../network/facts";
+import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/survey";
+import type { Machines } from "../hosts/machines";
+
+/** A machine that was read. */
+export interface Read {
+  connection: Connection;
+  hostname: string;
+  facts: Facts;
+  /** Addresses that spoke on its links lately. */
+  neighbours: { dev: string; address: string }[];
+}
+
+/** One network, with the machines on which it was found. */
+export interface Surveyed {
+  name: string;
+  network: SeenNetwork;
+  hub: Read;
+  runners: SurveyedRunner[];
+}
+
+export interface SurveyedRunner {
+  name: string;
+  runnerId: number;
+  device: string;
+  /** The hub's view of where it is. */
+  remote: string;
+  /** undefined: the machine was not among those that were read. */
+  at?: { host: Read; seen: SeenRunner; inUse: string[] };
+}
+
+const MORE = "uname -n; ip -j neigh show";
+
+export async function readMachine(machines: Machines, connection: Connection): Promise<Read> {
+  const host = await machines.connect(connection);
+  const [facts, { stdout }] = await Promise.all([factsOf(host), host.exec(MORE)]);
+  const [hostname = "", ...rest] = stdout.split("\n");
+  const neighbours = JSON.parse(rest.join("\n").trim() || "[]") as { dst: string; dev: string; state: string[] }[];
+  const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
+  return {
+    connection,
+    hostname: hostname.trim(),
+    facts,
+    neighbours: spoke.map(({ dst, dev }) => ({ dev, address: dst })),
+  };
+}
+
+/** Which of the machines are hubs, and whose runners the others are. Pure. */
+export function surveyOf(reads: Read[]): Surveyed[] {
+  const taken = new Set<string>();
+  return reads.flatMap((hub) =>
+    networksOn(hub.facts).map((network, i) => {
+      const runners = network.tunnels.map(({ runnerId, device, remote }) => {
+        const at = reads.map((host) => found(host, network, runnerId, remote)).find((each) => each !== undefined);
+        return { runnerId, device, remote, name: "", ...(at && { at }) };
+      });
+      const name = unique(network.networkName ?? (i === 0 ? "overlay" : `overlay${i + 1}`), taken);
+      return { name, network, hub, runners: runners.map((each) => ({ ...each, name: runnerName(each, taken) })) };
+    }),
+  );
+}
+
+function found(host: Read, network: SeenNetwork, runnerId: number, remote: string): SurveyedRunner["at"] {
+  const seen = runnerOn(host.facts, network);
+  const isIt = [...host.facts.addresses].some((address) => address.startsWith(`${remote}/`));
+  if (!seen || !isIt || seen.runnerId !== runnerId) return undefined;
+  return { host, seen, inUse: inUse(host, network, seen) };
+}
+
+/** Workloads that the bridge knows, without the hub's end of the tunnel. */
+function inUse({ neighbours }: Read, { subnets }: SeenNetwork, { bridgeName, runnerId }: SeenRunner): string[] {
+  const usable = subnets.flatMap((text) => runnerLayout(layoutOf(text), runnerId).usable);
+  return neighbours
+    .filter(({ dev, address }) => {
+      const point = pointOf(address);
+      return dev === bridgeName && usable.some(({ first, last }) => point && point >= first && point <= last);
+    })
+    .map(({ address }) => address);
+}
+
+/** As our record calls it, else after its machine, else after its id. */
+function runnerName({ at, runnerId }: SurveyedRunner, taken: Set<string>): string {
+  const uid = at?.host.facts.records.find(({ items }) =>
+    items.some((item) => item.kind === "link" && item.name === at.seen.runnerDevice),
+  );
+  return unique(uid?.name ?? plain(at?.host.hostname ?? "") ?? `runner${runnerId}`, taken);
+}
+
+const plain = (hostname: string): string | undefined =>
+  /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i.test(hostname) ? hostname : undefined;
+
+function unique(name: string, taken: Set<string>): string {
+  let free = name;
+  for (let i = 2; taken.has(free); i++) free = `${name}-${i}`;
+  taken.add(free);
+  return free;
+}
+
+export const placeText = ({ connection }: Read): string => nameOf(connection);

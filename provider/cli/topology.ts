@@ -1,0 +1,85 @@
+import type { Command } from "commander";
+import { runnerLayout } from "../addressing/layout";
+import { deviceName } from "../addressing/names";
+import type { Lease, PoolSpec } from "../pool";
+import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
+import { command, withPool } from "./command";
+import { machineIn } from "./hosts/members";
+import { networkSpec, runnerNameOf } from "./ip/runner";
+import { moment } from "./output";
+
+export interface Topology {
+  network: string;
+  cidr: string;
+  hub: string | undefined;
+  hubIp: string;
+  runners: Runner[];
+}
+
+interface Runner {
+  runner: string;
+  id: number;
+  subnet: string;
+  vni: number;
+  device: string;
+  machine: string | undefined;
+  state: Lease["state"];
+  lastSeen: string;
+}
+
+export const topologyCommand = (): Command =>
+  command("topology", "Show a network as the pool knows it: its hub, its runners and their tunnels.")
+    .argument("<network>", "its name")
+    .option("--mermaid", "as a Mermaid flowchart, for READMEs and pull requests")
+    .action(
+      withPool<{ mermaid?: boolean }>(async ({ pool, out }, { mermaid = false }, name) => {
+        const spec = await networkSpec(pool, name!);
+        const topology = topologyOf(name!, spec, await pool.leases(spec.name));
+        if (mermaid) return void process.stdout.write(`${mermaidOf(topology)}\n`);
+        const { runners, ...network } = topology;
+        out.one(network);
+        out.say("");
+        out.list(runners, ["runner", "id", "subnet", "vni", "device", "machine", "state", "lastSeen"]);
+      }),
+    );
+
+/** Offers count: a drawing on a pull request shows what it will add. */
+export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): Topology {
+  const { settings, hub } = spec.data as unknown as { settings: NetworkSettings; hub: string | null };
+  const layouts = layoutsOf(settings.subnets);
+  const runners = leases
+    .filter(({ state }) => state !== "resting")
+    .map((lease): Runner => {
+      const id = Number(lease.extents[0]!.first);
+      return {
+        runner: runnerNameOf(lease, network) ?? lease.owner,
+        id,
+        subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
+        vni: settings.vniBase + id,
+        device: deviceName(settings.devicePrefix, id),
+        machine: machineIn(lease),
+        state: lease.state,
+        lastSeen: moment(lease.lastSeen),
+      };
+    });
+  return {
+    network,
+    cidr: layouts.map(({ cidr }) => cidr).join(", "),
+    hub: hub ?? undefined,
+    hubIp: layouts.map(({ hubIp }) => hubIp).join(", "),
+    runners: runners.sort((a, b) => a.id - b.id),
+  };
+}
+
+/** What is only promised is dashed. Names are quoted, since Mermaid has words of its own. */
+export function mermaidOf({ network, cidr, hub, hubIp, runners }: Topology): string {
+  const label = (...lines: (string | undefined)[]): string =>
+    `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;
+  return [
+    "flowchart LR",
+    `  hub((${label(`${network} hub`, hubIp, hub)}))`,
+    ...runners.map(({ id, runner, subnet, machine }) => `  r${id}[${label(runner, subnet, machine)}]`),
+    ...runners.map(({ id, vni, state }) => `  hub ${state === "offered" ? `-. ${vni} .-` : `== ${vni} ===`} r${id}`),
+    `  %% ${network}: ${cidr}, ${runners.length} runners`,
+  ].join("\n");
+}

@@ -1,0 +1,84 @@
+import type { End } from "./ends";
+import { type Answer, tunnelBetween } from "./matrix";
+
+/** All that is known of a network when its machines have answered. */
+export interface Findings {
+  ends: Map<string, End>;
+  answers: Answer[];
+  /** Machines that could not be asked, and why. */
+  silent: Map<string, string>;
+}
+
+export const isFine = ({ loss, full }: Answer): boolean => loss === 0 && full;
+
+/**
+ * Which hop is to blame, by what is surest: a machine that differs from its own records, then the network below, then one
+ * of the two tunnels, then the hub in between. Pure.
+ */
+export function blame({ from, to, loss }: Answer, findings: Findings): string {
+  const path = pathOf(from, to, findings);
+  const legs = path.slice(1).map((end, i) => [path[i]!, end] as const);
+  return (
+    first(path, (name) => silence(name, findings)) ??
+    first(path, (name) => difference(name, path, findings)) ??
+    first(legs, ([a, b]) => below(a, b, findings)) ??
+    first(legs, ([a, b]) => tunnel(a, b, findings)) ??
+    (loss < 100 && loss > 0 ? "packets are lost now and then" : through(path, findings))
+  );
+}
+
+const first = <T>(all: readonly T[], find: (each: T) => string | undefined): string | undefined => {
+  for (const each of all) {
+    const found = find(each);
+    if (found !== undefined) return found;
+  }
+  return undefined;
+};
+
+function pathOf(from: string, to: string, { ends }: Findings): string[] {
+  const hub = [...ends.values()].find(({ role }) => role === "hub")?.name;
+  return hub === undefined || from === hub || to === hub ? [from, to] : [from, hub, to];
+}
+
+const silence = (name: string, { silent }: Findings): string | undefined =>
+  silent.has(name) ? `${name} was not asked: ${silent.get(name)}` : undefined;
+
+/** On the hub only what concerns these runners, and the network itself. */
+function difference(name: string, path: string[], { ends }: Findings): string | undefined {
+  const end = ends.get(name)!;
+  if (end.addresses.length === 0) return `${name} has no record of an address in the network: it was not made there`;
+  const others = new Set(
+    [...ends.values()]
+      .filter((other) => other.role === "runner" && !path.includes(other.name))
+      .flatMap((other) => Object.keys(other.tunnels)),
+  );
+  const wrong = Object.entries(end.wrong).flatMap(([uid, texts]) => (others.has(uid) ? [] : texts));
+  if (wrong.length === 0) return undefined;
+  return `${name} differs: ${wrong[0]}${wrong.length > 1 ? `, and ${wrong.length - 1} more` : ""}`;
+}
+
+const between = (a: string, b: string, layer: Answer["layer"], { answers }: Findings): Answer[] =>
+  answers.filter((each) => each.layer === layer && [a, b].includes(each.from) && [a, b].includes(each.to));
+
+function below(a: string, b: string, findings: Findings): string | undefined {
+  const dead = between(a, b, "underlay", findings).find(({ loss }) => loss === 100);
+  return dead && `the network below: ${dead.target} (${dead.to}) does not answer ${dead.from}`;
+}
+
+function tunnel(a: string, b: string, findings: Findings): string | undefined {
+  const bad = between(a, b, "overlay", findings).filter((answer) => !isFine(answer));
+  if (bad.length === 0) return undefined;
+  if (bad.every(({ loss }) => loss === 0))
+    return `${a} to ${b}: packets of ${bad[0]!.mtu} bytes are too large for the network below`;
+  if (bad.every(({ loss }) => loss < 100)) return `${a} to ${b}: packets are lost now and then`;
+  const ends = [findings.ends.get(a)!, findings.ends.get(b)!] as const;
+  const suspect = ends.flatMap(({ name, suspects }) => suspects.input.map((rule) => `${name} has INPUT ${rule}`))[0];
+  const port = tunnelBetween(...ends)?.port ?? 4789;
+  return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends are as they should be; look for a firewall on the way"}`;
+}
+
+function through(path: string[], { ends }: Findings): string {
+  const hub = ends.get(path[1]!)!;
+  const [suspect] = hub.suspects.forward;
+  return `${hub.name} does not pass packets on${suspect ? `, it has FORWARD ${suspect}` : ": look for a firewall there"}`;
+}

@@ -1,0 +1,159 @@
+import { linesOf, quote, TABLES, toolOf } from "./commands";
+import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICE } from "./facts";
+import type { Item, Link } from "./items";
+import { rank, type Step, type Want } from "./steps";
+
+/**
+ * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
+ * script that makes its items, rendered by the same code as every change; one script that runs them all under the host's
+ * lock; and a unit of systemd that runs that. All three are items: drift in them is seen and mended, and what is shared
+ * goes with the last record.
+ */
+export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
+  if (!persist || items.length === 0) return items;
+  const { network, uid } = record;
+  return [
+    ...items,
+    { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
+    { kind: "file", path: `${RECORDS}/${network}/${uid}.sh`, content: bootScript(network, items) },
+    ...(facts.systemd ? [{ kind: "service" as const, name: SERVICE, unit: UNIT }] : []),
+  ];
+}
+
+/** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
+export function bootScript(network: string, items: Item[]): string {
+  const links = items.filter((item): item is Link => item.kind === "link");
+  const { shell, ip, firewall } = linesOf([...items].sort((a, b) => rank(a) - rank(b)).flatMap(making));
+  return [
+    `# network ${network}`,
+    ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
+    ...shell.map((line) => `${line} || rc=1`),
+    ...(ip.length > 0 ? [here("change", [...new Set(ip)])] : []),
+    ...([4, 6] as const).flatMap((family) =>
+      TABLES.flatMap((table) => {
+        const lines = firewall.get(`${family} ${table}`);
+        return lines ? [here(`firewall ${toolOf(family)} ${table}`, lines)] : [];
+      }),
+    ),
+    "",
+  ].join("\n");
+}
+
+/** A device that already stands may have other ends: it is set to the right ones, too. */
+const making = (item: Item): Step[] =>
+  item.kind === "link"
+    ? [
+        { verb: "add", item },
+        { verb: "change", item },
+      ]
+    : [{ verb: "add", item }];
+
+const here = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
+
+/** Longer than a conversation may hold the lock. */
+const PATIENCE = 150;
+
+const RUN_ALL = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
+# Needs no network, may be run at any time, changes only what is missing or wrong, and leaves alone what is not ours.
+[ "\${1-}" = locked ] || exec flock -o -w ${PATIENCE} /run sh "$0" locked
+PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
+export PATH LC_ALL
+trap 'rm -f ${HOLDER}' EXIT
+{ echo "$0"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}
+line_end='
+'
+
+absent() { [ ! -e "/sys/class/net/$1" ]; }
+
+# ours NAME MAC: the device is not there yet, or is the one that we made
+ours() {
+  absent "$1" || { read -r mac <"/sys/class/net/$1/address" && [ "$mac" = "$2" ]; } || {
+    echo "$1 is not a device of ours: it is left alone, and so is $file" >&2
+    false
+  }
+}
+
+# change: lines of ip -batch, less those for devices that are there
+change() {
+  while IFS= read -r line; do
+    device=\${line#link add }
+    [ "$device" = "$line" ] || absent "\${device%% *}" || continue
+    printf '%s\\n' "$line"
+  done | ip -force -batch - || rc=1
+}
+
+# firewall TOOL TABLE: lines of TOOL-restore, less those that stand; a chain that was declared again would be emptied.
+# Chains of others, such as DOCKER-USER, may not be there (yet): then there is nothing to jump from.
+firewall() {
+  have=$line_end$("$1-save" -t "$2")$line_end || { rc=1; return; }
+  {
+    echo "*$2"
+    while IFS= read -r line; do
+      case $line in
+      :*) stands "\${line%% *} " || echo "$line" ;;
+      "-I FORWARD "* | "-I INPUT "* | "-I OUTPUT "* | "-I P"*) jump_first "\${line#-I }" ;;
+      -I*) chain=\${line#-I }; ! stands ":\${chain%% *} " || jump_first "$chain" ;;
+      *) stands "$line$line_end" || printf '%s\\n' "$line" ;;
+      esac
+    done
+    echo COMMIT
+  } | "$1-restore" --noflush -w 10 || rc=1
+}
+
+stands() { case $have in *"$line_end$1"*) ;; *) false ;; esac }
+
+# jump_first 'CHAIN 1 JUMP': to the top, in one go with taking it away from where it stands
+jump_first() {
+  chain=\${1%% *} jump=\${1#* 1 }
+  top=\${have#*"$line_end-A $chain "}
+  [ "\${top%%"$line_end"*}" != "$jump" ] || return 0
+  while stands "-A $chain $jump$line_end"; do
+    echo "-D $chain $jump"
+    have=\${have%%"$line_end-A $chain $jump$line_end"*}$line_end\${have#*"$line_end-A $chain $jump$line_end"}
+  done
+  echo "-I $1"
+}
+
+all() {
+  failed=0
+  for file in ${RECORDS}/*/*.sh; do
+    [ -f "$file" ] || continue
+    (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
+  done
+  return "$failed"
+}
+# Once more where something failed: it may stand on what a later one has made.
+all || all
+`;
+
+/** Their start, restart or reload takes away addresses, routes or rules that are not their own. */
+const SWEEPERS = [
+  "systemd-networkd.service",
+  "firewalld.service",
+  "ufw.service",
+  "nftables.service",
+  "netfilter-persistent.service",
+  "iptables.service",
+  "ip6tables.service",
+].join(" ");
+
+const UNIT = `# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.
+[Unit]
+Description=Overlay networks of this machine
+RequiresMountsFor=${RECORDS}
+ConditionPathExists=${BOOT_SCRIPT}
+After=network-pre.target networking.service NetworkManager.service ${SWEEPERS}
+PartOf=${SWEEPERS}
+ReloadPropagatedFrom=${SWEEPERS}
+Before=docker.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh ${BOOT_SCRIPT}
+ExecReload=/bin/sh ${BOOT_SCRIPT}
+TimeoutStartSec=${2 * PATIENCE}
+
+[Install]
+WantedBy=multi-user.target ${SWEEPERS}
+`;

@@ -1,0 +1,196 @@
+import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
+import { Reconciler, type Work } from "../../provider/host/reconcile";
+import type { Host } from "../../provider/host/types";
+import { differenceText } from "../../provider/network/compare";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+import type { Want } from "../../provider/network/steps";
+
+/** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
+let lab: Lab;
+let warnings: string[];
+let reconciler: Reconciler;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 1 });
+});
+
+afterAll(async () => {
+  await lab?.down();
+});
+
+beforeEach(async () => {
+  await Promise.all(["hub", "r1"].map((name) => lab.rebuild(name)));
+  warnings = [];
+  reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
+  for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
+});
+
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1430,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+
+function parts() {
+  const [hub, runner] = ["hub", "r1"].map((name) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 }));
+  return [
+    { name: "hub", uid: "net", items: planHub(network) },
+    { name: "hub", uid: "a", items: planTunnel(network, 1, hub!, runner!) },
+    { name: "r1", uid: "a", items: planRunner(network, 1, "vxkr1", hub!, runner!) },
+  ];
+}
+
+const want = (uid: string, items: Item[], persist = true): Want => ({
+  record: { uid, owner: uid, network: "training", store: "s" },
+  items,
+  persist,
+});
+const work = (uid: string, items: Item[], persist = true): Work => ({
+  ...want(uid, items, persist),
+  fence: async () => {},
+  isGone: async () => false,
+});
+
+function hostOf(name: string): Host {
+  const exec = (script: string) => lab.exec(name, script);
+  return { name, machine: name, exec, locked: (_holder, talk) => talk({ run: exec }) };
+}
+
+const sh = async (name: string, script: string): Promise<string> => (await lab.exec(name, script)).stdout.trim();
+const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
+
+async function drift(): Promise<string[]> {
+  const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), want(uid, items)));
+  return (await Promise.all(found)).flat().map(differenceText);
+}
+
+async function powerCycle(name: string): Promise<void> {
+  await lab.stop(name);
+  await lab.start(name);
+}
+
+test("after a power cut the machines put everything back by themselves", async () => {
+  for (const name of ["hub", "r1"]) await powerCycle(name);
+  expect(await drift()).not.toEqual([]);
+  for (const name of ["hub", "r1"]) expect(await boot(name)).toEqual({ code: 0, stdout: "", stderr: "" });
+  expect(await drift()).toEqual([]);
+  for (const hubIp of ["10.128.0.1", "fd00:128::1"])
+    expect((await lab.exec("r1", `ping -c 5 -i 0.2 -W 2 -M do -s 1382 ${hubIp}`)).code).toBe(0);
+});
+
+test("a second run changes nothing, and needs no pause in traffic", async () => {
+  const look =
+    "ip -o link; ip -o addr show scope global; ip route; ip -6 route; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'";
+  const before = await sh("r1", look);
+  const pings = lab.exec("r1", "ping -q -c 40 -i 0.05 -W 2 10.128.0.1");
+  for (let i = 0; i < 3; i++) expect(await boot("r1")).toEqual({ code: 0, stdout: "", stderr: "" });
+  expect((await pings).stdout).toContain(" 0% packet loss");
+  const withoutCounters = (text: string) => text.replaceAll(/\[\d+:\d+\]/g, "");
+  expect(withoutCounters(await sh("r1", look))).toBe(withoutCounters(before));
+});
+
+test.each<[string, string, string]>([
+  [
+    "addresses and routes that a restarted networkd took away",
+    "r1",
+    "ip addr flush dev kohaku-overlay; ip route flush proto 183",
+  ],
+  ["the hub's device-less route", "hub", "ip route flush proto 183"],
+  ["a tunnel", "r1", "ip link del vxkr1"],
+  ["the bridge, under the tunnel", "r1", "ip link del kohaku-overlay"],
+  [
+    "a tunnel with other ends, another MTU, and down",
+    "hub",
+    "ip link set vxkr1 type vxlan id 101 remote 10.254.9.9; ip link set vxkr1 mtu 1300 down",
+  ],
+  ["a flushed firewall", "r1", "iptables -F; iptables -X; iptables -t nat -F; ip6tables -F"],
+  ["one rule", "r1", "iptables -D OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT"],
+  [
+    "a jump that others have pushed down",
+    "r1",
+    "iptables -N DOCKER-USER; iptables -I FORWARD 1 -j DOCKER-USER; iptables -A FORWARD -j OVERLAY-FWD",
+  ],
+  ["forwarding", "hub", "echo 0 >/proc/sys/net/ipv4/ip_forward"],
+])("puts back %s", async (_, name, spoil) => {
+  await lab.exec(name, spoil);
+  expect(await drift()).not.toEqual([]);
+  expect((await boot(name)).code).toBe(0);
+  expect(await drift()).toEqual([]);
+});
+
+test("rules of others stay, in their order", async () => {
+  await lab.exec(
+    "r1",
+    "iptables -A OVERLAY-FWD -s 198.51.100.0/24 -j ACCEPT; iptables -I FORWARD 1 -s 192.0.2.7/32 -j DROP",
+  );
+  expect((await boot("r1")).code).toBe(0);
+  expect(await sh("r1", "iptables -S FORWARD; iptables -S OVERLAY-FWD")).toBe(
+    [
+      "-P FORWARD ACCEPT",
+      "-A FORWARD -j OVERLAY-FWD",
+      "-A FORWARD -s 192.0.2.7/32 -j DROP",
+      "-N OVERLAY-FWD",
+      "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+      "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+      "-A OVERLAY-FWD -s 198.51.100.0/24 -j ACCEPT",
+    ].join("\n"),
+  );
+});
+
+test("a device of our name that another program made since is left alone, and said", async () => {
+  await powerCycle("hub");
+  await lab.exec("hub", "ip link add vxkr1 address 02:00:00:00:00:01 type vxlan id 777 dstport 9999 remote 10.254.7.7");
+  const before = await sh("hub", "ip -d link show vxkr1; ip addr show vxkr1");
+  const { code, stderr } = await boot("hub");
+  expect(code).toBe(1);
+  expect(stderr).toContain("vxkr1 is not a device of ours: it is left alone, and so is /var/lib/overlay/training/a.sh");
+  expect(await sh("hub", "ip -d link show vxkr1; ip addr show vxkr1")).toBe(before);
+  expect(await sh("hub", "ip -o addr show kohaku-host | grep -c 10.128.0.1/32")).toBe("1");
+});
+
+test("it waits for who has the host's lock", async () => {
+  await powerCycle("r1");
+  const held = lab.exec("r1", "flock /run sh -c 'touch /run/held; sleep 2; ls /sys/class/net'");
+  await lab.exec("r1", "while [ ! -e /run/held ]; do sleep 0.05; done");
+  expect((await boot("r1")).code).toBe(0);
+  expect((await held).stdout).not.toContain("vxkr1");
+  expect(await sh("r1", "ls /sys/class/net /run/overlay.holder")).toContain("vxkr1");
+});
+
+test("a script that was changed or removed is drift, and is mended", async () => {
+  await lab.exec("r1", "rm /var/lib/overlay/boot.sh; echo exit >>/var/lib/overlay/training/a.sh");
+  expect(await drift()).toEqual([
+    "file /var/lib/overlay/boot.sh: missing",
+    "file /var/lib/overlay/training/a.sh: its text is another one",
+  ]);
+  for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
+  expect(await drift()).toEqual([]);
+});
+
+test("persist: false takes the script away, and the last one the rest; without systemd that is said", async () => {
+  expect(warnings).toEqual([
+    expect.stringMatching(/^hub has no systemd: .* `sh \/var\/lib\/overlay\/boot\.sh`/),
+    expect.stringMatching(/^hub has no systemd/),
+    expect.stringMatching(/^r1 has no systemd/),
+  ]);
+  warnings.length = 0;
+  const [net, tunnel] = parts();
+  const files = "cd /var/lib/overlay; find . -name '*.sh' | sort | xargs";
+  await reconciler.apply(hostOf("hub"), work("a", tunnel!.items, false));
+  expect(await sh("hub", files)).toBe("./boot.sh ./training/net.sh");
+  await reconciler.apply(hostOf("hub"), work("net", net!.items, false));
+  expect(await sh("hub", files)).toBe("");
+  expect(await sh("hub", "ip -o link show vxkr1 | wc -l")).toBe("1");
+  expect(warnings).toEqual([]);
+  for (const { uid } of [net!, tunnel!]) await reconciler.apply(hostOf("hub"), work(uid, []));
+  expect(await sh("hub", "ls -d /var/lib/overlay")).toBe("");
+});

@@ -1,0 +1,116 @@
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { LabCtl } from "./labctl";
+import { LabStack } from "./world";
+
+/** `overlayctl verify` on a network that is broken in one place after another. */
+let lab: Lab;
+let ctl: LabCtl;
+let stack: LabStack;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 3 });
+  ctl = new LabCtl(lab);
+  stack = await LabStack.on(lab, ctl.store);
+  await stack.network();
+  for (const name of ["r1", "r2", "r3"]) await stack.runner(name);
+});
+afterAll(async () => {
+  await lab?.down();
+  ctl?.remove();
+});
+
+const mending: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const mend of mending.splice(0)) await mend();
+});
+
+/** Breaks something for the time of one test. */
+async function spoil(host: string, script: string, mend: string): Promise<void> {
+  const { code, stderr } = await lab.exec(host, script);
+  if (code !== 0) throw new Error(stderr);
+  mending.push(() => lab.exec(host, mend));
+}
+
+const verify = (...args: string[]) => ctl.run(["verify", ...args, "--count", "2", "--json"]);
+/** `r1 → hub: what is to blame`, for the ways that do not work. */
+async function broken(): Promise<Record<string, unknown>> {
+  const { code, json, stderr } = await verify("training");
+  const failed = json.filter(({ result }) => result !== "ok");
+  expect(`${code} ${stderr}`).toContain(failed.length > 0 ? "1 " : "0 ");
+  return Object.fromEntries(failed.map(({ from, to, hop }) => [`${from} → ${to}`, hop]));
+}
+
+test("all ways work: loss, round trip and full-size packets of every pair", async () => {
+  const { code, json, stderr } = await verify();
+  expect(stderr).toBe("training: 12 of 12 ways work.\n");
+  expect(code).toBe(0);
+  expect(json[0]).toEqual({
+    from: "hub",
+    to: "r1",
+    address: "10.128.64.1",
+    loss: "0%",
+    rtt: expect.stringMatching(/^[\d.]+ ms$/),
+    mtu: 1450,
+    result: "ok",
+  });
+});
+
+test("connections come from an export with secrets on standard input, or from options, without a store", async () => {
+  const elsewhere = ["--store", "sqlite:/worldOf/pool.db", "--count", "1"];
+  const piped = await ctl.run(["verify", "--stack-export", "-", ...elsewhere], stack.exported());
+  expect(piped).toMatchObject({ code: 0, stderr: "training: 12 of 12 ways work.\n" });
+  const at = (name: string) => `root@${lab.host(name).address}`;
+  const given = await ctl.run(["verify", "training", "--hub", at("hub"), "--runner", `r1=${at("r1")}`, ...elsewhere]);
+  expect(given).toMatchObject({ code: 0, stderr: "training: 2 of 2 ways work.\n" });
+  const hidden = stack.exported().replaceAll("plaintext", "ciphertext");
+  const refused = await ctl.run(["verify", "--stack-export", "-"], hidden);
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining("--show-secrets") });
+});
+
+test("a device that is down is named, with the machine that has it", async () => {
+  await spoil("r2", "ip link set vxkr2 down", "ip link set vxkr2 up");
+  const hops = await broken();
+  expect(Object.keys(hops)).toHaveLength(6);
+  expect(new Set(Object.values(hops)).size).toBe(1);
+  expect(hops["r1 → r2"]).toMatch(/^r2 differs: link vxkr2: state is down, should be up/);
+});
+
+test("a firewall that drops tunnels is told from a network below that is dead", async () => {
+  const address = lab.host("r3").address;
+  await spoil("hub", `iptables -A INPUT -p udp -m udp --dport 4789 -s ${address} -j DROP`, "iptables -F INPUT");
+  expect((await broken())["r1 → r3"]).toBe(
+    `hub to r3: UDP port 4789 does not pass, hub has INPUT -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`,
+  );
+  await spoil("hub", `ip route add unreachable ${address}`, `ip route del unreachable ${address}`);
+  const hops = await broken();
+  expect(hops["r1 → r3"]).toBe(`the network below: ${address} (r3) does not answer hub`);
+  expect(hops["r1 → r2"]).toBeUndefined();
+});
+
+test("packets that are too large, and a hub that does not pass them on", async () => {
+  const drop = "OUTPUT -p udp --dport 4789 -m length --length 1450: -j DROP";
+  await spoil("r1", `iptables -I ${drop}`, `iptables -D ${drop}`);
+  expect((await broken())["r1 → hub"]).toBe("r1 to hub: packets of 1450 bytes are too large for the network below");
+  for (const mend of mending.splice(0)) await mend();
+  const between = "FORWARD -s 10.128.64.0/18 -d 10.128.128.0/18 -j DROP";
+  await spoil("hub", `iptables -t mangle -I ${between}`, `iptables -t mangle -D ${between}`);
+  expect(await broken()).toEqual({
+    "r1 → r2": "hub does not pass packets on: look for a firewall there",
+    "r2 → r1": "hub does not pass packets on: look for a firewall there",
+  });
+});
+
+test("a machine that SSH does not reach is named, and the others are tried", async () => {
+  await lab.stop("r3");
+  const hops = await broken();
+  await lab.start("r3");
+  expect(hops).toEqual(
+    Object.fromEntries(
+      ["hub → r3", "r1 → r3", "r2 → r3", "r3 → hub", "r3 → r1", "r3 → r2"].map((way) => [
+        way,
+        "r3 was not asked: SSH_UNREACHABLE",
+      ]),
+    ),
+  );
+});

@@ -1,0 +1,129 @@
+import type { Lab } from "../../lab/lab";
+import { fleetOf } from "../../provider/host/fleet";
+import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
+import { type Host, type Hosts, machineOf } from "../../provider/host/types";
+import { Lifecycle } from "../../provider/lifecycle/lifecycle";
+import type { Values } from "../../provider/lifecycle/values";
+import type { World } from "../../provider/lifecycle/world";
+import { openPool } from "../../provider/pool";
+import type { Pool } from "../../provider/pool/types";
+import { resourceOf } from "../../provider/resources";
+import { worldOf } from "../unit/lifecycle/fake-fleet";
+
+/** Lab hosts without SSH, which has tests of its own: the same scripts, run by the same shell. */
+export function labHosts(lab: Lab): Hosts {
+  return {
+    async connect(connection) {
+      const { name, address } = lab.hosts.find(({ address }) => address === connection.host)!;
+      const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
+      const exec: Host["exec"] = async (script) => {
+        const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
+        return { code: code ?? -1, stdout, stderr };
+      };
+      return {
+        name: connection.host,
+        machine: machineOf(connection),
+        exec,
+        locked: (_, work) => work({ run: exec }),
+      };
+    },
+    end: async () => {},
+  };
+}
+
+/** The whole core on lab machines, as an up drives it. */
+export class LabStack {
+  readonly reports: ConversationReport[] = [];
+  readonly world: World;
+  readonly #live = new Map<string, { type: string; id: string; props: Values }>();
+
+  static async on(lab: Lab, store = "memory:"): Promise<LabStack> {
+    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }));
+  }
+
+  private constructor(
+    readonly lab: Lab,
+    readonly pool: Pool,
+  ) {
+    const reconciler = new Reconciler((report) => this.reports.push(report));
+    this.world = worldOf(fleetOf(labHosts(lab), reconciler, {}), pool);
+  }
+
+  at(host: string): { host: string } {
+    return { host: this.lab.host(host).address };
+  }
+
+  network(inputs: Values = {}, hub = "hub"): Promise<Values> {
+    return this.put("OverlayNetwork", "training", { hubConnection: this.at(hub), ...inputs });
+  }
+
+  /** Of the network as it is now, on the host of its name. */
+  async runner(name: string, inputs: Values = {}, hub = "hub"): Promise<Values> {
+    const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
+    const connections = { connection: this.at(name), hubConnection: this.at(hub) };
+    return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
+  }
+
+  /** create or update, as Pulumi would call them. */
+  async put(type: string, name: string, news: Values): Promise<Values> {
+    const lifecycle = new Lifecycle(resourceOf(type), this.world);
+    const live = this.#live.get(`${type} ${name}`);
+    const owner = `lab/urn:pulumi:dev::lab::overlay:index:${type}::${name}`;
+    const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, live?.props, news);
+    if (failures.length > 0) throw new Error(failures.map(({ reason }) => reason).join("; "));
+    const made = live
+      ? { id: live.id, props: await lifecycle.update(live.id, live.props, inputs) }
+      : await lifecycle.create(inputs);
+    this.#live.set(`${type} ${name}`, { type, ...made });
+    return made.props;
+  }
+
+  async drift(type: string, name: string): Promise<unknown> {
+    const { id, props } = this.#live.get(`${type} ${name}`)!;
+    return (await new Lifecycle(resourceOf(type), this.world).read(id, props)).props.drift;
+  }
+
+  /** In the form of `pulumi stack export --show-secrets`. */
+  exported(): string {
+    const secret = (value: unknown) => ({
+      "4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270",
+      plaintext: JSON.stringify(value),
+    });
+    const resources = [...this.#live].map(
+      ([
+        key,
+        {
+          type,
+          props: { connection, hubConnection, ...props },
+        },
+      ]) => ({
+        urn: `urn:pulumi:dev::lab::overlay:index:${type}::${key.split(" ")[1]}`,
+        type: `overlay:index:${type}`,
+        outputs: {
+          ...props,
+          ...(connection !== undefined && { connection: secret(connection) }),
+          hubConnection: secret(hubConnection),
+        },
+      }),
+    );
+    return JSON.stringify({ version: 3, deployment: { resources } });
+  }
+
+  /** Innermost first, as Pulumi does. */
+  async destroy(): Promise<void> {
+    for (const [key, { type, props }] of [...this.#live].reverse()) {
+      await new Lifecycle(resourceOf(type), this.world).delete(props);
+      this.#live.delete(key);
+    }
+  }
+
+  /** How many changes were made, by host, since the last call of this. */
+  steps(): Record<string, number> {
+    const sum: Record<string, number> = {};
+    for (const { host, steps } of this.reports.splice(0)) {
+      const { name } = this.lab.hosts.find(({ address }) => address === host)!;
+      sum[name] = (sum[name] ?? 0) + steps;
+    }
+    return sum;
+  }
+}

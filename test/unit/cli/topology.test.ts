@@ -1,0 +1,35 @@
+import { afterAll, expect, test } from "vitest";
+import { Ctl, deploy, lifecyclesOn, ownerOf } from "./ctl";
+
+/** A network as the pool knows it, with a runner that only a preview has promised. */
+const ctl = new Ctl();
+afterAll(() => ctl.remove());
+
+test("a table, JSON and a drawing in which promises are dashed", async () => {
+  await ctl.withPool(async (pool) => {
+    const { network } = await deploy(pool, ["node1"]);
+    const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: object };
+    await lifecyclesOn(pool).runners.check({ owner: ownerOf("RunnerSubnet", "node2"), dryRun: true }, undefined, {
+      network: settings,
+      connection: { host: "192.0.2.99", port: 2222 },
+      hubConnection: network.hubConnection,
+    });
+  });
+  expect((await ctl.run("topology", "training", "--mermaid")).stdout).toBe(
+    [
+      "flowchart LR",
+      '  hub(("training hub<br/>10.128.0.1<br/>192.0.2.1"))',
+      '  r1["node1<br/>10.128.64.0/18<br/>192.0.2.10"]',
+      '  r2["node2<br/>10.128.128.0/18<br/>192.0.2.99:2222"]',
+      "  hub == 101 === r1",
+      "  hub -. 102 .- r2",
+      "  %% training: 10.128.0.0/12, 2 runners",
+      "",
+    ].join("\n"),
+  );
+  const [hub, first, second] = await ctl.must("topology", "training");
+  expect(hub).toEqual({ network: "training", cidr: "10.128.0.0/12", hub: "192.0.2.1", hubIp: "10.128.0.1" });
+  expect(first).toMatchObject({ runner: "node1", id: 1, vni: 101, device: "vxkr1", state: "reserved" });
+  expect(second).toMatchObject({ runner: "node2", id: 2, machine: "192.0.2.99:2222", state: "offered" });
+  expect(await ctl.refusal("topology", "nothing")).toBe("1 POOL_NOT_FOUND");
+});

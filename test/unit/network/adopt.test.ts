@@ -1,0 +1,175 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { withKeptMacs } from "../../../provider/network/adopt";
+import { renderChange } from "../../../provider/network/commands";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import type { HostRecord, Item } from "../../../provider/network/items";
+import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+
+/** Machines as KohakuRiver leaves them, in the words of the tools; what we would tell them, in the words of ours. */
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: false,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+
+const link = (ifname: string, kind: string, data: object = {}, more: object = {}) => ({
+  ifname,
+  address: "aa:00:00:00:00:01",
+  mtu: 1450,
+  flags: ["UP"],
+  linkinfo: { info_kind: kind, info_data: data },
+  ...more,
+});
+const tunnel = (ifname: string, id: number, remote: string, more: object = {}) =>
+  link(ifname, "vxlan", { id, port: 4789, remote, local: "192.0.2.1", learning: false }, more);
+
+function machine(links: object[], addresses: [dev: string, address: string][] = [], routes: object[] = []): Facts {
+  const addr = addresses.map(([ifname, address]) => {
+    const [local, prefixlen] = address.split("/");
+    return { ifname, addr_info: [{ local, prefixlen: Number(prefixlen) }] };
+  });
+  const rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":OVERLAY-FWD - [0:0]", "-A FORWARD -j OVERLAY-FWD"];
+  const ours = [
+    ...["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`),
+    ...[":INPUT ACCEPT [0:0]", ":OVERLAY-IN - [0:0]", "-A INPUT -j OVERLAY-IN"],
+    ...["192.0.2.1", "192.0.2.11"].map((peer) => `-A OVERLAY-IN -s ${peer}/32 -p udp -m udp --dport 4789 -j ACCEPT`),
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+  ];
+  return parseFacts(
+    [
+      `@@ link\n${JSON.stringify(links)}\n@@ addr\n${JSON.stringify(addr)}\n@@ route4\n${JSON.stringify(routes)}`,
+      ["@@ rules4", ...rules, ...ours, "COMMIT", "@@ sysctl net.ipv4.ip_forward", "1"].join("\n"),
+    ].join("\n"),
+  );
+}
+
+const adopting = (items: Item[]): Want => ({
+  record: { uid: "u", owner: "org/u", network: "training", store: "s" },
+  items,
+  adopt: true,
+});
+
+/** What the machine is told, or why it is left alone. */
+function told(want: Want, facts: Facts): string[] {
+  try {
+    refuseForeign(want, facts);
+  } catch (error) {
+    return [(error as Error).message];
+  }
+  const script = renderChange(planSteps([withKeptMacs(want, facts)], facts), []).split("\n");
+  return script.filter((line) => !/^(rc=0|ip -force.*|END|exit .*)$/.test(line));
+}
+
+test.each<[string, Item[], Facts, (string | RegExp)[]]>([
+  [
+    "the hub's own device keeps its MAC, and its address gets the right prefix before the wrong one goes",
+    planHub(network),
+    machine([link("kohaku-host", "dummy")], [["kohaku-host", "10.128.0.1/12"]]),
+    [
+      "link set dev kohaku-host address aa:00:00:00:00:01 up",
+      "address replace 10.128.0.1/32 dev kohaku-host",
+      "address del 10.128.0.1/12 dev kohaku-host",
+      "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
+    ],
+  ],
+  [
+    "a tunnel on the hub is set once in full, and not made anew",
+    planTunnel(network, 1, hub, runner),
+    machine([tunnel("vxkr1", 101, "192.0.2.11", { mtu: 1400 })], [["vxkr1", "10.128.64.254/18"]]),
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.1 nolearning",
+      "link set dev vxkr1 address aa:00:00:00:00:01 mtu 1450 up",
+    ],
+  ],
+  [
+    "a runner's route by the same way only gets our mark",
+    planRunner(network, 1, "vxlan0", hub, runner),
+    machine(
+      [link("kohaku-overlay", "bridge"), tunnel("vxlan0", 101, "192.0.2.1", { master: "kohaku-overlay" })],
+      [["kohaku-overlay", "10.128.64.1/18"]],
+      [{ dst: "10.128.0.0/12", gateway: "10.128.64.254", dev: "kohaku-overlay", protocol: "boot" }],
+    ),
+    [
+      "link set dev kohaku-overlay address aa:00:00:00:00:01 mtu 1450 up",
+      "link set dev vxlan0 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
+      "link set dev vxlan0 address aa:00:00:00:00:01 mtu 1450 master kohaku-overlay up",
+      "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+    ],
+  ],
+  [
+    "on a runner there is one tunnel: a hub that has moved is followed",
+    planRunner(network, 1, "vxlan0", hub, runner).filter(({ kind }) => kind === "link"),
+    machine([link("kohaku-overlay", "bridge"), tunnel("vxlan0", 101, "192.0.2.7", { master: "kohaku-overlay" })]),
+    [
+      "link set dev kohaku-overlay address aa:00:00:00:00:01 mtu 1450 up",
+      "link set dev vxlan0 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
+      "link set dev vxlan0 address aa:00:00:00:00:01 mtu 1450 master kohaku-overlay up",
+    ],
+  ],
+  [
+    "a route by another way is left",
+    planRunner(network, 1, "vxlan0", hub, runner),
+    machine([], [], [{ dst: "10.128.0.0/12", gateway: "192.0.2.254", dev: "eth0", protocol: "static" }]),
+    [/^ROUTE_OVERLAP: /],
+  ],
+  [
+    "another VNI is left",
+    planTunnel(network, 1, hub, runner),
+    machine([tunnel("vxkr1", 999, "192.0.2.11")]),
+    [
+      /^DEVICE_FOREIGN: .*\(vxlan, VNI 999 on port 4789 to 192\.0\.2\.11\).* only a tunnel with VNI 101 on port 4789 to 192/,
+    ],
+  ],
+  [
+    "on the hub another runner's tunnel is left",
+    planTunnel(network, 1, hub, runner),
+    machine([tunnel("vxkr1", 101, "192.0.2.99")]),
+    [/^DEVICE_FOREIGN: /],
+  ],
+  [
+    "a device of another kind is left",
+    planTunnel(network, 3, hub, runner),
+    machine([link("vxkr3", "dummy")]),
+    [/^DEVICE_FOREIGN: .*vxkr3 \(dummy\)/],
+  ],
+  [
+    "this runner's tunnel has another id, with one digit more",
+    planTunnel(network, 35, hub, runner),
+    machine([tunnel("vxkr10", 136, "192.0.2.11")]),
+    [/^PLAN_STALE: The tunnel vxkr10 \(VNI 136\) already leads to 192\.0\.2\.11, .* Set runnerId: 36 on/],
+  ],
+])("adopting: %s", (_, items, facts, expected) => {
+  const lines = told(adopting(items), facts);
+  expect(lines).toEqual(expected.map((line) => (typeof line === "string" ? line : expect.stringMatching(line))));
+});
+
+test.each([
+  ["another program's tunnel to the same machine", tunnel("flannel.1", 1, "192.0.2.11")],
+  ["a name that is not canonical", tunnel("vxkr02", 102, "192.0.2.11")],
+  ["a name whose VNI does not fit", tunnel("vxkr2", 105, "192.0.2.11")],
+])("%s is nobody's placeholder", (_, other) => {
+  expect(() => refuseForeign(adopting(planTunnel(network, 1, hub, runner)), machine([other]))).not.toThrow();
+});
+
+test("what an owner's record lists is not a placeholder, and a MAC that was kept is kept for ever", () => {
+  const items = planTunnel(network, 1, hub, runner);
+  const facts = machine([tunnel("vxkr1", 101, "192.0.2.11"), tunnel("vxkr2", 102, "192.0.2.11")]);
+  const kept = withKeptMacs(adopting(items), facts);
+  const records: HostRecord[] = [
+    { ...kept.record, items: kept.items },
+    { ...kept.record, uid: "other", items: planTunnel(network, 2, hub, runner) },
+  ];
+  expect(() => refuseForeign(adopting(items), { ...facts, records })).not.toThrow();
+  const later = { ...machine([]), records };
+  expect(withKeptMacs({ ...kept, items, adopt: false }, later).items[0]).toMatchObject({ mac: "aa:00:00:00:00:01" });
+});

@@ -1,0 +1,149 @@
+import { createHash } from "node:crypto";
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { differences, differenceText } from "../../../provider/network/compare";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Network, planHub, planRunner } from "../../../provider/network/hub";
+import { type Item, keyOf } from "../../../provider/network/items";
+import { bootScript, lasting } from "../../../provider/network/persist";
+import { planSteps, type Want } from "../../../provider/network/steps";
+
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const want = (items: Item[], persist = true): Want => ({
+  record: { uid: "u1", owner: "org/u1", network: "training", store: "s" },
+  items,
+  persist,
+});
+const bare = (systemd?: Facts["systemd"]): Facts => ({ ...parseFacts(""), ...(systemd && { systemd }) });
+
+test("a runner's script makes what a change would make, and sets what already stands", () => {
+  expect(bootScript("training", planRunner(network, 1, "vxkr1", hub, runner)).split("\n")).toEqual([
+    "# network training",
+    "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
+    "ours vxkr1 '02:6d:9b:be:e2:62' || return 1",
+    "{ mkdir -p /var/lib/overlay/former && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
+    "change <<'END'",
+    "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
+    "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
+    "link add vxkr1 address 02:6d:9b:be:e2:62 type vxlan id 101 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
+    "link set dev vxkr1 address 02:6d:9b:be:e2:62 mtu 1450 master kohaku-overlay up",
+    "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
+    "address replace 10.128.64.1/18 dev kohaku-overlay",
+    "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+    "END",
+    "firewall iptables filter <<'END'",
+    ":OVERLAY-IN - [0:0]",
+    ":OVERLAY-FWD - [0:0]",
+    "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I INPUT 1 -j OVERLAY-IN",
+    "-I FORWARD 1 -j OVERLAY-FWD",
+    "-I DOCKER-USER 1 -j OVERLAY-FWD",
+    "END",
+    "firewall iptables nat <<'END'",
+    ":OVERLAY-NAT - [0:0]",
+    "-A OVERLAY-NAT -s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE",
+    "-I POSTROUTING 1 -j OVERLAY-NAT",
+    "END",
+    "",
+  ]);
+});
+
+test.each<[string, boolean, Item[], Facts, string[]]>([
+  [
+    "with systemd: a script, the script that runs all, a unit",
+    true,
+    planHub(network),
+    bare({ boot: "", state: "inactive" }),
+    ["file /var/lib/overlay/boot.sh", "file /var/lib/overlay/training/u1.sh", "service overlay-network.service"],
+  ],
+  [
+    "without systemd: the scripts, for whatever starts the machine",
+    true,
+    planHub(network),
+    bare(),
+    ["file /var/lib/overlay/boot.sh", "file /var/lib/overlay/training/u1.sh"],
+  ],
+  ["persist: false", false, planHub(network), bare({ boot: "", state: "inactive" }), []],
+  ["nothing is wanted", true, [], bare({ boot: "", state: "inactive" }), []],
+])("%s", (_, persist, items, facts, more) => {
+  expect(lasting(want(items, persist), facts).slice(items.length).map(keyOf)).toEqual(more);
+});
+
+const service = lasting(want(planHub(network)), bare({ boot: "", state: "" })).find(({ kind }) => kind === "service")!;
+const text = "unit" in service ? service.unit! : "";
+
+test("the unit comes before Docker, and again with whatever takes away what is not its own", () => {
+  const sweepers =
+    "systemd-networkd.service firewalld.service ufw.service nftables.service netfilter-persistent.service iptables.service ip6tables.service";
+  expect(
+    text.split("\n").filter((line) => /^(After|Before|PartOf|ReloadProp|WantedBy|Exec|Type|Remain)/.test(line)),
+  ).toEqual([
+    `After=network-pre.target networking.service NetworkManager.service ${sweepers}`,
+    `PartOf=${sweepers}`,
+    `ReloadPropagatedFrom=${sweepers}`,
+    "Before=docker.service",
+    "Type=oneshot",
+    "RemainAfterExit=yes",
+    "ExecStart=/bin/sh /var/lib/overlay/boot.sh",
+    "ExecReload=/bin/sh /var/lib/overlay/boot.sh",
+    `WantedBy=multi-user.target ${sweepers}`,
+  ]);
+});
+
+const facts = (systemd: string, sum: string): Facts =>
+  parseFacts(`@@ files\n${sum}  /etc/systemd/system/overlay-network.service\n@@ systemd\n${systemd}`);
+const ours = createHash("sha256").update(text).digest("hex");
+
+test.each<[string, string, string, string[]]>([
+  ["as we left it", "UnitFileState=enabled\nActiveState=active", ours, []],
+  ["waiting for the lock that we hold", "UnitFileState=enabled\nActiveState=activating", ours, []],
+  [
+    "switched off",
+    "UnitFileState=disabled\nActiveState=inactive",
+    ours,
+    ["start at boot is disabled, should be enabled, state is inactive, should be active"],
+  ],
+  ["failed", "UnitFileState=enabled\nActiveState=failed", ours, ["state is failed, should be active"]],
+  ["edited", "UnitFileState=enabled\nActiveState=active", "0fa3f1b4", ["its text is another one"]],
+])("a unit that is %s", (_, systemd, have, wrong) => {
+  const found = differences([service], facts(systemd, have)).map(differenceText);
+  expect(found).toEqual(wrong.map((each) => `service overlay-network.service: ${each}`));
+});
+
+test("what brings it back is removed with the record, and what is shared with the last one", () => {
+  const host = bare({ boot: "enabled", state: "active" });
+  const recordOf = (uid: string) => {
+    const items = lasting({ ...want(planHub(network)), record: { ...want([]).record, uid } }, host);
+    return { ...want([]).record, uid, items };
+  };
+  const one = recordOf("u1");
+  const two = recordOf("u2");
+  for (const { items } of [one, two])
+    for (const item of items) if (item.kind === "file") host.files.set(item.path, "x");
+  host.files.set("/etc/systemd/system/overlay-network.service", "x");
+  host.records = [one, two];
+  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
+    "remove file /var/lib/overlay/training/u1.sh",
+  ]);
+  host.records = [one];
+  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
+    "remove service overlay-network.service",
+    "remove file /var/lib/overlay/boot.sh",
+    "remove file /var/lib/overlay/training/u1.sh",
+  ]);
+});
