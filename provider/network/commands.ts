@@ -104,11 +104,6 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
       // In a batch `ip` takes every range for one of IPv4.
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
-    case "docker":
-      // Before its bridge goes, and after it has come.
-      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
-      if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
-      break;
     case "zone": {
       const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
       lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
@@ -120,14 +115,21 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
     case "service":
       lines.files.push(verb === "remove" ? dropService(item) : putService(item));
       break;
+    case "docker":
+      // Before its bridge goes, and after it has come.
+      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
+      if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
+      break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }
 }
 
-/** Started now, so that it is restarted with whatever sweeps our things away; it waits for the lock, which we hold. */
-const putService = ({ name, unit = "" }: Service): string =>
-  `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && systemctl start --no-block ${name}; }`;
+/** One that has failed is as good as new: what it should have made is made by us. */
+const putService = ({ name, unit = "", stays }: Service): string => {
+  const now = stays ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
+  return `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
+};
 
 const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;

@@ -75,6 +75,27 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
   }
 }
 
+function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+  const have = files.get(path);
+  if (have === undefined) return undefined;
+  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+}
+
+const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+
+/** While we talk with the host its units may wait for the lock. */
+function wrongService({ name, unit, stays }: Service, facts: Facts): string[] | undefined {
+  const wrong = wrongFile(unitPath(name), unit, facts);
+  const have = facts.systemd?.get(name);
+  if (!wrong || !have || unit === undefined) return wrong;
+  const well = stays ? ["active", "activating", "reloading"] : ["inactive", "activating"];
+  return [
+    ...wrong,
+    ...mismatch("start at boot", have.boot || "disabled", "enabled"),
+    ...(well.includes(have.state) ? [] : mismatch("state", have.state, well[0])),
+  ];
+}
+
 /** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
 function wrongAddress(item: Address, facts: Facts): string[] | undefined {
   const stands = facts.addresses.has(`${item.address} ${item.dev}`);
@@ -92,27 +113,6 @@ export function otherPrefixes(item: Item, facts: Facts): string[] {
     .filter((text) => text.startsWith(start) && text.endsWith(end))
     .map((text) => text.slice(0, -end.length))
     .filter((address) => address !== item.address);
-}
-
-function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
-  const have = files.get(path);
-  if (have === undefined) return undefined;
-  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
-}
-
-const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
-
-/** While we talk with the host its unit waits for the lock, and is still `activating`. */
-function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
-  const wrong = wrongFile(unitPath(name), unit, facts);
-  if (!wrong || !facts.systemd || unit === undefined) return wrong;
-  const { boot, state } = facts.systemd;
-  const runs = ["active", "activating", "reloading"].includes(state);
-  return [
-    ...wrong,
-    ...mismatch("start at boot", boot || "disabled", "enabled"),
-    ...(runs ? [] : mismatch("state", state, "active")),
-  ];
 }
 
 /** A rule or jump can stand several times, and is removed as often. */

@@ -17,8 +17,6 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** Absent: there is no Docker. */
-  docker?: DockerFacts;
   /** Absent: firewalld does not run. */
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
@@ -28,10 +26,12 @@ export interface Facts {
   lacks: string[];
   /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
   files: Map<string, string>;
-  /** What systemd says of our unit; absent where the machine was not booted with it. */
-  systemd?: ServiceFact;
+  /** What systemd says of our units, by name; absent where the machine was not booted with it. */
+  systemd?: Map<string, ServiceFact>;
   /** By which addresses we talk with it; absent when not by SSH. */
   ssh?: SshPath;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
   records: HostRecord[];
 }
 
@@ -73,7 +73,8 @@ export const RECORDS = "/var/lib/overlay";
 export const HOLDER = "/run/overlay.holder";
 /** Runs every record's own script. */
 export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
-export const SERVICE = "overlay-network.service";
+/** The first puts everything back; the second has it done again when others reload. */
+export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
@@ -96,10 +97,10 @@ export const FACTS_SCRIPT = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
   ZONE_FACTS,
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
-  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
@@ -156,7 +157,7 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
   ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
-  systemd: (facts, body) => Object.assign(facts, { systemd: serviceFact(body) }),
+  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
   files: (facts, body) => {
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   },
@@ -268,9 +269,9 @@ function sshPath(body: string): SshPath {
   return { client, server, port: Number(port) };
 }
 
-function serviceFact(body: string): ServiceFact {
+function serviceFact(body: string): [name: string, fact: ServiceFact] {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
-  return { boot: of("UnitFileState"), state: of("ActiveState") };
+  return [of("Id"), { boot: of("UnitFileState"), state: of("ActiveState") }];
 }
 
 function readRules(facts: Facts, family: Family, body: string): void {

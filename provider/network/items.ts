@@ -141,6 +141,8 @@ export interface Service {
   name: string;
   /** The unit file's text; absent in records. */
   unit?: string;
+  /** It is to be active at all times, and not only to do its work at boot. */
+  stays?: boolean;
 }
 
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
