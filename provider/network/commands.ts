@@ -104,6 +104,11 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
       // In a batch `ip` takes every range for one of IPv4.
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
+    case "zone": {
+      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
+      lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
+      break;
+    }
     case "file":
       lines.files.push(verb === "remove" ? `rm -f ${quote(item.path)}` : writeFile(item.path, item.content ?? ""));
       break;
@@ -115,11 +120,6 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
       if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
       if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
       break;
-    case "zone": {
-      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
-      lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
-      break;
-    }
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }

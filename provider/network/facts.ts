@@ -17,6 +17,13 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
+  /** Absent: firewalld does not run. */
+  zones?: ZoneFacts;
+  /** iptables is the legacy one here, and its chains are those that ours stand in. */
+  legacy?: boolean;
+  /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
+  barriers: Barrier[];
+  lacks: string[];
   /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
   files: Map<string, string>;
   /** What systemd says of our units, by name; absent where the machine was not booted with it. */
@@ -25,13 +32,6 @@ export interface Facts {
   ssh?: SshPath;
   /** Absent: there is no Docker. */
   docker?: DockerFacts;
-  /** Absent: firewalld does not run. */
-  zones?: ZoneFacts;
-  /** iptables is the legacy one here, and its chains are those that ours stand in. */
-  legacy?: boolean;
-  /** What is read before a change only: firewalls of others, kernel parts and tools that are not there. */
-  barriers: Barrier[];
-  lacks: string[];
   records: HostRecord[];
 }
 
@@ -115,9 +115,9 @@ export function parseFacts(text: string): Facts {
     policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
-    files: new Map(),
     barriers: [],
     lacks: [],
+    files: new Map(),
     records: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -156,11 +156,11 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
   zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
+  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
+  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
   files: (facts, body) => {
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   },
-  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
-  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
   lacks: (facts, body) => facts.lacks.push(...body.split("\n").filter(Boolean)),
   nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
   legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),

@@ -36,7 +36,7 @@ export interface Machine {
   uplink?: string;
 }
 
-const INPUT = "OVERLAY-IN";
+export const INPUT = "OVERLAY-IN";
 export const FORWARD = "OVERLAY-FWD";
 export const NAT = "OVERLAY-NAT";
 const UNREACHABLE_METRIC = 4096;

@@ -119,6 +119,15 @@ export interface Rule extends InFirewall {
   rule: string;
 }
 
+/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */
+export interface ZoneEntry {
+  kind: "zone";
+  interface?: string;
+  rule?: string;
+  /** Our own address there, by which the zone of a rule is found. */
+  underlay?: string;
+}
+
 export interface File {
   kind: "file";
   path: string;
@@ -134,15 +143,6 @@ export interface Service {
   unit?: string;
   /** It is to be active at all times, and not only to do its work at boot. */
   stays?: boolean;
-}
-
-/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */
-export interface ZoneEntry {
-  kind: "zone";
-  interface?: string;
-  rule?: string;
-  /** Our own address there, by which the zone of a rule is found. */
-  underlay?: string;
 }
 
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
@@ -183,12 +183,12 @@ export function keyOf(item: Item): string {
       return `chain ${item.chain} (${firewallName(item)})`;
     case "jump":
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "zone":
+      return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
     case "file":
       return `file ${item.path}`;
     case "service":
       return `service ${item.name}`;
-    case "zone":
-      return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
   }

@@ -35,6 +35,7 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "jump":
       return rulesEndanger(verb, rulesIn(item, facts), ssh) || (verb === "remove" && isTunnelled(carriers, facts));
     case "chain":
+    case "zone": // ours let in VXLAN and what comes from the overlay, and nothing else
     case "file":
     case "service":
       return false;

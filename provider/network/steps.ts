@@ -12,10 +12,10 @@ export interface Step {
   item: Item;
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
-  /** The same address with other prefixes, which goes when this has come. */
-  instead?: string[];
   /** firewalld's zone that it is about. */
   zone?: string;
+  /** The same address with other prefixes, which goes when this has come. */
+  instead?: string[];
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
 }

@@ -7,7 +7,7 @@ import type { Step } from "./steps";
 export const undoing = (steps: Step[], before: Facts): Step[] =>
   [...steps].reverse().flatMap((step) => undo(step, before));
 
-function undo({ verb, item, instead = [] }: Step, before: Facts): Step[] {
+function undo({ verb, item, instead = [], zone }: Step, before: Facts): Step[] {
   switch (item.kind) {
     case "sysctl": {
       const value = before.sysctls.get(item.key);
@@ -29,7 +29,8 @@ function undo({ verb, item, instead = [] }: Step, before: Facts): Step[] {
     case "docker": // made anew in one step: it stays
     case "jump": // one that was only moved to the top stays there
       return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item }];
-    case "zone": // it only lets in
+    case "zone":
+      return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item, ...(zone && { zone }) }];
     case "file":
     case "service": // these are changed last, when nothing needs to be undone any more
       return [];

@@ -117,7 +117,7 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     ],
   ],
   [
-    "UDP port: likewise",
+    "UDP port: likewise, and what may come in",
     { network: { ...network, vxlanPort: 4790 } },
     [
       "link del dev vxkr1",
