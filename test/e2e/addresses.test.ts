@@ -44,7 +44,8 @@ interface Parts {
 /** The program, part by part, so that a test says only what it changes. */
 const PARTS: Parts = {
   network: `const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
-    const [r1, r2] = ["r1", "r2"].map((name) => new overlay.RunnerSubnet(name, { network, connection: at(name) }));`,
+    const [r1, r2] = ["r1", "r2"].map((name, i) =>
+      new overlay.RunnerSubnet(name, { network, connection: at(name), runnerId: i + 1 }));`,
   pools: `const lb = new overlay.IPPool("lb", { ranges: ["203.0.113.8/29"], type: "loadBalancer" });
     const tiny = new overlay.IPPool("tiny", { ranges: ["198.51.100.0/30"], quota: { maxReservations: 1 } });`,
   master: `const master = new overlay.IPReservation("master", { runner: r1 });`,
