@@ -16,17 +16,19 @@ export async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
-  const pool = kept && !def.createFirst && sameDetails(def, olds, inputs, kept) ? undefined : await world.pool();
-  if (kept && !(def.createFirst && (await isGone(def, pool!, olds)))) {
-    if (pool) await refuseCollision(def, pool, olds, inputs, kept);
+  const settled = kept && sameDetails(def, olds, inputs, kept);
+  if (settled && !def.createFirst) return def.values(inputs, kept);
+  const pool = await world.pool();
+  if (kept && !(def.createFirst && (await isGone(def, pool, olds)))) {
+    if (!settled) await refuseCollision(def, pool, olds, inputs, kept);
     return def.values(inputs, kept);
   }
-  if (olds) await refuseLost(def, pool!, olds);
-  const lease = await offered(def, pool!, caller, inputs);
+  if (olds) await refuseLost(def, pool, olds);
+  const lease = await offered(def, pool, caller, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
   const computed = def.values(inputs, lease.extents);
-  def.refuse?.({ ...inputs, ...computed }, await pool!.pools("network/"));
+  def.refuse?.({ ...inputs, ...computed }, await pool.pools("network/"));
   return computed;
 }
 
