@@ -21,8 +21,11 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   nameInput?: string;
   /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
   secrets: string[];
-  /** Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. */
-  references?: Record<string, Reference>;
+  /**
+   * Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. Several,
+   * where it may be of one type or another.
+   */
+  references?: Record<string, Reference | Reference[]>;
   /** Paths whose change needs another resource in its place. */
   replaceOn: string[];
   /** Paths that may be known only during up: they decide nothing that preview shows. */
@@ -52,6 +55,11 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   isEarly?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): boolean;
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
+
+  /** The same about those who have a part in what it holds. */
+  beside?(props: Props<Inputs, Computed>, owner: string, pool: Pool): Promise<void>;
+  /** What those must be able to see; kept with the lease. */
+  notes?(inputs: z.output<Inputs>): Record<string, string>;
 
   /** Throws when this lease must not be given up. It has a successor while its resource is replaced in the same pool. */
   refuseEnd?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
@@ -102,15 +110,22 @@ export interface Reference {
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */
   pool(name: string): string;
+  /** The input is a list of such resources; what they fill in are lists, too. */
+  many?: true;
 }
+
+export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
+  Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);
 
 /** One machine's part in a resource. */
 export interface Part {
   role: string;
   connection: Connection;
   underlayIp?: string | undefined;
-  /** The role of the machine towards which its underlay address is wanted. */
+  /** The role of the machine, or the address, towards which its underlay address is wanted. */
   toward?: string;
+  /** An address that it is to carry for others; it says on which of its devices they would look for it. */
+  carries?: string;
 }
 
 export type Machines = Record<string, Machine>;

@@ -144,6 +144,39 @@ export interface NetworkReferenceArgs {
   networkName: pulumi.Input<string>;
 }
 
+export interface AttachmentArgs {
+  /** Name of the network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner; none: the network's hub. */
+  runnerName?: pulumi.Input<string> | undefined;
+  /** Layouts of the network, or the ranges of the runner's workloads. */
+  subnets: pulumi.Input<string | string[]>;
+  /** Bridge on the network's runners. */
+  bridgeName?: pulumi.Input<string> | undefined;
+}
+
+export interface ForwardArgs {
+  /** Transport protocol. Default `tcp`. */
+  protocol?: pulumi.Input<string> | undefined;
+  /** Port of the static address. */
+  port: pulumi.Input<number>;
+  /** Where it leads: an address, such as the `ip` of an IPReservation. */
+  to: pulumi.Input<string>;
+  /** Port there. Default: the same. */
+  toPort?: pulumi.Input<number> | undefined;
+  /** A word for people, such as `https`. */
+  name?: pulumi.Input<string> | undefined;
+}
+
+export interface ReturnRunnerArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads. */
+  subnets: pulumi.Input<string[]>;
+}
+
 /** Inputs of OverlayNetwork. */
 export interface OverlayNetworkArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
@@ -327,27 +360,30 @@ const RunnerSubnetShape: Shape = {
     "hubConnection"
   ],
   "references": {
-    "network": {
-      "outputs": [
-        "networkName",
-        "subnets",
-        "vniBase",
-        "vxlanPort",
-        "mtu",
-        "masquerade",
-        "devicePrefix",
-        "bridgeName",
-        "docker",
-        "persist",
-        "verify"
-      ],
-      "inputs": [
-        "hubUnderlayIp"
-      ],
-      "fills": {
-        "hubConnection": "hubConnection"
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName",
+          "subnets",
+          "vniBase",
+          "vxlanPort",
+          "mtu",
+          "masquerade",
+          "devicePrefix",
+          "bridgeName",
+          "docker",
+          "persist",
+          "verify"
+        ],
+        "inputs": [
+          "hubUnderlayIp"
+        ],
+        "fills": {
+          "hubConnection": "hubConnection"
+        }
       }
-    }
+    ]
   },
   "properties": [
     "network",
@@ -435,7 +471,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
-  /** The Docker network that its containers join; empty when Docker is off. */
+  /** The Docker network for its containers; empty where Docker is off. */
   declare readonly dockerNetwork: pulumi.Output<string>;
   /** Where Docker picks addresses by itself; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;
@@ -509,18 +545,21 @@ const IPPoolShape: Shape = {
   "type": "IPPool",
   "secrets": [],
   "references": {
-    "parent": {
-      "outputs": [
-        "poolName",
-        "addressSpace",
-        "type",
-        "ranges"
-      ],
-      "inputs": [
-        "tenant"
-      ],
-      "fills": {}
-    }
+    "parent": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
   },
   "properties": [
     "poolName",
@@ -644,35 +683,44 @@ const IPReservationShape: Shape = {
     "token"
   ],
   "references": {
-    "runner": {
-      "outputs": [
-        "networkName",
-        "runnerName",
-        "subnets",
-        "dockerNetwork"
-      ],
-      "inputs": [],
-      "fills": {}
-    },
-    "network": {
-      "outputs": [
-        "networkName"
-      ],
-      "inputs": [],
-      "fills": {}
-    },
-    "pool": {
-      "outputs": [
-        "poolName",
-        "addressSpace",
-        "type",
-        "ranges"
-      ],
-      "inputs": [
-        "tenant"
-      ],
-      "fills": {}
-    }
+    "runner": [
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets",
+          "dockerNetwork"
+        ],
+        "inputs": [],
+        "fills": {}
+      }
+    ],
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName"
+        ],
+        "inputs": [],
+        "fills": {}
+      }
+    ],
+    "pool": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
   },
   "properties": [
     "runner",
@@ -767,5 +815,164 @@ export class IPReservation extends OverlayResource {
 
   constructor(name: string, args: IPReservationArgs, opts?: pulumi.CustomResourceOptions) {
     super(IPReservationShape, name, args, opts);
+  }
+}
+
+/** Inputs of StaticIP. */
+export interface StaticIPArgs {
+  /** Where the address comes from: an IPPool, or the name of one in another stack. */
+  pool: IPPool | pulumi.Input<string>;
+  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  staticIpName?: pulumi.Input<string> | undefined;
+  /** A wish for this address. Default: the pool picks. */
+  ip?: pulumi.Input<string> | undefined;
+  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  attach: OverlayNetwork | RunnerSubnet | pulumi.Input<string>;
+  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  connection?: pulumi.Input<ConnectionArgs> | undefined;
+  /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
+  sharingKey?: pulumi.Input<string> | undefined;
+  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. Default `fail`. */
+  onConflict?: pulumi.Input<string> | undefined;
+  /** What the address passes on, port by port. */
+  forwards?: pulumi.Input<ForwardArgs[]> | undefined;
+  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
+  preserveClientIp?: pulumi.Input<boolean> | undefined;
+  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
+  /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
+  runnerConnections?: pulumi.Input<ConnectionArgs[]> | undefined;
+  /** The machines put it back by themselves after a boot, with a systemd unit. Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const StaticIPShape: Shape = {
+  "type": "StaticIP",
+  "secrets": [
+    "connection",
+    "runnerConnections"
+  ],
+  "references": {
+    "pool": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ],
+    "attach": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName",
+          "subnets",
+          "bridgeName"
+        ],
+        "inputs": [],
+        "fills": {
+          "connection": "hubConnection"
+        }
+      },
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
+        "fills": {
+          "connection": "connection"
+        }
+      }
+    ],
+    "runners": [
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
+        "fills": {
+          "runnerConnections": "connection"
+        }
+      }
+    ]
+  },
+  "properties": [
+    "pool",
+    "staticIpName",
+    "ip",
+    "attach",
+    "connection",
+    "sharingKey",
+    "onConflict",
+    "forwards",
+    "preserveClientIp",
+    "runners",
+    "runnerConnections",
+    "persist",
+    "labels",
+    "names",
+    "sharedWith",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** An address from a pool, carried by a hub or a runner, that passes ports on to workloads. */
+export class StaticIP extends OverlayResource {
+  /** Where the address comes from: an IPPool, or the name of one in another stack. */
+  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
+  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  declare readonly staticIpName: pulumi.Output<string>;
+  /** The address. */
+  declare readonly ip: pulumi.Output<string>;
+  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  declare readonly attach: pulumi.Output<pulumi.Unwrap<AttachmentArgs>>;
+  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
+  /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
+  declare readonly sharingKey: pulumi.Output<string | undefined>;
+  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. */
+  declare readonly onConflict: pulumi.Output<string>;
+  /** What the address passes on, port by port. */
+  declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;
+  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */
+  declare readonly preserveClientIp: pulumi.Output<boolean>;
+  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
+  /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
+  declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;
+  /** The machines put it back by themselves after a boot, with a systemd unit. */
+  declare readonly persist: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment. */
+  declare readonly names: pulumi.Output<string[] | undefined>;
+  /** Who else has forwards on the address. */
+  declare readonly sharedWith: pulumi.Output<string[]>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: StaticIPArgs, opts?: pulumi.CustomResourceOptions) {
+    super(StaticIPShape, name, args, opts);
   }
 }

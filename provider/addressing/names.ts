@@ -28,3 +28,16 @@ const locally = (digest: Buffer): string =>
  */
 export const macOf = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
   locally(digestOf(network, runnerId, role));
+
+/** A routing table of a network's own on its runners, far from the numbers that people give. */
+export const tableOf = (network: string): number =>
+  0xb7000000 + createHash("sha256").update(network).digest().readUIntBE(0, 3);
+
+const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
+
+/** A word as a part of names that DNS and others must bear: itself, or 24 letters and digits that stand for it. */
+export function labelOf(word: string): string {
+  if (DNS_LABEL.test(word)) return word;
+  const digest = createHash("sha256").update(word).digest("hex").slice(0, 30);
+  return BigInt(`0x${digest}`).toString(32).padStart(24, "0");
+}

@@ -1,5 +1,6 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
+import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
@@ -136,6 +137,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
         ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
         : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
     passed = judge(host, accepted, facts, result, script);
+    for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
     const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
     if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
@@ -166,16 +168,16 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
   return accepted;
 }
 
-/** Records of this network whose lease is gone, and that are of the same resource or list a device that is wanted. */
+/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const links = new Set(want.items.filter(({ kind }) => kind === "link").map(keyOf));
+  const unique = new Set(want.items.filter(({ kind }) => kind === "link" || kind === "address").map(keyOf));
   const { uid, owner, network, store } = want.record;
   const candidates = facts.records.filter(
     (record) =>
       record.uid !== uid &&
       record.network === network &&
       record.store === store &&
-      (record.owner === owner || record.items.some((item) => links.has(keyOf(item)))),
+      (record.owner === owner || record.items.some((item) => unique.has(keyOf(item)))),
   );
   const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);

@@ -38,8 +38,9 @@ const isGone =
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
 async function askAll(def: Definition, world: World, props: Values): Promise<Machines> {
   const machines: Machines = {};
-  for (const { role, connection, underlayIp, toward } of def.hosts(props)) {
-    machines[role] = await world.fleet.ask(connection, { underlayIp, toward: toward && machines[toward]!.underlayIp });
+  for (const { role, connection, underlayIp, toward, carries } of def.hosts(props)) {
+    const question = { underlayIp, toward: toward && (machines[toward]?.underlayIp ?? toward), carries };
+    machines[role] = await world.fleet.ask(connection, question);
   }
   return machines;
 }

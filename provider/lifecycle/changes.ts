@@ -28,7 +28,7 @@ export function changesOf(def: Definition, olds: Values, news: Values, lease: Le
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,
     }),
-    ...(after.ports && { ports: after.ports }),
+    ...(after.ports && { ports: after.ports, takes: after.takes ?? false }),
     ...useChanges(before, after),
   };
 }

@@ -1,6 +1,6 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Definition, Impossible } from "../resource";
+import { type Definition, type Impossible, type Reference, referencesOf } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
 import { isWithin, type Path, unknownPaths, type Values, without, withUnknown } from "./values";
@@ -86,20 +86,27 @@ async function keepName(def: Definition, world: World, { owner }: Caller, inputs
 /** A reference by name takes its values from the pool that the named resource opened. */
 async function resolveNames(def: Definition, world: World, news: Values): Promise<Values> {
   const resolved = { ...news };
-  for (const [property, reference] of Object.entries(def.references ?? {})) {
-    const name = news[property];
-    if (typeof name !== "string") continue;
-    const spec = await (await world.pool()).spec(reference.pool(name));
-    if (!spec) {
-      throw new OverlayError(
-        "POOL_NOT_FOUND",
-        `There is no ${reference.to} named '${name}' in the store.`,
-        "Check the name and the store (overlay:store); the stack that makes it must be up first.",
-      ).about(property);
-    }
-    resolved[property] = (spec.data as { settings: Values }).settings;
+  for (const [property, references] of referencesOf(def)) {
+    const named = news[property];
+    const settle = (each: unknown) =>
+      typeof each === "string" ? settingsNamed(world, property, references, each) : Promise.resolve(each);
+    if (typeof named === "string") resolved[property] = await settle(named);
+    else if (Array.isArray(named)) resolved[property] = await Promise.all(named.map(settle));
   }
   return resolved;
+}
+
+async function settingsNamed(world: World, property: string, references: Reference[], name: string): Promise<unknown> {
+  const pool = await world.pool();
+  for (const reference of references) {
+    const spec = await pool.spec(reference.pool(name));
+    if (spec) return (spec.data as { settings: Values }).settings;
+  }
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `There is no ${references.map(({ to }) => to).join(" or ")} named '${name}' in the store.`,
+    "Check the name and the store (overlay:store); the stack that makes it must be up first.",
+  ).about(property);
 }
 
 /** All failures at once, but none about what is not known yet. */

@@ -28,8 +28,13 @@ export async function decide(
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
   const computed = def.values(inputs, lease.extents);
-  def.refuse?.({ ...inputs, ...computed }, await pool.pools("network/"));
+  await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed });
   return computed;
+}
+
+async function refuseBeside(def: Definition, pool: Pool, owner: string, props: Values): Promise<void> {
+  def.refuse?.(props, await pool.pools("network/"));
+  await def.beside?.(props, owner, pool);
 }
 
 /** Its time was over, or somebody took it away: then it may have to ask for another value. */
@@ -48,7 +53,8 @@ async function offered(
 ): Promise<Lease | undefined> {
   const request = def.request(inputs, owner);
   if (dryRun && def.isEarly?.(inputs, await pool.spec(request.pool))) return undefined;
-  return pool.offer({ ...request, ...opening(def, inputs), owner, type: def.type });
+  const notes = def.notes && { data: def.notes(inputs) };
+  return pool.offer({ ...request, ...opening(def, inputs), ...notes, owner, type: def.type });
 }
 
 /** The pool that a lease of it will open, whatever extents it gets. */
@@ -60,7 +66,8 @@ const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Ext
 
 const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
-  return { names: def.request(known, String(owner)).names, opens: def.opens?.(known, extents) };
+  const { names, sharingKey, ports, takes } = def.request(known, String(owner));
+  return { names, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
 };
 
 /** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
@@ -75,7 +82,7 @@ async function refuseCollision(
   const request = { ...def.request(inputs, owner), ...opening(def, inputs), owner, type: def.type, want: kept };
   const lease = await pool.find(request.pool, { owner });
   if (lease && lease.state !== "offered") await pool.offer(request);
-  def.refuse?.({ ...inputs, ...def.values(inputs, kept) }, await pool.pools("network/"));
+  await refuseBeside(def, pool, owner, { ...inputs, ...def.values(inputs, kept) });
 }
 
 /** What it holds already, if that is still what it asks for. */

@@ -286,7 +286,8 @@ export class Lifecycle {
 
   #request(inputs: Values, run?: string): Request {
     const { nameInput } = this.def;
-    const data = run ? { data: { run, ...(nameInput && { name: String(inputs[nameInput]) }) } } : {};
+    const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.notes?.(inputs) };
+    const data = run ? { data: { run, ...known } } : {};
     return { ...requestOf(this.def, inputs), ...data };
   }
 
@@ -320,9 +321,10 @@ const unlessReadOnly = (error: unknown): void => {
 /** A machine to come back to, without credentials: those of the machine that now has its role will do. */
 const placeText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;
 
+/** Its role may be nobody's any more. */
 function partAt(text: string, parts: Part[]): Part {
   const [role, host, port] = text.split(" ") as [string, string, string];
-  const { connection } = parts.find((part) => part.role === role)!;
+  const { connection } = parts.find((part) => part.role === role) ?? parts[0]!;
   return { role, connection: { ...connection, host, port: Number(port) } };
 }
 

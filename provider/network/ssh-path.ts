@@ -20,8 +20,10 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return carriers.has(item.name) || carriers.has(item.master ?? "");
     case "address": // with it comes or goes the route to its range, and with the first of a range the others
       return covers(item.address, ssh.client) || covers(item.address, ssh.server);
-    case "route":
-      return covers(item.dst, ssh.client);
+    case "route": // another table than the main one is only asked for what a policy sends there
+      return item.table === undefined && covers(item.dst, ssh.client);
+    case "policy":
+      return covers(item.from, ssh.server);
     case "sysctl": // a router listens to no router: the kernel drops what it has learnt from advertisements
       return item.key.startsWith("net.ipv6.") && routeTo(ssh.client, facts)?.protocol === "ra";
     case "rule":

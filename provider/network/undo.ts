@@ -19,6 +19,7 @@ function undo({ verb, item }: Step, before: Facts): Step[] {
       return before.addresses.has(`${item.address} ${item.dev}`) ? [put(item)] : [{ verb: "remove", item }];
     case "route":
       return undoRoute(item, before);
+    case "policy":
     case "chain":
     case "rule":
       return [{ verb: verb === "remove" ? "add" : "remove", item }];
@@ -71,16 +72,22 @@ const addressesOn = (dev: string, { addresses }: Facts): Address[] =>
 
 function undoRoute(item: Route, before: Facts): Step[] {
   const was = before.routes.find(
-    (r) => isOurs(r) && r.family === item.family && r.dst === item.dst && r.unreachable === !item.via,
+    (r) =>
+      isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      r.unreachable === !item.via,
   );
   return was ? [{ verb: "change", item: routeItem(was) }] : [{ verb: "remove", item }];
 }
 
-const routeItem = ({ family, dst, via, dev, metric }: Facts["routes"][number]): Route => ({
+const routeItem = ({ family, dst, via, dev, metric, table }: Facts["routes"][number]): Route => ({
   kind: "route",
   family,
   dst,
   ...(via && { via }),
   ...(dev && { dev }),
   ...(metric !== undefined && { metric }),
+  ...(table !== undefined && { table }),
 });

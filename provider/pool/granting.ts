@@ -1,9 +1,9 @@
-import { randomUUID } from "node:crypto";
-import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choice";
+import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
+import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
@@ -22,7 +22,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, false);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine);
-  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
+  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
   const block = own ? undefined : outgrown(request, mine);
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
   if (block) tx.onlyImagined = true;
@@ -36,9 +36,12 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   return block ? { ...lease, state: "offered" } : lease;
 }
 
-/** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
-function* keptInPreview(tx: Draft, { names = [] }: Request, own: Lease): Rule<Lease> {
+/** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
+function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): Rule<Lease> {
+  const { names = [], ports = [] } = asking.request;
   yield* takeNames(tx, { ...own, names });
+  yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
+  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, asking));
   tx.discard();
   return own;
 }
@@ -105,14 +108,9 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   const keeps = own && answers(own, asking.request);
   if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
-  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid);
+  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, asking));
   return { extents: own.extents, warnings: [] };
 }
-
-/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
-export const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
-/** A lease id begins with the uid, which is where the lease is found. */
-export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
 
 function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
@@ -122,7 +120,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
   const firmly = firm || (own !== undefined && isFirm(own));
   const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
-  const uid = own?.uid ?? newId();
+  const uid = own?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
     owner,
@@ -130,7 +128,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     extents,
     state,
     uid,
-    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId()}`,
+    leaseId: own?.state === "offered" && !firm ? own.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: tx.now,
     lastSeen: tx.now,

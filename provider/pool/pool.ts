@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
+import { sameStack } from "../owner";
 import { amend, close, release, touch } from "./changing";
 import type { Asking } from "./choice";
 import { type Draft, drafted, type Terms } from "./draft";
@@ -212,9 +213,3 @@ function* keepSecret(tx: Draft, name: string, initial: string): Rule<string> {
 }
 
 const intentKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);
-
-/** An owner is a scope and a URN, `urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type. */
-function sameStack(a: string, b: string): boolean {
-  const stack = (owner: string) => owner.split("::").slice(0, 2);
-  return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
-}

@@ -82,6 +82,8 @@ export interface Request extends Omit<Details, "opens"> {
   also?: Extent[];
   sharingKey?: string;
   ports?: Port[];
+  /** Takes the wanted values and ports away from whoever of the same tenant and type has them. */
+  takes?: boolean;
 }
 
 export interface Lease extends Omit<Details, "ttl" | "opens"> {
@@ -118,6 +120,8 @@ export interface Changes extends Omit<Details, "ttl"> {
   /** null: exclusive from now on. Only the sole user of a value can change its key. */
   sharingKey?: string | null;
   ports?: Port[];
+  /** Takes ports away from whoever of the same tenant and type has them. */
+  takes?: boolean;
 }
 
 /** What is known of a lease that is looked for; `name` is one of its names. */

@@ -34,6 +34,7 @@ function machine(...wants: Want[]): Facts {
     links: new Map(),
     addresses: new Set(),
     routes: [],
+    policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
     files: new Map(),
