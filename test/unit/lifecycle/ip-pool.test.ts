@@ -190,7 +190,7 @@ describe("tenants without a pool", () => {
   test.each([
     [{ tenant: acme, type: "vip" }, /^INPUT_INVALID: Tenants get pools of type clusterIP and loadBalancer/],
     [{ type: "clusterIP" }, /^INPUT_INVALID: tenant is missing/],
-    [{ tenant: acme }, /^INPUT_INVALID: runner : give one of/],
+    [{ tenant: acme }, /^INPUT_INVALID: runner is missing/],
   ])("%j is refused", async (news, reason) => {
     expect(await stage.refusal("IPReservation", "a", news)).toMatch(reason);
   });
