@@ -1,10 +1,12 @@
 import { benchPool } from "./pool";
+import { benchScale } from "./scale";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: figures as ratios against a peer or a physical floor, measured in one run. */
 const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
+  scale: benchScale,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

@@ -2,7 +2,7 @@ import type { z } from "zod";
 import type { Connection } from "./host/types";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
-import type { Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
+import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
 
 /**
  * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
@@ -42,6 +42,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   settle?(inputs: z.output<Inputs>, settling: Settling): Promise<z.output<Inputs>>;
   /** Claims what its own claim stands on and no other resource does. */
   prepare?(props: Props<Inputs, Computed>, settling: Settling): Promise<void>;
+  /** Those leases, for a store that must be rebuilt. */
+  foundations?(props: Props<Inputs, Computed>, tenantDefaults: TenantDefaults): Fact[];
   /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
   request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
   /** The pool that its lease opens, which may follow from what the lease holds. */

@@ -4,6 +4,7 @@ import { z } from "zod";
 import { OverlayError } from "../errors";
 import type { Values } from "../lifecycle/values";
 import type { Fact } from "../pool";
+import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 
 /** What `pulumi stack export` says about our resources. Secrets are left out unless they stand there in the clear. */
@@ -101,6 +102,16 @@ function shown(value: unknown): unknown {
   const entries = Object.entries(object).map(([key, inner]): [string, unknown] => [key, shown(inner)]);
   return Object.fromEntries(entries.filter(([, inner]) => inner !== undefined));
 }
+
+/** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
+export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): Fact[] {
+  const below = found.flatMap(({ type, props }) => resourceOf(type).foundations?.(props, tenantDefaults) ?? []);
+  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(factOf)];
+}
+
+/** It has machines, but the export does not show which. */
+export const hidesMachines = ({ type, props }: Exported): boolean =>
+  "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
 
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {

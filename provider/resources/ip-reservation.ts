@@ -10,7 +10,7 @@ import { addressPool, runnerSettings, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolNamed, poolReference, poolSettings } from "./ip-pool";
 import { PLACEMENTS, placed, placeName } from "./placement";
-import { tenantPool } from "./tenants";
+import { tenantFacts, tenantPool } from "./tenants";
 
 const [TTL, VM_TTL] = [300, 1800];
 
@@ -109,6 +109,7 @@ export const ipReservation = defineResource({
   prepare: async ({ tenant, type }, settling) => {
     if (tenant && type) await tenantPool(tenant, type, settling, "claim");
   },
+  foundations: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
   request: (inputs, owner) => ({
     pool: placeOf(inputs),
     ...wanted(inputs),

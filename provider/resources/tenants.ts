@@ -1,8 +1,8 @@
 import { familyOf, widthOf } from "../addressing/line";
-import { rangeText } from "../addressing/ranges";
+import { rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import type { Extent, Json, Lease, PoolSpec, Request, Tenant } from "../pool/types";
-import type { Settling } from "../resource";
+import type { Extent, Fact, Json, Lease, PoolSpec, Request, Tenant } from "../pool/types";
+import type { Settling, TenantDefaults } from "../resource";
 import { type PoolSettings, poolNamed } from "./ip-pool";
 
 /**
@@ -33,7 +33,15 @@ async function isClaimed({ pool }: Settling, tenant: Tenant, type: string): Prom
   return lease !== undefined && lease.state !== "offered";
 }
 
-const sharedRange = (type: string, range: Extent): Request => ({
+/** The leases of a tenant's block and of the range that it is in, as they must stand. */
+export function tenantFacts({ tenant, type, ranges }: PoolSettings, tenantDefaults: TenantDefaults): Fact[] {
+  const want = ranges.map((text) => rangeOf(text)!);
+  const { size: _, ...request } = block(tenant!, type, 1n);
+  const range = tenantDefaults[type]?.range;
+  return [...(range ? [sharedRange(type, range)] : []), { ...request, want, opens: blockSpec(tenant!, type, want) }];
+}
+
+const sharedRange = (type: string, range: Extent) => ({
   pool: "space/default",
   owner: sharedName(type),
   type: "IPPool",
@@ -45,7 +53,7 @@ const sharedRange = (type: string, range: Extent): Request => ({
     extents: [range],
     allocation: "lowest",
     data: { settings: { poolName: sharedName(type), addressSpace: "default", type, ranges: [rangeText(range)] } },
-  },
+  } satisfies PoolSpec,
 });
 
 const block = (tenant: Tenant, type: string, size: bigint): Request => ({

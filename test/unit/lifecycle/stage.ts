@@ -18,10 +18,10 @@ export class Stage {
   world!: World;
   #pool!: Pool;
 
-  static async up(settings: { quarantine?: number } = {}): Promise<Stage> {
+  static async up({ store = "memory:", ...settings }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
     const stage = new Stage();
     const clock = () => stage.now;
-    stage.#pool = await openPool("memory:", { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock, ...settings });
+    stage.#pool = await openPool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock, ...settings });
     stage.world = {
       ...worldOf(stage.fleet, stage.#pool),
       pool: async () => stage.#pool,
