@@ -105,6 +105,8 @@ export interface Rule extends InFirewall {
   chain: string;
   /** In iptables-save's own form, or every refresh would show a change. */
   rule: string;
+  /** What the kernel remembers of it is forgotten when it comes or goes. */
+  flows?: { protocol: string; ip: string; port: number };
 }
 
 export interface File {
