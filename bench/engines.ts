@@ -63,7 +63,7 @@ async function startSqlite(): Promise<Engine> {
   return {
     name: "sqlite",
     url: `sqlite:${path}`,
-    durability: "fsync of the write-ahead log at every commit (synchronous = FULL)",
+    durability: "fdatasync of the write-ahead log behind every commit",
     store: () => sqliteStore(path),
     load: async (rows) => inBatches(await sqliteStore(path), rows),
     stop: async () => rmSync(folder, { recursive: true, force: true }),

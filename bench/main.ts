@@ -1,3 +1,4 @@
+import { benchHub } from "./hub";
 import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchUp } from "./up";
@@ -7,6 +8,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
   loss: benchLoss,
+  hub: benchHub,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

@@ -55,7 +55,7 @@ export async function stopHost(lab: LabRecord, host: plan.HostPlan): Promise<voi
   if (process !== undefined) await end([process]);
   // The kernel takes its time to tear a namespace down; pulling the cable makes the port free at once.
   const pull = await run(inUnderlay(lab, "net", "ip", "link", "del", host.name));
-  if (pull.code !== 0 && !pull.stderr.includes("Cannot find device")) throw new Error(pull.stderr);
+  if (pull.code !== 0 && !/Cannot find device|No such device/.test(pull.stderr)) throw new Error(pull.stderr);
 }
 
 export async function wipeDisk(lab: LabRecord, host: plan.HostPlan): Promise<void> {

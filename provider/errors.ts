@@ -36,6 +36,7 @@ export type Code =
   | "SSH_AUTH"
   | "SSH_HOST_KEY"
   | "SSH_SUDO"
+  | "SSH_CUT"
   | "HOST_TIMEOUT"
   | "HOST_LOCKED"
   | "HOST_TOOL_MISSING"

@@ -2,7 +2,7 @@ import type { z } from "zod";
 import type { Connection } from "./host/types";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
-import type { Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
+import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
 
 /**
  * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
@@ -18,30 +18,51 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** What only hosts and the pool can tell, once it is made. */
   outputs: z.ZodObject;
   /** The input that defaults to the resource's name. */
-  nameInput: string;
+  nameInput?: string;
   /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
   secrets: string[];
-  /** Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. */
-  references?: Record<string, Reference>;
+  /**
+   * Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. Several,
+   * where it may be of one type or another.
+   */
+  references?: Record<string, Reference | Reference[]>;
   /** Paths whose change needs another resource in its place. */
   replaceOn: string[];
   /** Paths that may be known only during up: they decide nothing that preview shows. */
   late: string[];
   /** Inputs whose change concerns no host. */
   quiet: string[];
+  /** A new life begins before the old one ends, where the pool has room for both. Else the old one ends first. */
+  createFirst?: boolean;
 
   /** What zod cannot see: inputs that do not fit together. Called when all of them are known and well formed. */
   impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
   id(props: Props<Inputs, Computed>): string;
+  /** Makes the choices that the inputs leave open, in the form of inputs: on which runner, in whose pool. */
+  settle?(inputs: z.output<Inputs>, settling: Settling): Promise<z.output<Inputs>>;
+  /** Claims what its own claim stands on and no other resource does. */
+  prepare?(props: Props<Inputs, Computed>, settling: Settling): Promise<void>;
+  /** Those leases, for a store that must be rebuilt. */
+  foundations?(props: Props<Inputs, Computed>, tenantDefaults: TenantDefaults): Fact[];
   /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
-  request(inputs: z.output<Inputs>): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
+  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
   /** The pool that its lease opens, which may follow from what the lease holds. */
   opens?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
   values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
   /** The inverse of `values`: what these properties hold. */
   held(props: Props<Inputs, Computed>): Extent[];
+  /** Whether the pool that it asks is only about to become what the inputs say, so that a preview cannot know more. */
+  isEarly?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): boolean;
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
+
+  /** The same about those who have a part in what it holds. */
+  beside?(props: Props<Inputs, Computed>, owner: string, pool: Pool): Promise<void>;
+  /** What those must be able to see; kept with the lease. */
+  notes?(inputs: z.output<Inputs>): Record<string, string>;
+
+  /** Throws when this lease must not be given up. It has a successor while its resource is replaced in the same pool. */
+  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
 
   /** The machines that have a part in it, in the order in which they are asked about themselves. */
   hosts(props: Props<Inputs, Computed>): Part[];
@@ -57,6 +78,17 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
+
+export interface Settling {
+  pool: Pool;
+  owner: string;
+  /** What it was before. */
+  olds?: Record<string, unknown> | undefined;
+  tenantDefaults: TenantDefaults;
+}
+
+/** By the type of a pool: the range that tenants share, and the size of each one's block. */
+export type TenantDefaults = Record<string, { range: Extent; prefixLength: number }>;
 
 /** Whom a resource can ask about its lease. */
 export interface Teller {
@@ -78,15 +110,22 @@ export interface Reference {
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */
   pool(name: string): string;
+  /** The input is a list of such resources; what they fill in are lists, too. */
+  many?: true;
 }
+
+export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
+  Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);
 
 /** One machine's part in a resource. */
 export interface Part {
   role: string;
   connection: Connection;
   underlayIp?: string | undefined;
-  /** The role of the machine towards which its underlay address is wanted. */
+  /** The role of the machine, or the address, towards which its underlay address is wanted. */
   toward?: string;
+  /** An address that it is to carry for others; it says on which of its devices they would look for it. */
+  carries?: string;
 }
 
 export type Machines = Record<string, Machine>;

@@ -57,11 +57,12 @@ function buildWorld(settings: Settings): World {
   // A failure is kept too: check is serial, and a thousand timeouts are hours.
   const thePool = () => (pool ??= openPool(settings.store, settings));
   const { hosts, login } = sshSettings(settings);
-  const reconciler = new Reconciler((conversation) => trace({ conversation }), warnOnce);
+  const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
     fleet: fleetOf(openHosts(hosts), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
+    tenantDefaults: settings.tenantDefaults,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
   };
@@ -117,13 +118,17 @@ export function provider(type: string) {
     create: (inputs: Values) =>
       call("create", inputs.owner, async (l) => {
         const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));
-        return { id, outs: props };
+        return { id, outs: defined(props) };
       }),
-    read: (id: string, props: Values) => call("read", props.owner, (l) => l.read(id, withoutProvider(props))),
+    read: (id: string, props: Values) =>
+      call("read", props.owner, async (l) => {
+        const read = await l.read(id, withoutProvider(props));
+        return { ...read, props: defined(read.props) };
+      }),
     update: (id: string, olds: Values, news: Values) =>
       call("update", news.owner, async (l) => {
         const outs = await l.update(id, withoutProvider(olds), withoutProvider(news)).catch(keepProvider(news));
-        return { outs };
+        return { outs: defined(outs) };
       }),
     delete: (_id: string, props: Values) => call("delete", props.owner, (l) => l.delete(withoutProvider(props))),
   };
@@ -140,12 +145,16 @@ const PROVIDER = "__provider";
 
 const withoutProvider = ({ [PROVIDER]: _, ...values }: Values): Values => values;
 
+/** What has no value must not be there: Pulumi cannot carry it. */
+const defined = (values: Values): Values =>
+  Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
+
 const isEmpty = (values: Values | undefined): boolean => values?.owner === undefined;
 
 /** Partial state without the provider's text could never be destroyed. */
 const keepProvider = (given: Values) => (error: unknown) => {
   if (!(error instanceof Incomplete)) throw error;
-  const properties = { ...error.properties, [PROVIDER]: given[PROVIDER] };
+  const properties = { ...defined(error.properties), [PROVIDER]: given[PROVIDER] };
   throw Object.assign(new Error(error.message), { id: error.id, properties, reasons: [error.message] });
 };
 

@@ -1,10 +1,31 @@
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
+import { familyOf, widthOf } from "./addressing/line";
+import { rangeOf } from "./addressing/ranges";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/types";
+import type { TenantDefaults } from "./resource";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
+
+function tenantDefaultsOf(text: string): TenantDefaults | undefined {
+  const entries = text.split(",").map((entry) => {
+    const [, type, cidr, bits] = /^\s*(\w+)=([^/\s]+\/\d+)\/(\d{1,3})\s*$/.exec(entry) ?? [];
+    const range = cidr === undefined ? undefined : rangeOf(cidr);
+    const fits = range && Number(bits) > Number(cidr!.split("/")[1]) && Number(bits) <= widthOf(familyOf(range.first));
+    return fits ? [type!, { range, prefixLength: Number(bits) }] : undefined;
+  });
+  return entries.every((entry) => entry !== undefined) ? Object.fromEntries(entries) : undefined;
+}
+
+function refused(context: z.core.$RefinementCtx): never {
+  context.addIssue({
+    code: "custom",
+    message: "must be like clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24",
+  });
+  return z.NEVER;
+}
 
 const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pulumi");
 
@@ -37,6 +58,13 @@ export const settingsSchema = z.object({
   connectTimeout: seconds(15).describe("Seconds for one SSH dial."),
   operationTimeout: seconds(120).describe("Seconds for one conversation with a host."),
   parallelHosts: z.coerce.number().int().min(1).default(16).describe("SSH dials at the same time."),
+  tenantDefaults: z
+    .string()
+    .default("clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24")
+    .transform((text, context) => tenantDefaultsOf(text) ?? refused(context))
+    .describe(
+      "What a tenant gets that has no pool: for each type, `TYPE=BASE/PREFIX/BLOCK`, the range that tenants share and the size of each one's block in it, separated by commas.",
+    ),
   unreachableOnDelete: z
     .enum(["fail", "forget"])
     .default("fail")

@@ -4,9 +4,17 @@ import * as pulumi from "@pulumi/pulumi";
 export interface Shape {
   type: string;
   secrets: string[];
-  references: Record<string, { outputs: string[]; inputs: string[]; fills: Record<string, string> }>;
+  /** By input: how each type of resource that can be named there is passed on. */
+  references: Record<string, Passing[]>;
   /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
   properties: string[];
+}
+
+export interface Passing {
+  to: string;
+  outputs: string[];
+  inputs: string[];
+  fills: Record<string, string>;
 }
 
 /** Part of every owner key, in this form in both faces. */
@@ -29,8 +37,8 @@ const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
   delete: async (id, props) => require("pulumi-overlay/runtime").provider(type).delete(id, props),
 });
 
-/** What each resource was given; those that refer to it pass it on. */
-const given = new WeakMap<OverlayResource, Record<string, unknown>>();
+/** What each resource was given, and its type; those that refer to it pass it on. */
+const given = new WeakMap<OverlayResource, { type: string; args: Record<string, unknown> }>();
 
 export abstract class OverlayResource extends pulumi.dynamic.Resource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
@@ -42,28 +50,43 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
     super(providerOf(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
-    given.set(this, args as Record<string, unknown>);
+    given.set(this, { type: shape.type, args: args as Record<string, unknown> });
   }
+}
+
+function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
+  const inputs: Record<string, unknown> = { ...args };
+  for (const [key, passings] of Object.entries(shape.references)) {
+    const named = args[key];
+    if (named instanceof OverlayResource) {
+      const { values, filled } = passed(key, passings, named);
+      inputs[key] = values;
+      for (const [input, value] of Object.entries(filled)) inputs[input] ??= value;
+    } else if (Array.isArray(named) && named.every((each) => each instanceof OverlayResource)) {
+      const all = named.map((each) => passed(key, passings, each));
+      inputs[key] = all.map(({ values }) => values);
+      for (const input of Object.keys(all[0]?.filled ?? {})) inputs[input] ??= all.map(({ filled }) => filled[input]);
+    }
+  }
+  for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
+  return inputs;
 }
 
 /**
  * A reference passes the other resource's outputs where check always gives them a value. Others it passes as they were
  * given: in previews Pulumi calls every output unknown that is not there.
  */
-function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
-  const inputs: Record<string, unknown> = { ...args };
-  for (const [key, reference] of Object.entries(shape.references)) {
-    const target = args[key];
-    if (!(target instanceof OverlayResource)) continue;
-    const [outputs, values] = [target as unknown as Record<string, unknown>, given.get(target)!];
-    inputs[key] = {
-      ...Object.fromEntries(reference.outputs.map((property) => [property, outputs[property]])),
-      ...Object.fromEntries(reference.inputs.map((property) => [property, values[property]])),
-    };
-    for (const [input, property] of Object.entries(reference.fills)) inputs[input] ??= values[property];
-  }
-  for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
-  return inputs;
+function passed(key: string, passings: Passing[], target: OverlayResource) {
+  const { type, args } = given.get(target)!;
+  const passing = passings.find(({ to }) => to === type);
+  if (!passing) throw new Error(`${key} must be ${passings.map(({ to }) => to).join(" or ")}, not ${type}`);
+  const outputs = target as unknown as Record<string, unknown>;
+  const pick = (from: Record<string, unknown>, keys: string[]) =>
+    Object.fromEntries(keys.map((key) => [key, from[key]]));
+  return {
+    values: { ...pick(outputs, passing.outputs), ...pick(args, passing.inputs) },
+    filled: Object.fromEntries(Object.entries(passing.fills).map(([input, property]) => [input, args[property]])),
+  };
 }
 
 /** The methods of a dynamic provider are not told the URN, so the class hands it over. */

@@ -109,7 +109,7 @@ export interface TenantArgs {
 }
 
 export interface PoolSettingsArgs {
-  /** Name of the pool, unique in the store. Default: the resource's name. */
+  /** Name of the pool. */
   poolName: pulumi.Input<string>;
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
@@ -126,6 +126,55 @@ export interface QuotaArgs {
   maxIps?: pulumi.Input<number> | undefined;
   /** How many leases may stand at a time. */
   maxReservations?: pulumi.Input<number> | undefined;
+}
+
+export interface RunnerSettingsArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads, one for each address family. */
+  subnets: pulumi.Input<string[]>;
+  /** Name of the Docker network on the runner; empty when Docker is off. */
+  dockerNetwork: pulumi.Input<string>;
+}
+
+export interface NetworkReferenceArgs {
+  /** Name of the network. */
+  networkName: pulumi.Input<string>;
+}
+
+export interface AttachmentArgs {
+  /** Name of the network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner; none: the network's hub. */
+  runnerName?: pulumi.Input<string> | undefined;
+  /** Layouts of the network, or the ranges of the runner's workloads. */
+  subnets: pulumi.Input<string | string[]>;
+  /** Bridge on the network's runners. */
+  bridgeName?: pulumi.Input<string> | undefined;
+}
+
+export interface ForwardArgs {
+  /** Transport protocol. Default `tcp`. */
+  protocol?: pulumi.Input<string> | undefined;
+  /** Port of the static address. */
+  port: pulumi.Input<number>;
+  /** Where it leads: an address, such as the `ip` of an IPReservation. */
+  to: pulumi.Input<string>;
+  /** Port there. Default: the same. */
+  toPort?: pulumi.Input<number> | undefined;
+  /** A word for people, such as `https`. */
+  name?: pulumi.Input<string> | undefined;
+}
+
+export interface ReturnRunnerArgs {
+  /** Name of the runner's network. */
+  networkName: pulumi.Input<string>;
+  /** Name of the runner. */
+  runnerName: pulumi.Input<string>;
+  /** The ranges of its workloads. */
+  subnets: pulumi.Input<string[]>;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -311,27 +360,30 @@ const RunnerSubnetShape: Shape = {
     "hubConnection"
   ],
   "references": {
-    "network": {
-      "outputs": [
-        "networkName",
-        "subnets",
-        "vniBase",
-        "vxlanPort",
-        "mtu",
-        "masquerade",
-        "devicePrefix",
-        "bridgeName",
-        "docker",
-        "persist",
-        "verify"
-      ],
-      "inputs": [
-        "hubUnderlayIp"
-      ],
-      "fills": {
-        "hubConnection": "hubConnection"
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName",
+          "subnets",
+          "vniBase",
+          "vxlanPort",
+          "mtu",
+          "masquerade",
+          "devicePrefix",
+          "bridgeName",
+          "docker",
+          "persist",
+          "verify"
+        ],
+        "inputs": [
+          "hubUnderlayIp"
+        ],
+        "fills": {
+          "hubConnection": "hubConnection"
+        }
       }
-    }
+    ]
   },
   "properties": [
     "network",
@@ -419,7 +471,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly hubDevice: pulumi.Output<string>;
   /** Bridge on the runner. */
   declare readonly bridge: pulumi.Output<string>;
-  /** The Docker network that its containers join; empty when Docker is off. */
+  /** The Docker network for its containers; empty where Docker is off. */
   declare readonly dockerNetwork: pulumi.Output<string>;
   /** Where Docker picks addresses by itself; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;
@@ -493,18 +545,21 @@ const IPPoolShape: Shape = {
   "type": "IPPool",
   "secrets": [],
   "references": {
-    "parent": {
-      "outputs": [
-        "poolName",
-        "addressSpace",
-        "type",
-        "ranges"
-      ],
-      "inputs": [
-        "tenant"
-      ],
-      "fills": {}
-    }
+    "parent": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
   },
   "properties": [
     "poolName",
@@ -587,5 +642,337 @@ export class IPPool extends OverlayResource {
 
   constructor(name: string, args: IPPoolArgs, opts?: pulumi.CustomResourceOptions) {
     super(IPPoolShape, name, args, opts);
+  }
+}
+
+/** Inputs of IPReservation. */
+export interface IPReservationArgs {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  runner?: RunnerSubnet | pulumi.Input<string> | undefined;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  network?: OverlayNetwork | pulumi.Input<string> | undefined;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). Default `mostFree`. */
+  placement?: pulumi.Input<string> | undefined;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  pool?: IPPool | pulumi.Input<string> | undefined;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  type?: pulumi.Input<string> | undefined;
+  /** A wish for this address. Default: the pool picks. */
+  ip?: pulumi.Input<string> | undefined;
+  /** In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`. */
+  ip6?: pulumi.Input<string> | undefined;
+  /** In a `nodePort` pool, a wish for this port. */
+  port?: pulumi.Input<number> | undefined;
+  /** What it is for. A VM also gets a MAC and a tap. Default `container`. */
+  kind?: pulumi.Input<string> | undefined;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  ttl?: pulumi.Input<boolean | number> | undefined;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  usedBy?: pulumi.Input<string> | undefined;
+  /** Delete it even while it is used. Default `false`. */
+  force?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const IPReservationShape: Shape = {
+  "type": "IPReservation",
+  "secrets": [
+    "token"
+  ],
+  "references": {
+    "runner": [
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets",
+          "dockerNetwork"
+        ],
+        "inputs": [],
+        "fills": {}
+      }
+    ],
+    "network": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName"
+        ],
+        "inputs": [],
+        "fills": {}
+      }
+    ],
+    "pool": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ]
+  },
+  "properties": [
+    "runner",
+    "network",
+    "placement",
+    "pool",
+    "tenant",
+    "type",
+    "ip",
+    "ip6",
+    "port",
+    "kind",
+    "ttl",
+    "usedBy",
+    "force",
+    "labels",
+    "cidr",
+    "gateway",
+    "runnerName",
+    "dockerRunArgs",
+    "mac",
+    "tapDevice",
+    "cidr6",
+    "gateway6",
+    "token",
+    "state",
+    "expiresAt",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** An address that is known before the workload that will have it, and kept while that comes and goes. */
+export class IPReservation extends OverlayResource {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkReferenceArgs> | undefined>;
+  /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). */
+  declare readonly placement: pulumi.Output<string>;
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
+  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  declare readonly type: pulumi.Output<string | undefined>;
+  /** The address; in a `nodePort` pool, the port. */
+  declare readonly ip: pulumi.Output<string>;
+  /** The IPv6 address in a dual-stack network. */
+  declare readonly ip6: pulumi.Output<string | undefined>;
+  /** The port, in a `nodePort` pool. */
+  declare readonly port: pulumi.Output<number | undefined>;
+  /** What it is for. A VM also gets a MAC and a tap. */
+  declare readonly kind: pulumi.Output<string>;
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  declare readonly ttl: pulumi.Output<boolean | number | undefined>;
+  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  declare readonly usedBy: pulumi.Output<string | undefined>;
+  /** Delete it even while it is used. */
+  declare readonly force: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** The address with the prefix length of its subnet. */
+  declare readonly cidr: pulumi.Output<string>;
+  /** Gateway of the subnet, on a runner. */
+  declare readonly gateway: pulumi.Output<string | undefined>;
+  /** The runner on which it is. */
+  declare readonly runnerName: pulumi.Output<string | undefined>;
+  /** For `docker run` on that runner: `--network … --ip …`. */
+  declare readonly dockerRunArgs: pulumi.Output<string | undefined>;
+  /** MAC address for a VM; always the same for this address. */
+  declare readonly mac: pulumi.Output<string | undefined>;
+  /** Name for the tap device of a VM. */
+  declare readonly tapDevice: pulumi.Output<string | undefined>;
+  /** It, with the prefix length of its subnet. */
+  declare readonly cidr6: pulumi.Output<string | undefined>;
+  /** IPv6 gateway of the subnet. */
+  declare readonly gateway6: pulumi.Output<string | undefined>;
+  /** Lets its bearer use, validate or release the address with `overlayctl ip`. */
+  declare readonly token: pulumi.Output<string>;
+  /** `reserved`, or `used` once somebody does. */
+  declare readonly state: pulumi.Output<string>;
+  /** When it is over unless it is used, RFC 3339. */
+  declare readonly expiresAt: pulumi.Output<string>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: IPReservationArgs, opts?: pulumi.CustomResourceOptions) {
+    super(IPReservationShape, name, args, opts);
+  }
+}
+
+/** Inputs of StaticIP. */
+export interface StaticIPArgs {
+  /** Where the address comes from: an IPPool, or the name of one in another stack. */
+  pool: IPPool | pulumi.Input<string>;
+  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  staticIpName?: pulumi.Input<string> | undefined;
+  /** A wish for this address. Default: the pool picks. */
+  ip?: pulumi.Input<string> | undefined;
+  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  attach: OverlayNetwork | RunnerSubnet | pulumi.Input<string>;
+  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  connection?: pulumi.Input<ConnectionArgs> | undefined;
+  /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
+  sharingKey?: pulumi.Input<string> | undefined;
+  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. Default `fail`. */
+  onConflict?: pulumi.Input<string> | undefined;
+  /** What the address passes on, port by port. */
+  forwards?: pulumi.Input<ForwardArgs[]> | undefined;
+  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
+  preserveClientIp?: pulumi.Input<boolean> | undefined;
+  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
+  /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
+  runnerConnections?: pulumi.Input<ConnectionArgs[]> | undefined;
+  /** The machines put it back by themselves after a boot, with a systemd unit. Default `true`. */
+  persist?: pulumi.Input<boolean> | undefined;
+  /** Free text for people and tools; kept with the lease. */
+  labels?: pulumi.Input<Record<string, string>> | undefined;
+}
+
+const StaticIPShape: Shape = {
+  "type": "StaticIP",
+  "secrets": [
+    "connection",
+    "runnerConnections"
+  ],
+  "references": {
+    "pool": [
+      {
+        "to": "IPPool",
+        "outputs": [
+          "poolName",
+          "addressSpace",
+          "type",
+          "ranges"
+        ],
+        "inputs": [
+          "tenant"
+        ],
+        "fills": {}
+      }
+    ],
+    "attach": [
+      {
+        "to": "OverlayNetwork",
+        "outputs": [
+          "networkName",
+          "subnets",
+          "bridgeName"
+        ],
+        "inputs": [],
+        "fills": {
+          "connection": "hubConnection"
+        }
+      },
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
+        "fills": {
+          "connection": "connection"
+        }
+      }
+    ],
+    "runners": [
+      {
+        "to": "RunnerSubnet",
+        "outputs": [
+          "networkName",
+          "runnerName",
+          "subnets"
+        ],
+        "inputs": [],
+        "fills": {
+          "runnerConnections": "connection"
+        }
+      }
+    ]
+  },
+  "properties": [
+    "pool",
+    "staticIpName",
+    "ip",
+    "attach",
+    "connection",
+    "sharingKey",
+    "onConflict",
+    "forwards",
+    "preserveClientIp",
+    "runners",
+    "runnerConnections",
+    "persist",
+    "labels",
+    "names",
+    "sharedWith",
+    "leaseId",
+    "leaving",
+    "drift"
+  ]
+};
+
+/** An address from a pool, carried by a hub or a runner, that passes ports on to workloads. */
+export class StaticIP extends OverlayResource {
+  /** Where the address comes from: an IPPool, or the name of one in another stack. */
+  declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
+  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  declare readonly staticIpName: pulumi.Output<string>;
+  /** The address. */
+  declare readonly ip: pulumi.Output<string>;
+  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  declare readonly attach: pulumi.Output<pulumi.Unwrap<AttachmentArgs>>;
+  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
+  /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
+  declare readonly sharingKey: pulumi.Output<string | undefined>;
+  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. */
+  declare readonly onConflict: pulumi.Output<string>;
+  /** What the address passes on, port by port. */
+  declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;
+  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */
+  declare readonly preserveClientIp: pulumi.Output<boolean>;
+  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
+  /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
+  declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;
+  /** The machines put it back by themselves after a boot, with a systemd unit. */
+  declare readonly persist: pulumi.Output<boolean>;
+  /** Free text for people and tools; kept with the lease. */
+  declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
+  /** A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment. */
+  declare readonly names: pulumi.Output<string[] | undefined>;
+  /** Who else has forwards on the address. */
+  declare readonly sharedWith: pulumi.Output<string[]>;
+  /** The lease in the pool; renewed by every create. */
+  declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that it has left and that are still to be cleaned. */
+  declare readonly leaving: pulumi.Output<string[]>;
+  /** What refresh found to differ on the machines; the next up mends it. */
+  declare readonly drift: pulumi.Output<string[]>;
+
+  constructor(name: string, args: StaticIPArgs, opts?: pulumi.CustomResourceOptions) {
+    super(StaticIPShape, name, args, opts);
   }
 }

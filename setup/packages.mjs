@@ -24,7 +24,12 @@ const forLab = [
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", command: "sudo" },
+  { name: "docker.io", command: "dockerd", services: ["docker", "containerd"] },
+  { name: "busybox-static", command: "busybox" },
   { name: "openssl", command: "openssl" },
+  { name: "python3-minimal", command: "python3" },
+  { name: "arping", command: "arping" },
+  { name: "busybox-static", command: "busybox" },
   { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
   { name: "etcd-server", command: "etcd", services: ["etcd"] },
 ];

@@ -68,7 +68,7 @@ export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
   const values = filled === "at random" ? scattered(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
   const counts = { offered: 0, reserved: leases.length, used: 0, resting: 0, held: BigInt(leases.length) };
-  const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease)]);
+  const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease, spec)]);
   return [...rows, ...freeRows(spec, leases), [countsKey(spec.name).at, countsKey(spec.name).codec.encode(counts)]];
 }
 

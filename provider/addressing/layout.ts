@@ -66,6 +66,9 @@ export function layoutOf(text: string): Layout {
   };
 }
 
+/** Of a runner's subnet. */
+export const gatewayIn = ({ first }: Pick<Block, "first">): string => fromLine(first + GATEWAY);
+
 export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
   if (!Number.isInteger(runnerId) || runnerId < 1 || runnerId > layout.maxRunners) {
     throw new OverlayError(
@@ -85,7 +88,7 @@ export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
     runnerId,
     block: { first, last },
     subnet: cidrText(first, layout.runnerPrefix),
-    gateway: fromLine(first + GATEWAY),
+    gateway: gatewayIn({ first }),
     hubIp: fromLine(first + HUB),
     firstIp: fromLine(first + GATEWAY + 1n),
     lastIp: fromLine(usable.at(-1)!.last),

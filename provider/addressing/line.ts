@@ -18,6 +18,10 @@ export interface Block {
 
 export const familyOf = (value: bigint): Family => (value >= V4_START && value <= V4_END ? 4 : 6);
 
+/** All of a family; of IPv6 what lies behind IPv4, where every address in use is. */
+export const familyBlock = (family: Family): Block =>
+  family === 4 ? { first: V4_START, last: V4_END } : { first: V4_END + 1n, last: LINE_END };
+
 export const widthOf = (family: Family): 32 | 128 => (family === 4 ? 32 : 128);
 
 /** The point of an address, or undefined when the text is not exactly one address. */

@@ -10,11 +10,34 @@ export function runnerIdOf(prefix: string, device: string, maxRunners: number): 
   return id >= 1 && id <= maxRunners && deviceName(prefix, id) === device ? id : undefined;
 }
 
+/** For a VM at this address: the same wherever and whenever it is made. */
+export const vmMac = (network: string, ip: string): string => locally(digestOf(network, ip, "vm"));
+
+/** Ten digits tell a machine's taps apart, and 15 characters is all that a device's name can have. */
+export const tapName = (network: string, ip: string): string =>
+  `tap${digestOf(network, ip, "tap").toString("hex").slice(0, 10)}`;
+
+const digestOf = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
+
+const locally = (digest: Buffer): string =>
+  ["02", ...[...digest.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
+
 /**
  * A fixed, locally administered MAC. A re-created device with a random one is unreachable until its neighbours' ARP
  * entries age (17 to 36 s were seen); with a fixed one nothing is lost.
  */
-export function macOf(network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string {
-  const digest = createHash("sha256").update(`${network}\n${runnerId}\n${role}`).digest();
-  return ["02", ...[...digest.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
+export const macOf = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
+  locally(digestOf(network, runnerId, role));
+
+/** A routing table of a network's own on its runners, far from the numbers that people give. */
+export const tableOf = (network: string): number =>
+  0xb7000000 + createHash("sha256").update(network).digest().readUIntBE(0, 3);
+
+const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
+
+/** A word as a part of names that DNS and others must bear: itself, or 24 letters and digits that stand for it. */
+export function labelOf(word: string): string {
+  if (DNS_LABEL.test(word)) return word;
+  const digest = createHash("sha256").update(word).digest("hex").slice(0, 30);
+  return BigInt(`0x${digest}`).toString(32).padStart(24, "0");
 }

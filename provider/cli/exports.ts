@@ -4,6 +4,7 @@ import { z } from "zod";
 import { OverlayError } from "../errors";
 import type { Values } from "../lifecycle/values";
 import type { Fact } from "../pool";
+import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 
 /** What `pulumi stack export` says about our resources. Secrets are left out unless they stand there in the clear. */
@@ -102,10 +103,20 @@ function shown(value: unknown): unknown {
   return Object.fromEntries(entries.filter(([, inner]) => inner !== undefined));
 }
 
+/** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
+export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): Fact[] {
+  const below = found.flatMap(({ type, props }) => resourceOf(type).foundations?.(props, tenantDefaults) ?? []);
+  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(factOf)];
+}
+
+/** It has machines, but the export does not show which. */
+export const hidesMachines = ({ type, props }: Exported): boolean =>
+  "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
+
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
-  const { pool, names, labels } = def.request(props);
+  const { pool, names, labels, tenant, usedBy } = def.request(props, props.owner);
   const opens = def.opens?.(props, def.held(props));
   return {
     pool,
@@ -114,7 +125,9 @@ export function factOf({ type, props }: Exported): Fact {
     want: def.held(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
     // Where the lifecycle looks for the name of a resource that is made anew.
-    data: { name: String(props[def.nameInput]) },
+    ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
+    ...(tenant && { tenant }),
+    ...(usedBy !== undefined && { usedBy }),
     ...(names && { names }),
     ...(opens && { opens }),
     ...(labels && { labels }),

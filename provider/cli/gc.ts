@@ -5,6 +5,7 @@ import type { Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { type Export, parseExport, readExport } from "./exports";
+import { openersFirst } from "./nesting";
 
 interface Options {
   stackExport?: string[];
@@ -52,9 +53,8 @@ const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
-  const depth = ({ pool }: Lease) => ["runner", "network", "space"].indexOf(pool.split("/")[0]!);
   const firm = ({ state }: Lease) => state === "reserved" || state === "used";
-  return leases.filter((lease) => firm(lease) && stackOf(lease)).sort((a, b) => depth(a) - depth(b));
+  return openersFirst(leases.filter((lease) => firm(lease) && stackOf(lease))).reverse();
 }
 
 /** Which uids each stack has; a stack of which nothing is known is not in it. */

@@ -3,8 +3,9 @@ import type { Connection } from "../host/types";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { command, type Session, withPool } from "./command";
-import { type Exported, factOf, readExport } from "./exports";
+import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
 import { connections, type Login, Machines, withLogin } from "./hosts/machines";
+import { openersFirst } from "./nesting";
 import { joined } from "./scan/joining";
 import { type Recorded, recordedOn } from "./scan/recorded";
 import { readMachine } from "./scan/surveyed";
@@ -36,7 +37,7 @@ export const recoverCommand = () =>
         const found = await joined(session.pool, exported, recorded.resources);
         await enter(session, found, yes);
         if (yes) await keepIdentity(session.pool, recorded);
-        if (exported.some(({ props }) => !props.hubConnection)) session.out.note(HOSTS_UNKNOWN);
+        if (exported.some(hidesMachines)) session.out.note(HOSTS_UNKNOWN);
         if (recorded.unclear.length > 0)
           session.out.note(`Left out, since machines do not tell all of it: ${recorded.unclear.join(", ")}.`);
       }),
@@ -57,16 +58,13 @@ async function keepIdentity(pool: Pool, { stores }: Recorded): Promise<void> {
   if (store !== undefined && others.length === 0) await pool.secret("identity", store);
 }
 
-async function enter({ pool, out }: Session, found: Exported[], yes: boolean): Promise<void> {
-  const facts = found.map(factOf).sort((a, b) => depth(a) - depth(b));
+async function enter({ pool, out, settings }: Session, found: Exported[], yes: boolean): Promise<void> {
+  const facts = openersFirst(factsOf(found, settings.tenantDefaults));
   const plan = await pool.enrol(facts, { dryRun: !yes });
   out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "opens", "owner"]);
   if (plan.conflicts.length > 0) throw contradicting(plan, found);
   out.note(summary(plan, yes));
 }
-
-/** What opens pools comes before what lies in them. */
-const depth = ({ pool }: Fact): number => ["space", "network", "runner"].indexOf(pool.split("/")[0]!);
 
 const HOSTS_UNKNOWN =
   "Connections are encrypted in these exports, so the names of machines are not written; `pulumi stack export --show-secrets` has them.";
@@ -92,7 +90,7 @@ async function rows(pool: Pool, { added, known, conflicts }: Enrolment, found: E
     leaseId: lease.leaseId,
   });
   const refused = conflicts.map(async ({ fact, error }) => ({
-    ...(await row("conflict", { ...withoutOpens(fact), extents: fact.want, leaseId: fact.identity!.leaseId })),
+    ...(await row("conflict", { ...withoutOpens(fact), extents: fact.want, leaseId: fact.identity?.leaseId ?? "" })),
     source: sourceOf(fact, found),
     error: error.code,
     message: error.message,

@@ -1,5 +1,4 @@
 import { randomBytes } from "node:crypto";
-import type { ClientChannel } from "ssh2";
 import { nameOf, userOf } from "./address";
 import type { Gate } from "./gate";
 import { NotOpened } from "./link";
@@ -32,9 +31,16 @@ export class SshHost implements Host {
     this.machine = machineOf(ways[0]);
   }
 
-  exec(script: string): Promise<Result> {
+  async exec(script: string, { anew }: { anew?: number } = {}): Promise<Result> {
     this.stats.execs++;
-    return this.#converse(undefined, (talk) => talk.once(script));
+    if (anew === undefined) return this.#converse(undefined, (talk) => talk.once(script));
+    const [connection] = this.ways;
+    const link = await this.links.anew(connection, anew);
+    try {
+      return await this.#talk({ connection, link }, anew, undefined, (talk) => talk.once(script));
+    } finally {
+      await link.end();
+    }
   }
 
   locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T> {
@@ -49,35 +55,37 @@ export class SshHost implements Host {
   }
 
   #converse<T>(lock: RootShell["lock"], use: (talk: Conversation) => Promise<T>): Promise<T> {
+    return this.#session((way) => this.#talk(way, this.settings.operationTimeout, lock, use));
+  }
+
+  #talk<T>(
+    { connection, link }: Way,
+    operationTimeout: number,
+    lock: RootShell["lock"],
+    use: (talk: Conversation) => Promise<T>,
+  ): Promise<T> {
     const mark = `overlay-${randomBytes(16).toString("hex")}`;
-    const { operationTimeout } = this.settings;
-    return this.#session(
-      (sudo) => rootCommand({ mark, sudo, limit: operationTimeout, ...(lock && { lock }) }),
-      async (channel, { connection, link }) => {
-        const place = { name: this.name, user: userOf(connection), sudo: bySudo(connection), operationTimeout };
-        const talk = new Conversation(channel, { ...place, lost: () => link.lost }, mark);
-        try {
-          return await use(talk);
-        } finally {
-          await talk.end();
-        }
-      },
-    );
+    const sudo = bySudo(connection);
+    const command = rootCommand({ mark, sudo, limit: operationTimeout, ...(lock && { lock }) });
+    const place = { name: this.name, user: userOf(connection), sudo, operationTimeout, lost: () => link.lost };
+    return link.session(command, this.settings.connectTimeout * 1000, async (channel) => {
+      const talk = new Conversation(channel, place, mark);
+      try {
+        return await use(talk);
+      } finally {
+        await talk.end();
+      }
+    });
   }
 
   /** A connection may have died unnoticed since it was last used; nothing has run then, so it is dialled anew, once. */
-  async #session<T>(
-    command: (sudo: boolean) => string,
-    use: (channel: ClientChannel, way: Way) => Promise<T>,
-    again = true,
-  ): Promise<T> {
+  async #session<T>(use: (way: Way) => Promise<T>, again = true): Promise<T> {
     const way = await this.links.get(this.ways);
-    const limit = this.settings.connectTimeout * 1000;
     try {
-      return await way.link.session(command(bySudo(way.connection)), limit, (channel) => use(channel, way));
+      return await use(way);
     } catch (error) {
       if (!(error instanceof NotOpened)) throw error;
-      if (way.link.lost && again) return this.#session(command, use, false);
+      if (way.link.lost && again) return this.#session(use, false);
       throw sessionRefused(this.name, error);
     }
   }

@@ -54,6 +54,12 @@ export class Links {
     }
   }
 
+  /** A connection that is nobody else's, had in so many seconds; whoever asked for it ends it. */
+  anew(connection: Connection, seconds: number): Promise<Link> {
+    const patience = { ...this.settings, operationTimeout: seconds };
+    return this.#dialUntilUp({ ...connection, dialErrorLimit: 0 }, patience);
+  }
+
   async end(): Promise<void> {
     await Promise.all([...this.#up].map((link) => link.end()));
     this.#ended.abort();
@@ -89,9 +95,9 @@ export class Links {
     return shared.link;
   }
 
-  async #dialUntilUp(connection: Connection): Promise<Link> {
+  async #dialUntilUp(connection: Connection, settings = this.settings): Promise<Link> {
     const credentials = await readCredentials(connection);
-    const tries = new Tries(connection, this.settings);
+    const tries = new Tries(connection, settings);
     for (;;) {
       try {
         const link = await this.#dial(connection, credentials, tries);

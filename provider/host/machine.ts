@@ -1,4 +1,4 @@
-import { pointOf } from "../addressing/line";
+import { familyOf, pointOf, toLine, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import type { Machine } from "../network/hub";
 import type { Host } from "./types";
@@ -7,12 +7,14 @@ import type { Host } from "./types";
 export interface MachineQuestion {
   underlayIp?: string | undefined;
   toward?: string | undefined;
+  /** An address that it is to carry: on which of its devices would neighbours look for it? */
+  carries?: string | undefined;
 }
 
 interface RawLink {
   ifname: string;
   mtu: number;
-  addr_info?: { local: string }[];
+  addr_info?: { local: string; prefixlen: number }[];
 }
 
 /** Without a peer, the address at which SSH reached it is its underlay address. */
@@ -31,8 +33,25 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
   const underlayIp = question.underlayIp ?? found?.prefsrc ?? ssh.split(" ")[2] ?? "";
   // What one machine says goes into commands for another one.
   if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);
-  return { underlayIp, underlayMtu: mtuOf(host, underlayIp, JSON.parse(links.join("\n")) as RawLink[]) };
+  const all = JSON.parse(links.join("\n")) as RawLink[];
+  const uplink = question.carries ? uplinkOf(question.carries, all) : undefined;
+  return { underlayIp, underlayMtu: mtuOf(host, underlayIp, all), ...(uplink && { uplink }) };
 }
+
+/** The device with the smallest network that has the address in it; a network of one address is none. */
+function uplinkOf(address: string, links: RawLink[]): string | undefined {
+  const point = toLine(address);
+  const width = widthOf(familyOf(point));
+  const networks = links.flatMap(({ ifname, addr_info = [] }) =>
+    addr_info
+      .filter(({ local, prefixlen }) => prefixlen < width && contains(toLine(local), width - prefixlen, point))
+      .map(({ prefixlen }) => ({ ifname, prefixlen })),
+  );
+  return networks.sort((a, b) => b.prefixlen - a.prefixlen)[0]?.ifname;
+}
+
+const contains = (member: bigint, bits: number, point: bigint): boolean =>
+  familyOf(member) === familyOf(point) && member >> BigInt(bits) === point >> BigInt(bits);
 
 function mtuOf(host: Host, address: string, links: RawLink[]): number {
   const link = links.find(({ addr_info }) => addr_info?.some(({ local }) => local === address));

@@ -1,12 +1,16 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
+import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
+import { UNDO_UNCONFIRMED } from "../network/revert";
+import { endangersSsh } from "../network/ssh-path";
 import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
+import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -29,6 +33,13 @@ export interface ConversationReport {
   milliseconds: number;
 }
 
+/** How it goes about its work. */
+export interface Manner {
+  warn(text: string): void;
+  /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
+  revertAfter: number;
+}
+
 interface Job {
   host: Host;
   want: Want | Work;
@@ -45,11 +56,14 @@ const isWork = (want: Want | Work): want is Work => "fence" in want;
 
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
+  readonly #manner: Manner;
 
   constructor(
     private readonly onConversation: (report: ConversationReport) => void = () => {},
-    private readonly warn: (text: string) => void = () => {},
-  ) {}
+    options: Partial<Manner> = {},
+  ) {
+    this.#manner = { warn: () => {}, revertAfter: 60, ...options };
+  }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
   async apply(host: Host, work: Work): Promise<void> {
@@ -77,7 +91,7 @@ export class Reconciler {
     for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
       this.#waiting.set(machine, []);
       const started = performance.now();
-      const steps = await converse(jobs, this.warn);
+      const steps = await converse(jobs, this.#manner);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
@@ -118,7 +132,7 @@ const rehearsed = (host: Host, want: Work, refused: unknown[]): Job => ({
 });
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-async function converse(jobs: Job[], warn: (text: string) => void): Promise<number> {
+async function converse(jobs: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
@@ -126,7 +140,7 @@ async function converse(jobs: Job[], warn: (text: string) => void): Promise<numb
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, warn));
+    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, manner));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
@@ -138,8 +152,8 @@ function answerInspections(jobs: Job[], facts: Facts): void {
     if (!isWork(want)) done(differences(lasting(withKeptMacs(want, facts), facts), facts));
 }
 
-async function underLock(host: Host, shell: Shell, jobs: Job[], warn: (text: string) => void): Promise<number> {
-  const facts = readFacts(host, await shell.run(FACTS_SCRIPT));
+async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${FACTS_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);
@@ -148,10 +162,15 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], warn: (text: str
   let passed = accepted;
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records);
-    const result = await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
+    const risky = endangersSsh(steps, facts);
+    const result =
+      risky.length > 0
+        ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
     passed = judge(host, accepted, facts, result, script);
+    for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
     const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
-    if (lasting && !facts.systemd) warn(staysAway(host));
+    if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
   await settleRecords(host, shell, passed, facts);
   for (const { job } of passed) job.done([]);
@@ -180,16 +199,16 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
   return accepted;
 }
 
-/** Records of this network whose lease is gone, and that are of the same resource or list a device that is wanted. */
+/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const links = new Set(want.items.filter(({ kind }) => kind === "link").map(keyOf));
+  const unique = new Set(want.items.filter(({ kind }) => kind === "link" || kind === "address").map(keyOf));
   const { uid, owner, network, store } = want.record;
   const candidates = facts.records.filter(
     (record) =>
       record.uid !== uid &&
       record.network === network &&
       record.store === store &&
-      (record.owner === owner || record.items.some((item) => links.has(keyOf(item)))),
+      (record.owner === owner || record.items.some((item) => unique.has(keyOf(item)))),
   );
   const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);

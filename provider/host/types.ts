@@ -51,8 +51,8 @@ export interface Host {
   readonly name: string;
   /** Which machine it is, see `machineOf`. */
   readonly machine: string;
-  /** One root command without the lock; for reading. */
-  exec(script: string): Promise<Result>;
+  /** One root command without the lock; for reading. `anew`: over a connection of its own, had in so many seconds. */
+  exec(script: string, options?: { anew?: number }): Promise<Result>;
   /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */
   locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
 }

@@ -24,8 +24,11 @@ export const storeOf = (pool: Pool): Promise<string> => pool.secret("identity", 
 
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
+const nameOf = (def: Definition, props: Values): string =>
+  def.nameInput ? String(props[def.nameInput]) : def.id(props);
+
 const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held, "run">, items: Item[]): Want => ({
-  record: { uid, owner, network: networkOf(def, props), name: String(props[def.nameInput]), store },
+  record: { uid, owner, network: networkOf(def, props), name: nameOf(def, props), store },
   items,
   adopt: props.adopt === true,
   persist: def.persist?.(props) ?? true,
@@ -39,8 +42,9 @@ const isGone =
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
 async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
-  for (const { role, connection, underlayIp, toward } of def.hosts(props)) {
-    machines[role] = await world.fleet.ask(connection, { underlayIp, toward: toward && machines[toward]!.underlayIp });
+  for (const { role, connection, underlayIp, toward, carries } of def.hosts(props)) {
+    const question = { underlayIp, toward: toward && (machines[toward]?.underlayIp ?? toward), carries };
+    machines[role] = await world.fleet.ask(connection, question);
   }
   return machines;
 }
@@ -106,12 +110,15 @@ async function everyPart(parts: Part[], act: (part: Part) => Promise<void>): Pro
 export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Promise<void> {
   const lease = await pool.find(name, { leaseId });
   if (lease && dataOf(lease).run === run) return;
-  throw new OverlayError(
+  throw notOurs(name, leaseId);
+}
+
+export const notOurs = (pool: string, leaseId: string): OverlayError =>
+  new OverlayError(
     "LEASE_FENCED",
-    `Lease ${leaseId} in ${name} is no longer ours: a later run has taken over.`,
+    `Lease ${leaseId} in ${pool} is no longer ours: its time is over, or a later run has taken over.`,
     "Nothing was changed. Run up again if this one should go on.",
   );
-}
 
 /** What the lifecycle keeps with a lease. */
 export const dataOf = (lease: Lease): { run?: Json; name?: Json } =>

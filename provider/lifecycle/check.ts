@@ -1,20 +1,9 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Extent, Pool, Request } from "../pool/types";
-import type { Definition, Impossible } from "../resource";
+import { type Definition, type Impossible, type Reference, referencesOf } from "../resource";
 import { dataOf } from "./apply";
-import {
-  equal,
-  isWithin,
-  jsonText,
-  type Path,
-  UNKNOWN,
-  unknownPaths,
-  type Values,
-  valueAt,
-  without,
-  withUnknown,
-} from "./values";
+import { decide, unknownValues } from "./deciding";
+import { isWithin, type Path, unknownPaths, type Values, without, withUnknown } from "./values";
 import type { World } from "./world";
 
 export interface Caller {
@@ -43,13 +32,15 @@ export async function check(
   const unknown = unknownPaths(news);
   try {
     const given = without(news, unknown);
-    const named = { ...given, [def.nameInput]: given[def.nameInput] ?? olds?.[def.nameInput] ?? nameIn(caller.owner) };
-    const { inputs, failures } = parse(def, await resolveNames(def, world, named), unknown);
+    const { inputs, failures } = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
     if (failures.length > 0) return { inputs: news, failures };
     const undecided = unknown.some((path) => !isWithin(path, def.late));
-    if (!undecided && !olds && given[def.nameInput] === undefined) await keepName(def, world, caller, inputs);
-    const computed = undecided ? unknownValues(def) : await decide(def, world, caller, olds, inputs);
-    return { inputs: { ...withUnknown(inputs, unknown), ...computed, owner: caller.owner }, failures: [] };
+    if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
+      await keepName(def, world, caller, inputs);
+    const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
+    const computed = undecided || !settled ? unknownValues(def) : await decide(def, world, caller, olds, settled);
+    const known = withUnknown(settled ?? inputs, unknown);
+    return { inputs: { ...known, ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     if (error.code === "STORE_UNAVAILABLE" && caller.dryRun) {
@@ -60,33 +51,62 @@ export async function check(
   }
 }
 
+/** undefined: in this preview there is nothing yet to choose from. */
+async function settle(
+  def: Definition,
+  world: World,
+  { owner, dryRun }: Caller,
+  olds: Values | undefined,
+  inputs: Values,
+): Promise<Values | undefined> {
+  if (!def.settle) return inputs;
+  try {
+    const { tenantDefaults } = world;
+    return await def.settle(inputs, { pool: await world.pool(), owner, olds, tenantDefaults });
+  } catch (error) {
+    if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
+    world.warn(`${error.message} Its values are not shown in this preview.`);
+    return undefined;
+  }
+}
+
 /** A URN ends with the resource's name. */
 const nameIn = (owner: string): string => owner.split("::").at(-1)!;
 
+const named = ({ nameInput }: Definition, { owner }: Caller, olds: Values | undefined, given: Values): Values =>
+  nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameIn(owner) } : given;
+
 /** Named after the resource at first; one that was renamed later (aliases) and is made anew keeps the name that it got. */
 async function keepName(def: Definition, world: World, { owner }: Caller, inputs: Values): Promise<void> {
-  const lease = await (await world.pool()).find(def.request(inputs).pool, { owner });
+  const lease = await (await world.pool()).find(def.request(inputs, owner).pool, { owner });
   const name = lease && lease.state !== "offered" ? dataOf(lease).name : undefined;
-  if (typeof name === "string") inputs[def.nameInput] = name;
+  if (typeof name === "string") inputs[def.nameInput!] = name;
 }
 
 /** A reference by name takes its values from the pool that the named resource opened. */
 async function resolveNames(def: Definition, world: World, news: Values): Promise<Values> {
   const resolved = { ...news };
-  for (const [property, reference] of Object.entries(def.references ?? {})) {
-    const name = news[property];
-    if (typeof name !== "string") continue;
-    const spec = await (await world.pool()).spec(reference.pool(name));
-    if (!spec) {
-      throw new OverlayError(
-        "POOL_NOT_FOUND",
-        `There is no ${reference.to} named '${name}' in the store.`,
-        "Check the name and the store (overlay:store); the stack that makes it must be up first.",
-      ).about(property);
-    }
-    resolved[property] = (spec.data as { settings: Values }).settings;
+  for (const [property, references] of referencesOf(def)) {
+    const named = news[property];
+    const settle = (each: unknown) =>
+      typeof each === "string" ? settingsNamed(world, property, references, each) : Promise.resolve(each);
+    if (typeof named === "string") resolved[property] = await settle(named);
+    else if (Array.isArray(named)) resolved[property] = await Promise.all(named.map(settle));
   }
   return resolved;
+}
+
+async function settingsNamed(world: World, property: string, references: Reference[], name: string): Promise<unknown> {
+  const pool = await world.pool();
+  for (const reference of references) {
+    const spec = await pool.spec(reference.pool(name));
+    if (spec) return (spec.data as { settings: Values }).settings;
+  }
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    `There is no ${references.map(({ to }) => to).join(" or ")} named '${name}' in the store.`,
+    "Check the name and the store (overlay:store); the stack that makes it must be up first.",
+  ).about(property);
 }
 
 /** All failures at once, but none about what is not known yet. */
@@ -116,87 +136,3 @@ const coded = ({ property, reason }: Impossible): Impossible => ({
   property,
   reason: /^[A-Z_]+: /.test(reason) ? reason : `INPUT_INVALID: ${property} ${reason}.`,
 });
-
-async function decide(
-  def: Definition,
-  world: World,
-  caller: Caller,
-  olds: Values | undefined,
-  inputs: Values,
-): Promise<Values> {
-  const kept = olds && keptExtents(def, olds, inputs);
-  const pool = kept && sameDetails(def, olds, inputs, kept) ? undefined : await world.pool();
-  if (kept && pool) await refuseCollision(def, pool, olds, inputs, kept);
-  if (kept) return def.values(inputs, kept);
-  if (olds) await refuseLost(def, pool!, olds);
-  const lease = await pool!.offer({
-    ...def.request(inputs),
-    ...opening(def, inputs),
-    owner: caller.owner,
-    type: def.type,
-  });
-  for (const warning of lease.warnings ?? []) world.warn(warning);
-  const computed = def.values(inputs, lease.extents);
-  def.refuse?.({ ...inputs, ...computed }, await pool!.pools("network/"));
-  return computed;
-}
-
-/** The pool that a lease of it will open, whatever extents it gets. */
-const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>
-  def.opens ? { opens: (extents) => def.opens!(inputs, extents) } : {};
-
-const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  jsonText(detailsOf(def, olds, extents)) === jsonText(detailsOf(def, inputs, extents));
-
-const detailsOf = (def: Definition, inputs: Values, extents: Extent[]) => {
-  const known = without(inputs, unknownPaths(inputs));
-  return { names: def.request(known).names, opens: def.opens?.(known, extents) };
-};
-
-/** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
-async function refuseCollision(
-  def: Definition,
-  pool: Pool,
-  olds: Values,
-  inputs: Values,
-  kept: Extent[],
-): Promise<void> {
-  const owner = String(olds.owner);
-  const request = { ...def.request(inputs), ...opening(def, inputs), owner, type: def.type, want: kept };
-  const lease = await pool.find(request.pool, { owner });
-  if (lease && lease.state !== "offered") await pool.offer(request);
-  def.refuse?.({ ...inputs, ...def.values(inputs, kept) }, await pool.pools("network/"));
-}
-
-/** What it holds already, if that is still what it asks for. */
-export function keptExtents(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
-  if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
-  const held = def.held(olds);
-  const { want } = def.request(inputs);
-  if (want && !sameExtents(want, held)) return undefined;
-  const candidate = { ...inputs, ...def.values(inputs, held) };
-  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
-}
-
-const sameExtents = (a: Extent[], b: Extent[]): boolean =>
-  a.length === b.length && a.every(({ first, last }, i) => first === b[i]!.first && last === b[i]!.last);
-
-/** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
-export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
-  const { pool: from } = def.request(olds);
-  // An address space is always there; what stands in it has opened a pool.
-  const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
-  if (await pool.spec(name)) return;
-  throw new OverlayError(
-    "STORE_LOST",
-    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store knows no pool ${name}. Nothing is given out.`,
-    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
-  );
-}
-
-const unknownValues = (def: Definition): Values =>
-  Object.fromEntries(
-    Object.entries(def.computed.shape).flatMap(([key, schema]) =>
-      schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]],
-    ),
-  );

@@ -1,21 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import type { Lease, Pool, PoolSpec, Request } from "../pool/types";
+import type { Changes, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
-import { apply, drift, fence, type Held, storeOf, withdraw } from "./apply";
-import { type Caller, type Checked, check, refuseLost } from "./check";
-import {
-  changedPaths,
-  equal,
-  isWithin,
-  type Path,
-  UNKNOWN,
-  unknownPaths,
-  type Values,
-  valueAt,
-  without,
-} from "./values";
+import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
+import { changesOf, opensOf, requestOf } from "./changes";
+import { type Caller, type Checked, check } from "./check";
+import { refuseLost } from "./deciding";
+import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
 
 /**
@@ -67,19 +59,22 @@ export class Lifecycle {
     replaces.push(...this.#lostReferences(news, unknown));
     const lost = await this.#leaseLost(olds);
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
+    const first = replaces.length > 0 && !(unknown.length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
       changes: changed.length > 0 || lost || drifted,
       replaces: lost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
-      deleteBeforeReplace: replaces.length > 0,
+      deleteBeforeReplace: first,
     };
   }
 
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
     const pool = await this.world.pool();
     const run = randomUUID();
-    const opens = this.#opens(inputs);
+    const opens = opensOf(this.def, inputs);
     const request = { ...this.#request(inputs, run), want: this.def.held(inputs), ...(opens && { opens }) };
+    const { tenantDefaults } = this.world;
+    await this.def.prepare?.(inputs, { pool, owner: request.owner, tenantDefaults });
     const lease = await pool.claim(request);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid };
     const held = { ...lease, run, store: await storeOf(pool) };
@@ -103,7 +98,7 @@ export class Lifecycle {
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
-    const held = await this.#renew(pool, String(olds.leaseId), news);
+    const held = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
     if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
@@ -117,8 +112,10 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const lease = await this.#lease(pool, props);
     if (!lease) return this.#deleteWithoutLease(pool, props);
-    const opens = this.#opens(this.#inputsOf(props));
-    const held = await this.#renew(pool, lease.leaseId, this.#inputsOf(props));
+    const inputs = this.#inputsOf(props);
+    const opens = opensOf(this.def, inputs);
+    this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
+    const held = await this.#take(pool, lease, inputs);
     const withheld = await this.#close(pool, lease);
     const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
       if (opens) await pool.amend(lease.pool, lease.leaseId, { opens }); // it stays, so it must be usable
@@ -133,11 +130,14 @@ export class Lifecycle {
 
   /** A later life has the lease: done. Nobody has it: what our record lists on the machines is still ours to remove. */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
+    const parts = this.def.hosts(props);
+    // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
+    if (parts.length === 0 && (await pool.pools()).length > 0) return;
     await refuseLost(this.def, pool, props);
     const held = await this.#heldBy(pool, props);
     const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { owner: held.owner })) !== undefined;
     if (await overtaken()) return;
-    await withdraw(this.def, this.world, pool, props, held, this.def.hosts(props), async () => {
+    await withdraw(this.def, this.world, pool, props, held, parts, async () => {
       if (await overtaken())
         throw new OverlayError("LEASE_FENCED", `${held.owner} was made again meanwhile.`, "Nothing was changed.");
     });
@@ -184,12 +184,38 @@ export class Lifecycle {
   }
 
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
-  async #renew(pool: Pool, leaseId: string, inputs: Values): Promise<Held & Lease> {
+  async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Held & Lease> {
+    const { pool: name } = requestOf(this.def, news);
+    const lease = await pool.find(name, { leaseId });
+    if (!lease) throw notOurs(name, leaseId);
+    return this.#take(pool, lease, news, changesOf(this.def, olds, news, lease));
+  }
+
+  async #take(
+    pool: Pool,
+    { pool: name, leaseId }: Lease,
+    inputs: Values,
+    changes: Changes = {},
+  ): Promise<Held & Lease> {
     const run = randomUUID();
-    const { pool: name, names = [], labels = {}, owner, data } = this.#request(inputs, run);
-    const opens = this.#opens(inputs);
-    const lease = await pool.amend(name, leaseId, { owner, names, labels, data: data!, ...(opens && { opens }) });
+    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run).data! });
     return { ...lease, run, store: await storeOf(pool) };
+  }
+
+  /** Whether the pool can have the old life and the new one at once: what check has offered to the new one is counted. */
+  async #hasRoom(news: Values): Promise<boolean> {
+    const pool = await this.world.pool();
+    const { pool: name } = requestOf(this.def, news);
+    const [spec, usage] = [await pool.spec(name), await pool.usage(name)];
+    if (!spec || !usage) return true;
+    const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+    return usage.held <= maxIps && usage.offered + usage.reserved + usage.used <= maxReservations;
+  }
+
+  /** Its owner holds another one as well: this one is the old life of a resource that was replaced. */
+  async #hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
+    const newest = await pool.find(name, { owner });
+    return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
   }
 
   /** Machines that are no longer part of it: from this change, or from an earlier one that did not come to its end. */
@@ -258,13 +284,10 @@ export class Lifecycle {
   }
 
   #request(inputs: Values, run?: string): Request {
-    const request = this.def.request(without(inputs, unknownPaths(inputs)));
-    const data = run ? { data: { run, name: String(inputs[this.def.nameInput]) } } : {};
-    return { ...request, ...data, owner: String(inputs.owner), type: this.def.type };
-  }
-
-  #opens(inputs: Values): PoolSpec | undefined {
-    return this.def.opens?.(without(inputs, unknownPaths(inputs)), this.def.held(inputs));
+    const { nameInput } = this.def;
+    const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.notes?.(inputs) };
+    const data = run ? { data: { run, ...known } } : {};
+    return { ...requestOf(this.def, inputs), ...data };
   }
 
   /** What the state says of the lease, whether or not the pool still has it. */
@@ -294,9 +317,10 @@ const unlessReadOnly = (error: unknown): void => {
 /** A machine to come back to, without credentials: those of the machine that now has its role will do. */
 const placeText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;
 
+/** Its role may be nobody's any more. */
 function partAt(text: string, parts: Part[]): Part {
   const [role, host, port] = text.split(" ") as [string, string, string];
-  const { connection } = parts.find((part) => part.role === role)!;
+  const { connection } = parts.find((part) => part.role === role) ?? parts[0]!;
   return { role, connection: { ...connection, host, port: Number(port) } };
 }
 

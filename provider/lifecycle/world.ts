@@ -5,6 +5,7 @@ import type { Difference } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Want } from "../network/steps";
 import type { Lease, Pool } from "../pool/types";
+import type { TenantDefaults } from "../resource";
 
 /** All that the lifecycle needs of the outside; only the composition roots build the real ones. */
 export interface World {
@@ -13,6 +14,7 @@ export interface World {
   fleet: Fleet;
   /** `forget`: a dead host does not block a delete; its values stay withheld. */
   unreachableOnDelete: "fail" | "forget";
+  tenantDefaults: TenantDefaults;
   warn(text: string): void;
   /** Lets its bearer use the address of a lease. */
   token(lease: Lease): Promise<string>;

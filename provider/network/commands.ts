@@ -1,7 +1,18 @@
 import type { Family } from "../addressing/line";
+import { announcements } from "./announce";
 import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath, unitPath } from "./facts";
-import { type Address, type HostRecord, type Item, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
+import {
+  type Address,
+  type HostRecord,
+  type Item,
+  type Link,
+  POLICY_PRIORITY,
+  type Policy,
+  ROUTE_PROTOCOL,
+  type Route,
+  type Service,
+} from "./items";
 import type { Step } from "./steps";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
@@ -28,6 +39,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...lines.docker.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    ...announcements(steps),
     "exit $rc",
   ].join("\n");
 }
@@ -59,7 +71,7 @@ function writeFile(path: string, content: string): string {
   return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
 
-export const TABLES = ["filter", "nat"] as const;
+export const TABLES = ["raw", "filter", "nat"] as const;
 export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
 
 const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
@@ -86,6 +98,10 @@ function render({ verb, item, copies = 1, instead = [], leave = false }: Step, l
       break;
     case "route":
       lines.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${routeText(item)}`);
+      break;
+    case "policy":
+      // In a batch `ip` takes every range for one of IPv4.
+      lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
     case "docker":
       // Before its bridge goes, and after it has come.
@@ -150,22 +166,38 @@ function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const attributes = [
     item.mac && `address ${item.mac}`,
     item.mtu && `mtu ${item.mtu}`,
-    item.master && `master ${item.master}`,
+    item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
     "up",
   ];
   lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
 }
 
-/** The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. */
-const addressText = ({ address, dev }: Address): string =>
-  `address replace ${address} dev ${dev}${address.includes(":") ? " nodad" : ""}`;
+/**
+ * The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. An
+ * address that may go to another host is never the source of what this one sends by itself.
+ */
+const addressText = ({ address, dev, announce }: Address): string =>
+  [
+    `address replace ${address} dev ${dev}`,
+    ...(isV6(address) ? ["nodad", ...(announce ? ["preferred_lft 0"] : [])] : []),
+  ].join(" ");
 
-const routeText = ({ dst, via, dev, metric }: Route): string =>
+const isV6 = (address: string): boolean => address.includes(":");
+
+/** A second one of the same kind would be refused. */
+const addPolicy = (item: Policy): string =>
+  `{ [ -n "$(ip -${item.family} rule show from ${item.from} fwmark ${item.mark} table ${item.table})" ] || ip -${item.family} rule add ${policyText(item)}; }`;
+
+const policyText = ({ from, mark, table }: Policy): string =>
+  `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
+
+const routeText = ({ dst, via, dev, metric, table }: Route): string =>
   [
     ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
     "proto",
     ROUTE_PROTOCOL,
     ...(metric === undefined ? [] : ["metric", metric]),
+    ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
 
 type FirewallItem = Extract<Item, { table: string }>;

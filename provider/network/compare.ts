@@ -1,17 +1,8 @@
 import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
 import { type Facts, unitPath } from "./facts";
-import {
-  type Address,
-  type Item,
-  type Jump,
-  keyOf,
-  type Link,
-  ROUTE_PROTOCOL,
-  type Route,
-  type Rule,
-  type Service,
-} from "./items";
+import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
+import { placeOf, rulesOf } from "./place";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -60,6 +51,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       return wrongAddress(item, facts);
     case "route":
       return wrongRoute(item, facts);
+    case "policy":
+      return facts.policies.has(`${item.family} ${item.from} ${item.mark} ${item.table}`) ? [] : undefined;
     case "docker":
       return wrongNetwork(item, facts.docker);
     case "chain":
@@ -118,23 +111,6 @@ function wrongService({ name, unit }: Service, facts: Facts): string[] | undefin
   ];
 }
 
-const rulesOf = (facts: Facts, { family, table }: Rule | Jump, chain: string): string[] =>
-  facts.chains.get(`${family} ${table} ${chain}`) ?? [];
-
-const DOCKER_USER = "DOCKER-USER";
-
-/**
- * From 1; 0: it is not there. Docker puts its DOCKER-USER before everything in FORWARD whenever it starts, and never
- * touches what is in there: a jump that is first there, too, comes first wherever it stands in FORWARD.
- */
-function placeOf(item: Jump, facts: Facts): number {
-  const rules = rulesOf(facts, item, item.from);
-  const jump = `-j ${item.chain}`;
-  const at = rules.indexOf(jump) + 1;
-  const byDocker = rules[0] === `-j ${DOCKER_USER}` && rulesOf(facts, item, DOCKER_USER)[0] === jump;
-  return at > 1 && byDocker ? 1 : at;
-}
-
 /** A rule or jump can stand several times, and is removed as often. */
 export function copiesOf(item: Item, facts: Facts): number {
   if (item.kind === "rule") return rulesOf(facts, item, item.chain).filter((rule) => rule === item.rule).length;
@@ -190,7 +166,12 @@ export const isOurs = (route: { protocol: string }): boolean => route.protocol =
 /** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
 function wrongRoute(item: Route, facts: Facts): string[] | undefined {
   const have = facts.routes.find(
-    (r) => isOurs(r) && r.family === item.family && r.dst === item.dst && r.unreachable === !item.via,
+    (r) =>
+      isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      r.unreachable === !item.via,
   );
   if (!have) return undefined;
   return [...mismatch("via", have.via, item.via), ...(item.via ? mismatch("dev", have.dev, item.dev) : [])];

@@ -143,7 +143,10 @@ export function wrongNetwork(item: DockerNetwork, docker: DockerFacts | undefine
 
 const subnetsText = (subnets: Partial<DockerSubnet>[]): string =>
   subnets
-    .map(({ subnet, gateway, hub, range }) => `${subnet} (gateway ${gateway}, hub ${hub}, range ${range})`)
+    .map(
+      ({ subnet, gateway, hub, range }) =>
+        `${subnet} (gateway ${gateway}, hub ${hub ?? "none"}, range ${range ?? "none"})`,
+    )
     .sort()
     .join(" and ");
 

@@ -1,7 +1,7 @@
-import type { Family } from "../addressing/line";
+import { type Family, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
-import type { HostRecord, Vxlan } from "./items";
+import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
 
 /** What a host looks like now, as far as it concerns us. */
 export interface Facts {
@@ -9,6 +9,8 @@ export interface Facts {
   /** `10.128.64.1/18 kohaku-overlay` */
   addresses: Set<string>;
   routes: RouteFact[];
+  /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
+  policies: Set<string>;
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
@@ -18,6 +20,8 @@ export interface Facts {
   files: Map<string, string>;
   /** What systemd says of our unit; absent where the machine was not booted with it. */
   systemd?: ServiceFact;
+  /** By which addresses we talk with it; absent when not by SSH. */
+  ssh?: SshPath;
   records: HostRecord[];
 }
 
@@ -28,6 +32,13 @@ export interface LinkFact {
   up: boolean;
   master?: string;
   vxlan?: Vxlan & { learning: boolean };
+}
+
+export interface SshPath {
+  client: string;
+  server: string;
+  /** Of its sshd. */
+  port: number;
 }
 
 export interface ServiceFact {
@@ -42,6 +53,7 @@ export interface RouteFact {
   via?: string;
   dev?: string;
   metric?: number;
+  table?: number;
   protocol: string;
   unreachable: boolean;
 }
@@ -62,10 +74,15 @@ export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll("
  */
 export const FACTS_SCRIPT = [
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   "echo '@@ link'; ip -j -d link show || exit 1",
   "echo; echo '@@ addr'; ip -j addr show || exit 1",
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
   "echo; echo '@@ route6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show || exit 1",
+  `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ tables6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
+  "echo; echo '@@ policy6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 rule show || exit 1",
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
@@ -80,6 +97,7 @@ export function parseFacts(text: string): Facts {
     links: new Map(),
     addresses: new Set(),
     routes: [],
+    policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
     files: new Map(),
@@ -97,6 +115,10 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
   else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
   else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
+  else if (name === "tables4") facts.routes.push(...tableRoutes(4, json(body)));
+  else if (name === "tables6") facts.routes.push(...tableRoutes(6, json(body)));
+  else if (name === "policy4") readPolicies(facts, 4, json(body));
+  else if (name === "policy6") readPolicies(facts, 6, json(body));
   else if (name === "rules4") readRules(facts, 4, body);
   else if (name === "rules6") readRules(facts, 6, body);
   else if (name === "sysctl") facts.sysctls.set(argument!, body);
@@ -104,6 +126,7 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
   else if (name === "containers") addContainers(facts.docker, body);
   else if (name === "files")
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
   else if (name === "systemd") facts.systemd = serviceFact(body);
   else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
 }
@@ -170,6 +193,7 @@ interface RawRoute {
   dev?: string;
   metric?: number;
   protocol: string;
+  table?: string;
 }
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
@@ -181,6 +205,32 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
 });
+
+/** Our routes in tables other than the main one; a list that was asked for by protocol does not repeat the protocol. */
+const tableRoutes = (family: Family, all: RawRoute[]): RouteFact[] =>
+  all
+    .filter(({ table }) => table !== undefined)
+    .map((raw) => ({ ...routeFact(family, raw), protocol: String(ROUTE_PROTOCOL), table: Number(raw.table) }));
+
+interface RawPolicy {
+  src: string;
+  srclen?: number;
+  fwmark?: string;
+  fwmask?: string;
+  table?: string;
+}
+
+function readPolicies(facts: Facts, family: Family, all: RawPolicy[]): void {
+  for (const { src, srclen = widthOf(family), fwmark, fwmask = "0xffffffff", table } of all) {
+    if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
+  }
+}
+
+/** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
+function sshPath(body: string): SshPath {
+  const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
+  return { client, server, port: Number(port) };
+}
 
 function serviceFact(body: string): ServiceFact {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";

@@ -31,12 +31,14 @@ export interface Network {
 export interface Machine {
   underlayIp: string;
   underlayMtu: number;
+  /** The device on whose network the address lies that was asked for, if there is one. */
+  uplink?: string;
 }
 
-const FORWARD = "OVERLAY-FWD";
-const NAT = "OVERLAY-NAT";
+export const FORWARD = "OVERLAY-FWD";
+export const NAT = "OVERLAY-NAT";
 const UNREACHABLE_METRIC = 4096;
-const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };
+export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };
 
 /** Outer Ethernet-less headers: IP + UDP + VXLAN + inner Ethernet. */
 export const overheadOf = (underlayIp: string): number => (underlayIp.includes(":") ? 70 : 50);

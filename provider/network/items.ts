@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | DockerNetwork | Chain | Jump | Rule | File | Service;
+export type Item = Sysctl | Link | Address | Route | Policy | DockerNetwork | Chain | Jump | Rule | File | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -16,8 +16,11 @@ export interface Link {
   type: "vxlan" | "bridge" | "anchor";
   mac?: string;
   mtu?: number;
+  /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
+  /** Several owners may have it, all in the same form; it goes with the last of them. */
+  shared?: true;
 }
 
 export interface Vxlan {
@@ -32,6 +35,8 @@ export interface Address {
   dev: string;
   /** With its prefix: `10.128.64.1/18`. */
   address: string;
+  /** The device whose neighbours are told, whenever it comes to this host, that it is here now. */
+  announce?: string;
 }
 
 export interface Route {
@@ -42,6 +47,18 @@ export interface Route {
   via?: string;
   dev?: string;
   metric?: number;
+  /** Absent: the main one. */
+  table?: number;
+}
+
+/** What sends packets of a range that carry a mark to a routing table of their own: `ip rule`. */
+export interface Policy {
+  kind: "policy";
+  family: Family;
+  from: string;
+  /** With its mask, in hexadecimal: `0x10000000/0x10000000`. */
+  mark: string;
+  table: number;
 }
 
 /** A network of Docker's on one of our bridges; it changes only by being made anew. */
@@ -67,7 +84,7 @@ export interface DockerSubnet {
 
 interface InFirewall {
   family: Family;
-  table: "filter" | "nat";
+  table: "filter" | "nat" | "raw";
 }
 
 export interface Chain extends InFirewall {
@@ -120,6 +137,9 @@ export interface HostRecord {
 /** Marks our routes; nothing else uses this number. */
 export const ROUTE_PROTOCOL = 183;
 
+/** Before the main table, after the local one. */
+export const POLICY_PRIORITY = 18300;
+
 /** What makes two items the same object; everything else about an item can differ and be changed. */
 export function keyOf(item: Item): string {
   switch (item.kind) {
@@ -130,7 +150,10 @@ export function keyOf(item: Item): string {
     case "address":
       return `address ${item.address} on ${item.dev}`;
     case "route":
+      if (item.table !== undefined) return `route ${item.dst} in table ${item.table} (IPv${item.family})`;
       return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "policy":
+      return `policy from ${item.from} mark ${item.mark} to table ${item.table}`;
     case "docker":
       return `docker network ${item.name}`;
     case "chain":

@@ -114,12 +114,16 @@ jump_first() {
   echo "-I $1"
 }
 
-failed=0
-for file in ${RECORDS}/*/*.sh; do
-  [ -f "$file" ] || continue
-  (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
-done
-exit "$failed"
+all() {
+  failed=0
+  for file in ${RECORDS}/*/*.sh; do
+    [ -f "$file" ] || continue
+    (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
+  done
+  return "$failed"
+}
+# Once more where something failed: it may stand on what a later one has made.
+all || all
 `;
 
 /** Their start, restart or reload takes away addresses, routes or rules that are not their own. */

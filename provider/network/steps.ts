@@ -38,6 +38,7 @@ const ORDER: Item["kind"][] = [
   "link",
   "address",
   "route",
+  "policy",
   "docker",
   "chain",
   "rule",
@@ -197,6 +198,7 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   const have = facts.links.get(item.name);
   const holder = others.find((r) => r.items.some((other) => keyOf(other) === keyOf(item)));
   if (!have && !holder) return;
+  if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
   if (!holder && want.adopt && isAdoptable(item, have!)) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   const tunnel =
@@ -211,6 +213,8 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   );
 }
 
+const isShared = (item: Item): boolean => item.kind === "link" && item.shared === true;
+
 const wantedText = ({ type, vxlan }: Link): string =>
   vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
 
@@ -220,7 +224,12 @@ const metricOf = ({ family, metric }: { family: Family; metric?: number }): numb
 
 function refuseForeignRoute(item: Route, want: Want, facts: Facts): void {
   const foreign = facts.routes.find(
-    (r) => !isOurs(r) && r.family === item.family && r.dst === item.dst && metricOf(r) === metricOf(item),
+    (r) =>
+      !isOurs(r) &&
+      r.family === item.family &&
+      r.dst === item.dst &&
+      r.table === item.table &&
+      metricOf(r) === metricOf(item),
   );
   if (!foreign || (want.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(

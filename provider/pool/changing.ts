@@ -1,8 +1,8 @@
-import { type Asking, choose, mustKeepQuota } from "./choice";
+import { type Asking, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { vacate } from "./endings";
 import { enter } from "./entering";
-import { uidOf } from "./granting";
+import { uidOf } from "./ids";
 import { leaseKey } from "./keys";
 import { log, record, specOf } from "./ledger";
 import { shut } from "./pools";
@@ -35,21 +35,26 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   const changed = amended(tx, lease, changes);
   yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
-  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid);
+  const taking = takingFor(tx, resizing(changed, changes.takes));
+  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
   const after = yield* enter(tx, lease, changed, changes);
   log(tx, eventOf(lease, after), after);
-  yield* mustKeepQuota(tx, spec);
+  if (changes.extents) yield* mustKeepQuota(tx, spec);
   return after;
 }
 
-const resizing = (lease: Lease): Asking => ({
-  request: { pool: lease.pool, owner: lease.owner, type: lease.type, want: lease.extents },
+const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false): Asking => ({
+  request: { pool, owner, type, want: extents, takes, ...(tenant && { tenant }) },
   firm: true,
   planned: false,
   leaves: () => false,
 });
 
-function amended(tx: Draft, lease: Lease, { names: _, opens: __, ttl, sharingKey, ...changes }: Changes): Lease {
+function amended(
+  tx: Draft,
+  lease: Lease,
+  { names: _, opens: __, takes: ___, ttl, sharingKey, ...changes }: Changes,
+): Lease {
   const state = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
   const ends = ttl === undefined ? lease.expiresAt : ttl === null ? undefined : tx.now + ttl * 1000;

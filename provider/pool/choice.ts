@@ -1,6 +1,6 @@
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, sweep, vacate } from "./endings";
-import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, zonesOf } from "./extents";
+import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
@@ -40,7 +40,7 @@ export interface Choice {
 export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const { want } = asking.request;
   const choice = want ? yield* requested(tx, spec, asking, want, own) : yield* automatic(tx, spec, asking);
-  yield* takePorts(tx, spec, choice.extents, asking.request.ports ?? [], own?.uid);
+  yield* takePorts(tx, spec, choice.extents, asking.request.ports ?? [], own?.uid, takingFor(tx, asking));
   return choice;
 }
 
@@ -87,7 +87,7 @@ function* stepAside(
   if (givesWay(tx, holder, request.owner) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
   const key = sharedAs(request);
   if (key !== undefined && key === sharedAs(holder) && sameExtents(holder.extents, request.want!)) return;
-  if (asking.leaves(holder)) return yield* oust(tx, asking, holder, "handed over");
+  if (asking.leaves(holder) || mayTake(request, holder)) return yield* oust(tx, asking, holder, "handed over");
   if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, request.owner, 1n))) {
     return yield* oust(tx, asking, holder, "reclaimed");
   }
@@ -95,6 +95,20 @@ function* stepAside(
     throw sharingConflict(spec, extent, request.sharingKey, holder);
   throw asking.planned ? planStale(spec, extent, holder) : taken(spec, extent, holder);
 }
+
+const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
+  takes === true &&
+  type === holder.type &&
+  tenant?.org === holder.tenant?.org &&
+  tenant?.project === holder.tenant?.project;
+
+/** Makes holders of ports leave, if this request may take them away. */
+export const takingFor = (tx: Draft, asking: Asking) =>
+  function* (holder: Lease): Rule<boolean> {
+    if (!mayTake(asking.request, holder)) return false;
+    yield* oust(tx, asking, holder, "handed over");
+    return true;
+  };
 
 /** Takes a lease away from its holder. An offer can only imagine that. */
 function* oust(tx: Draft, { firm }: Asking, holder: Lease, how: "handed over" | "reclaimed"): Rule<void> {
@@ -111,7 +125,8 @@ const isInactive = ({ now }: Draft, { reclaimAfter }: PoolSpec, lease: Lease): b
 
 function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
   const { request } = asking;
-  const shared = yield* placeOfKey(tx, spec, request, (extents) => answers({ extents }, request));
+  const suits = (extents: Extent[]) => answers({ extents }, request);
+  const shared = yield* placeOfKey(tx, spec, request, suits, takingFor(tx, asking));
   if (shared) return { extents: shared, warnings: [] };
   if (spec.allocation === "external" || spec.autoAssign === false) throw notRequested(spec);
   const choice: Choice = { extents: [], warnings: [] };
@@ -165,14 +180,17 @@ function* isOpenForOthers(tx: Draft, { opens }: Lease): Rule<boolean> {
 /** So many are looked at for one whose going helps. */
 const CANDIDATES = 1000;
 
-/** Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way. */
-export function* mustKeepQuota(tx: Draft, spec: PoolSpec): Rule<void> {
+/**
+ * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
+ * `leaving` are leases that will be gone before the new one is claimed.
+ */
+export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = []): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   for (;;) {
     const { offered, reserved, used, held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
-    const leases = offered + reserved + used;
-    if (leases <= maxReservations && held <= maxIps) return;
+    const leases = offered + reserved + used - leaving.length;
+    if (leases <= maxReservations && held - total(leaving.flatMap(({ extents }) => extents)) <= maxIps) return;
     if (yield* sweep(tx, spec.name)) continue;
     const offer = yield* oldest(tx, spec, "o", spec.extents);
     if (!offer) throw overQuota(spec, { leases, values: held });

@@ -20,6 +20,8 @@ export interface Terms {
 export class Draft {
   /** What was read stays as it is for the length of the transaction; a row is asked for once. */
   readonly #read = new Map<string, string | undefined>();
+  /** The first row behind a place, by the end of the span that was looked at. It stays so just as well. */
+  readonly #seen = new Map<string, { from: string; row: Row }>();
   /** What it began with. */
   readonly #inherited: Write[];
   /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
@@ -59,21 +61,32 @@ export class Draft {
     return (yield* this.rows(span, limit)).map(([, value]) => value);
   }
 
-  /** All of a span, a page at a time. */
   *all<T>(span: Span<T>): Rule<T[]> {
-    const found: T[] = [];
-    for (let from = span.from; ; ) {
-      const page = yield* this.rows({ ...span, from }, PAGE);
-      for (const [, value] of page) found.push(value);
-      if (page.length < PAGE) return found;
-      from = after(page);
+    return (yield* this.allRows(span)).map(([, value]) => value);
+  }
+
+  /** All of a span, a page at a time. */
+  *allRows<T>(span: Span<T>): Rule<[key: string, value: T][]> {
+    const found: [string, T][] = [];
+    for (let rest: Span<T> | undefined = span; rest; ) {
+      const page: [string, T][] = yield* this.rows(rest, PAGE);
+      for (const row of page) found.push(row);
+      rest = page.length < PAGE ? undefined : { ...rest, from: after(page) };
     }
+    return found;
+  }
+
+  /** The first `limit` of a span, and the rest of it if there may be more. */
+  *page<T>(span: Span<T>, limit: number): Rule<[T[], Span<T> | undefined]> {
+    const rows = yield* this.rows(span, limit);
+    const rest = rows.length < limit ? undefined : { ...span, from: after(rows) };
+    return [rows.map(([, value]) => value), rest];
   }
 
   *rows<T>({ from, to, codec }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let start = from; start < to; ) {
-      const stored = (yield this.below.range(start, to, limit - found.length)) as Row[];
+      const stored = yield* this.#stored(start, to, limit - found.length);
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
@@ -83,6 +96,15 @@ export class Draft {
       start = horizon;
     }
     return found;
+  }
+
+  /** Who picks a value from an extent looks for the extent again when it is taken. */
+  *#stored(from: string, to: string, limit: number): Rule<Row[]> {
+    const seen = limit === 1 ? this.#seen.get(to) : undefined;
+    if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
+    const rows = (yield this.below.range(from, to, limit)) as Row[];
+    if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
+    return rows;
   }
 
   discard(): void {

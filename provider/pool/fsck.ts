@@ -102,7 +102,7 @@ function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded):
   const clashes: string[] = [];
   for (const lease of leases) {
     const own = leaseKey(lease.pool, lease.uid).at;
-    for (const [key, text] of rowsOf(lease)) {
+    for (const [key, text] of rowsOf(lease, spec)) {
       if (key === own) continue;
       const into = key.startsWith(names.from) ? demandedNames : rows;
       const other = into.get(key);

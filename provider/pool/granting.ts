@@ -1,9 +1,9 @@
-import { randomUUID } from "node:crypto";
-import { type Asking, answers, type Choice, choose, mustKeepQuota } from "./choice";
+import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
+import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
@@ -22,18 +22,26 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, false);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine);
-  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, request, own);
+  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
   const block = own ? undefined : outgrown(request, mine);
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
   if (block) tx.onlyImagined = true;
   const lease = yield* grant(tx, pool, block ? { ...asking, request } : asking, own ?? block);
-  yield* mustKeepQuota(tx, pool.spec);
-  return lease;
+  // What it holds already is given up for this one: before that is claimed, where there is no room for both.
+  yield* mustKeepQuota(
+    tx,
+    pool.spec,
+    mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
+  );
+  return block ? { ...lease, state: "offered" } : lease;
 }
 
-/** A preview changes nothing about a lease that is firm; it only finds out whether its new names are free. */
-function* keptInPreview(tx: Draft, { names = [] }: Request, own: Lease): Rule<Lease> {
+/** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
+function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): Rule<Lease> {
+  const { names = [], ports = [] } = asking.request;
   yield* takeNames(tx, { ...own, names });
+  yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
+  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, asking));
   tx.discard();
   return own;
 }
@@ -72,12 +80,12 @@ const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
 
 function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
-  const { request, firm } = asking;
+  const { request } = asking;
   yield* sweep(tx, request.pool, request.owner);
   const { extents, warnings } = yield* seat(tx, spec, asking, own);
   const lease = newLease(tx, asking, extents, own);
-  const ends = firm ? undefined : Math.min(lease.expiresAt!, until ?? Infinity);
-  const after = yield* enter(tx, own, lease, detailsOf(request, extents), ends);
+  const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
+  const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
   if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
   return warnings.length ? { ...after, warnings } : after;
 }
@@ -89,29 +97,30 @@ function* isNearlyFull(tx: Draft, spec: PoolSpec): Rule<boolean> {
   return held * 100n >= capacityOf(spec) * BigInt(spec.warnAtPercent);
 }
 
-const detailsOf = ({ names, opens }: Request, extents: Extent[]): Pick<Details, "names" | "opens"> =>
-  given({ names, opens: typeof opens === "function" ? opens(extents) : opens });
+/** Whoever uses a lease has given it a name, which it keeps in its next life. */
+function detailsOf({ names, opens }: Request, extents: Extent[], own?: Lease): Pick<Details, "names" | "opens"> {
+  const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
+  const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
+  return given({ names: all, opens: typeof opens === "function" ? opens(extents) : opens });
+}
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const keeps = own && answers(own, asking.request);
   if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
-  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid);
+  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, asking));
   return { extents: own.extents, warnings: [] };
 }
-
-/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
-export const newId = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
-/** A lease id begins with the uid, which is where the lease is found. */
-export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
 
 function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
-  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  // What is firm stays so in an offer that is only imagined: the next one must find it as it is.
+  const firmly = firm || (own !== undefined && isFirm(own));
+  const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
-  const uid = own?.uid ?? newId();
+  const uid = own?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
     owner,
@@ -119,7 +128,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     extents,
     state,
     uid,
-    leaseId: own?.state === "offered" && !firm ? own.leaseId : `${uid}.${newId()}`,
+    leaseId: own?.state === "offered" && !firm ? own.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: tx.now,
     lastSeen: tx.now,

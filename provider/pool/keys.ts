@@ -20,7 +20,8 @@ import type { Event, Extent, Lease, Port } from "./types";
  *
  *   p/POOL                        a pool              l/POOL/UID              a lease
  *   a/POOL/END                    who sits there      f|g/POOL/END            free: for anyone | only by value
- *   o/POOL/OWNER/UID              an owner's leases   x/POOL/CLASS/TIME/UID   leases by time, see `classOf`
+ *   o/POOL/OWNER/UID              leases that came    x/POOL/CLASS/TIME/UID   leases by time, see `classOf`
+ *                                 to an owner later
  *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       version of this layout
@@ -65,18 +66,28 @@ const from = <T>(span: Span<T>, text: string): Span<T> => ({ ...span, from: span
 
 export type Tree = "f" | "g";
 
-/** Leases by time: offered, resting and with a ttl by when they end, the others (`h`eld) by when they were last seen. */
+/**
+ * Leases by time: offered, resting and with a ttl by when they end, the others (`h`eld) by when they were last seen, where
+ * the pool takes back what was not seen for too long.
+ */
 export type Class = "o" | "r" | "t" | "h";
 
 export const version: Key<string> = key(textCodec, "v");
 export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
-export const poolsFrom = (prefix: string): Span<PoolRecord> => ({
-  from: `p/${part(prefix)}`,
-  to: `p/${part(prefix)}\u{10ffff}`,
-  codec: poolCodec,
+/** All pools whose name begins so. */
+const between = (letter: string, prefix: string) => ({
+  from: `${letter}/${part(prefix)}`,
+  to: `${letter}/${part(prefix)}\u{10ffff}`,
 });
+export const poolsFrom = (prefix: string): Span<PoolRecord> => ({ ...between("p", prefix), codec: poolCodec });
 
 export const leaseKey = (pool: string, uid: string): Key<Lease> => key(leaseCodec, "l", part(pool), uid);
+/** Those whose uid begins so. */
+export const leasesMarked = (pool: string, mark: string): Span<Lease> => ({
+  from: `l/${part(pool)}/${mark}`,
+  to: `l/${part(pool)}/${mark}~`,
+  codec: leaseCodec,
+});
 export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", part(pool));
 
 export const seatKey = (pool: string, last: bigint): Key<Seat> => key(seatCodec, "a", part(pool), digits(last));
@@ -101,9 +112,6 @@ export const dueBy = (pool: string, type: Class, now: number): Span<string> => (
   to: `${byTime(pool, type).from}${moment(now)}`,
 });
 
-/** Those with a ttl whose time is not over. */
-export const endingFrom = (pool: string, now: number): Span<string> => from(byTime(pool, "t"), moment(now));
-
 export const sharerKey = (pool: string, sharedAs: string, last: bigint, uid: string): Key<string> =>
   key(textCodec, "s", part(pool), part(sharedAs), digits(last), uid);
 export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<string> =>
@@ -114,6 +122,7 @@ export const portKey = (pool: string, last: bigint, { protocol, port }: Port): K
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
 export const nameKey = (name: string): Key<Place> => key(placeCodec, "u", part(name));
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
+export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
 
 export const eventKey = (pool: string, time: number, random: string): Key<Event> =>
   key(eventCodec, "h", part(pool), `${moment(time)}-${random}`);

@@ -3,7 +3,8 @@ import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
 import { total, without } from "./extents";
 import { give, take } from "./free";
-import { countsKey, eventKey, leaseKey, ownedBy, poolKey, seatKey, seatsFrom, sharersOf } from "./keys";
+import { markOf } from "./ids";
+import { countsKey, eventKey, leaseKey, leasesMarked, ownedBy, poolKey, seatKey, seatsFrom, sharersOf } from "./keys";
 import type { Seat } from "./records";
 import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -29,18 +30,21 @@ export function* record(tx: Draft, before: Lease | undefined, after: Lease | und
   const gained = after && !joined ? after.extents : [];
   yield* give(tx, spec, without(lost, gained));
   yield* take(tx, spec, without(gained, lost));
-  replaceRows(tx, before, after, left ?? false);
+  const seats = left ? new Set(before.extents.map(({ last }) => seatKey(pool, last).at)) : undefined;
+  replaceRows(tx, before && [before, spec], after && [after, spec], seats);
   let counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   if (before) counts = counted(counts, before, -1, total(lost));
   if (after) counts = counted(counts, after, 1, total(gained));
   tx.put(countsKey(pool), counts);
 }
 
-function replaceRows(tx: Draft, before: Lease | undefined, after: Lease | undefined, seatsStay: boolean): void {
-  const [old, next] = [before ? rowsOf(before) : new Map(), after ? rowsOf(after) : new Map<string, string>()];
-  const seats = new Set(seatsStay ? before!.extents.map(({ last }) => seatKey(before!.pool, last).at) : []);
-  for (const key of old.keys()) if (!next.has(key) && !seats.has(key)) tx.writes.set(key, null);
-  for (const [key, text] of next) if (old.get(key) !== text) tx.writes.set(key, text);
+type InPool = [lease: Lease, spec: PoolSpec];
+
+/** Writes what is different between the rows of two leases; either may be missing. */
+export function replaceRows(tx: Draft, before?: InPool, after?: InPool, kept?: Set<string>): void {
+  const [old, next] = [before, after].map((lease) => (lease ? rowsOf(...lease) : new Map<string, string>()));
+  for (const key of old!.keys()) if (!next!.has(key) && !kept?.has(key)) tx.writes.set(key, null);
+  for (const [key, text] of next!) if (old!.get(key) !== text) tx.writes.set(key, text);
 }
 
 /** Whether somebody else shares its values. */
@@ -62,7 +66,9 @@ export function* leasesIn(tx: Draft, pool: string, uids: string[]): Rule<Lease[]
 }
 
 export function* leasesOfOwner(tx: Draft, pool: string, owner: string): Rule<Lease[]> {
-  return yield* leasesIn(tx, pool, yield* tx.all(ownedBy(pool, owner)));
+  const made = yield* tx.all(leasesMarked(pool, markOf(owner)));
+  const came = yield* leasesIn(tx, pool, yield* tx.all(ownedBy(pool, owner)));
+  return [...made.filter((lease) => lease.owner === owner), ...came];
 }
 
 /** Everybody who sits on some part of an extent, expired or not. */

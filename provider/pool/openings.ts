@@ -2,7 +2,7 @@ import type { Draft } from "./draft";
 import { givesWay, lapse, vacate } from "./endings";
 import { covers, isBoundary, sizeOf, zonesOf } from "./extents";
 import { leaseKey, leasesOf, poolKey } from "./keys";
-import { record } from "./ledger";
+import { record, replaceRows } from "./ledger";
 import { dropFree, establish, freeRows, vanish } from "./pools";
 import { type PoolRecord, specText } from "./records";
 import { isFirm, isLive, isOver } from "./rows";
@@ -22,6 +22,7 @@ export function* open(tx: Draft, lease: Lease, spec: PoolSpec, until?: number): 
   };
   if (!old) return establish(tx, pool);
   if (layoutOf(old.spec) !== layoutOf(spec)) yield* relayout(tx, old.spec, spec);
+  if (reclaims(old.spec) !== reclaims(spec)) yield* reindex(tx, old.spec, spec);
   tx.put(poolKey(spec.name), pool);
 }
 
@@ -66,6 +67,13 @@ export function fits(spec: PoolSpec, { extents }: Pick<Lease, "extents">): boole
   const { automatic, onRequest } = zonesOf(spec);
   const avoided = spec.avoidBoundaryIps && extents.some((e) => sizeOf(e) > 1n || isBoundary(e.first));
   return !avoided && covers([...automatic, ...onRequest], extents);
+}
+
+const reclaims = ({ reclaimAfter }: PoolSpec): boolean => reclaimAfter !== undefined;
+
+/** Who was last seen when is kept only where somebody will ask. */
+function* reindex(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
+  for (const lease of yield* tx.all(leasesOf(spec.name))) replaceRows(tx, [lease, old], [lease, spec]);
 }
 
 /** Growing and shrinking. Free space is counted anew from the leases: rare, and one rule for every kind of change. */

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
+import { sameStack } from "../owner";
 import { amend, close, release, touch } from "./changing";
 import type { Asking } from "./choice";
 import { type Draft, drafted, type Terms } from "./draft";
@@ -88,12 +89,23 @@ export class LivePool implements Pool {
     return this.#look((tx) => views.find(tx, pool, by));
   }
 
+  async holder(name: string): Promise<Lease | undefined> {
+    return this.#look((tx) => views.holder(tx, name));
+  }
+
   async spec(pool: string) {
     return this.#look((tx) => views.spec(tx, pool));
   }
 
   async usage(pool: string) {
     return this.#look((tx) => views.usage(tx, pool));
+  }
+
+  /** With what is only imagined, so that previews that write nothing fill pools evenly, too. */
+  async usages(prefix: string) {
+    return this.store.read((tx) =>
+      drafted(tx, this.settings, (draft) => views.usages(draft, prefix), new Sorted(this.#imagined)),
+    );
   }
 
   async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
@@ -201,9 +213,3 @@ function* keepSecret(tx: Draft, name: string, initial: string): Rule<string> {
 }
 
 const intentKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);
-
-/** An owner is a scope and a URN, `urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type. */
-function sameStack(a: string, b: string): boolean {
-  const stack = (owner: string) => owner.split("::").slice(0, 2);
-  return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
-}

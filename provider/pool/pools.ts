@@ -2,10 +2,10 @@ import { LINE_END } from "../addressing/line";
 import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
-import { byTime, countsKey, endingFrom, freeFrom, freeKey, leasesOf, poolKey } from "./keys";
-import { leasesIn, specOf } from "./ledger";
+import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
+import { specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
-import { noCounts, rowsOf } from "./rows";
+import { isFirm, isLive, noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
 import type { Lease, PoolSpec } from "./types";
 import { poolInUse, poolMissing } from "./wording";
@@ -55,11 +55,18 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
   return new Map(rows);
 }
 
-/** The firm leases in a pool, longest unseen first. */
+/** So many leases of a pool are looked at for those that are held; more only where there were none. */
+const LOOKED_AT = 1000;
+
+/** Firm leases in a pool, longest unseen first. */
 export function* holdersIn(tx: Draft, pool: string, limit: number): Rule<Lease[]> {
-  const held = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, "h"), limit));
-  const ending = yield* leasesIn(tx, pool, yield* tx.range(endingFrom(pool, tx.now), limit));
-  return [...held, ...ending].slice(0, limit);
+  let held: Lease[] = [];
+  for (let rest: Span<Lease> | undefined = leasesOf(pool); rest && held.length === 0; ) {
+    const [leases, next]: [Lease[], Span<Lease> | undefined] = yield* tx.page(rest, LOOKED_AT);
+    held = leases.filter((lease) => isFirm(lease) && isLive(lease, tx.now));
+    rest = next;
+  }
+  return held.sort((a, b) => a.lastSeen - b.lastSeen).slice(0, limit);
 }
 
 function* mustBeUnused(tx: Draft, name: string): Rule<void> {
@@ -77,11 +84,12 @@ export function* shut(tx: Draft, name: string): Rule<void> {
 
 /** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays. */
 export function* vanish(tx: Draft, name: string): Rule<void> {
-  if (!(yield* tx.get(poolKey(name)))) return;
+  const pool = yield* tx.get(poolKey(name));
+  if (!pool) return;
   yield* mustBeUnused(tx, name);
   for (const lease of yield* tx.all(leasesOf(name))) {
     if (lease.opens) yield* vanish(tx, lease.opens);
-    for (const key of rowsOf(lease).keys()) tx.writes.set(key, null);
+    for (const key of rowsOf(lease, pool.spec).keys()) tx.writes.set(key, null);
   }
   yield* dropFree(tx, name);
   tx.delete(countsKey(name));

@@ -4,7 +4,7 @@ import type { Draft } from "./draft";
 import { lapse, vacate } from "./endings";
 import { enter } from "./entering";
 import { sameExtents } from "./extents";
-import { newId } from "./granting";
+import { newLeaseId, newUid } from "./ids";
 import { leaseKey, nameKey, poolKey } from "./keys";
 import { leasesIn, leasesOfOwner, log, sitting } from "./ledger";
 import { fits } from "./openings";
@@ -97,7 +97,7 @@ function* holderAt(tx: Draft, name: string, place?: { pool: string; uid: string 
 }
 
 function leaseOf(tx: Draft, { pool, owner, type, want, identity, tenant, labels, usedBy, data, by }: Fact): Lease {
-  const uid = identity?.uid ?? newId();
+  const uid = identity?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
     owner,
@@ -105,7 +105,7 @@ function leaseOf(tx: Draft, { pool, owner, type, want, identity, tenant, labels,
     extents: want,
     state: usedBy === undefined ? "reserved" : "used",
     uid,
-    leaseId: identity?.leaseId ?? `${uid}.${newId()}`,
+    leaseId: identity?.leaseId ?? newLeaseId(uid),
     createdAt: tx.now,
     updatedAt: tx.now,
     lastSeen: tx.now,

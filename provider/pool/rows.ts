@@ -1,6 +1,7 @@
+import { markOf } from "./ids";
 import { type Class, type Key, leaseKey, nameKey, ownerKey, portKey, seatKey, sharerKey, timeKey } from "./keys";
 import type { Counts } from "./records";
-import type { Lease, Tenant } from "./types";
+import type { Lease, PoolSpec, Tenant } from "./types";
 
 /** What a lease means in rows: the one place that says so. The ledger writes them, `fsck` compares with them. */
 
@@ -15,19 +16,22 @@ export const isLive = (lease: Lease, now: number): boolean => lease.state !== "r
 export const sharedAs = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
   sharingKey === undefined ? undefined : `${tenant ? `${tenant.org}/${tenant.project}` : ""}/${sharingKey}`;
 
-function classOf({ state, expiresAt, lastSeen }: Lease): [Class, number] {
+function classOf({ state, expiresAt, lastSeen }: Lease, { reclaimAfter }: PoolSpec): [Class, number] | undefined {
   if (state === "offered") return ["o", expiresAt!];
   if (state === "resting") return ["r", expiresAt!];
-  return expiresAt === undefined ? ["h", lastSeen] : ["t", expiresAt];
+  if (expiresAt !== undefined) return ["t", expiresAt];
+  return reclaimAfter === undefined ? undefined : ["h", lastSeen];
 }
 
-export function rowsOf(lease: Lease): Map<string, string> {
+/** `spec` is that of its pool. */
+export function rowsOf(lease: Lease, spec: PoolSpec): Map<string, string> {
   const { pool, uid } = lease;
   const rows = new Map<string, string>();
   const put = <T>({ at, codec }: Key<T>, value: T) => rows.set(at, codec.encode(value));
   put(leaseKey(pool, uid), lease);
-  put(ownerKey(pool, lease.owner, uid), uid);
-  put(timeKey(pool, ...classOf(lease), uid), uid);
+  if (!uid.startsWith(markOf(lease.owner))) put(ownerKey(pool, lease.owner, uid), uid);
+  const time = classOf(lease, spec);
+  if (time) put(timeKey(pool, ...time, uid), uid);
   for (const name of lease.names ?? []) put(nameKey(name), { pool, uid });
   const key = sharedAs(lease);
   for (const extent of lease.extents) {

@@ -15,6 +15,7 @@ export function* placeOfKey(
   spec: PoolSpec,
   request: Request,
   suits: (extents: Extent[]) => boolean,
+  taking: Taking,
 ): Rule<Extent[] | undefined> {
   const key = sharedAs(request);
   if (key === undefined) return undefined;
@@ -26,9 +27,12 @@ export function* placeOfKey(
   }
   // The key may be on two values while its users move; only where no place fits does the conflict count.
   const [extents] = places.values();
-  if (extents) yield* takePorts(tx, spec, extents, request.ports ?? []);
+  if (extents) yield* takePorts(tx, spec, extents, request.ports ?? [], undefined, taking);
   return extents;
 }
+
+/** Makes a holder leave, if it may. */
+type Taking = (holder: Lease) => Rule<boolean>;
 
 interface Conflict {
   extent: Extent;
@@ -54,14 +58,21 @@ function* firstConflict(
 }
 
 /** Makes sure that nobody but `uid` has these ports there. */
-export function* takePorts(tx: Draft, spec: PoolSpec, extents: Extent[], ports: Port[], uid?: string): Rule<void> {
+export function* takePorts(
+  tx: Draft,
+  spec: PoolSpec,
+  extents: Extent[],
+  ports: Port[],
+  uid?: string,
+  taking?: Taking,
+): Rule<void> {
   for (;;) {
     const conflict = yield* firstConflict(tx, spec, extents, ports, uid);
     if (!conflict) return;
     const { extent, port, holder } = conflict;
     if (isOver(holder, tx.now)) yield* lapse(tx, holder);
     else if (givesWay(tx, holder)) yield* vacate(tx, holder);
-    else throw portConflict(spec, extent, port, holder);
+    else if (!taking || !(yield* taking(holder))) throw portConflict(spec, extent, port, holder);
   }
 }
 

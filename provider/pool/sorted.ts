@@ -1,15 +1,22 @@
-/** An ordered map from string to T: what the memory store is made of, and what a draft's unwritten rows are kept in. */
+/** More keys than this in a row, and it is cut in two: putting one in between moves only those behind it. */
+const ROW = 256;
+
+/**
+ * An ordered map from string to T: what the memory store is made of, what a process knows of a far store, and what a
+ * draft's unwritten rows are kept in. The keys lie in rows of bounded length, so that a large one is as quick as a small.
+ */
 export class Sorted<T> {
   readonly #values: Map<string, T>;
-  readonly #keys: string[];
+  /** None of them is empty, except when there is only one. */
+  readonly #rows: string[][];
 
   constructor(from?: Sorted<T>) {
     this.#values = new Map(from ? from.#values : []);
-    this.#keys = from ? [...from.#keys] : [];
+    this.#rows = from ? from.#rows.map((row) => [...row]) : [[]];
   }
 
   get size(): number {
-    return this.#keys.length;
+    return this.#values.size;
   }
 
   get(key: string): T | undefined {
@@ -17,35 +24,67 @@ export class Sorted<T> {
   }
 
   set(key: string, value: T): void {
-    if (!this.#values.has(key)) this.#keys.splice(this.#place(key), 0, key);
+    const before = this.#values.size;
     this.#values.set(key, value);
+    if (this.#values.size === before) return;
+    const at = this.#rowOf(key);
+    const row = this.#rows[at]!;
+    row.splice(placeIn(row, key), 0, key);
+    if (row.length > ROW) this.#rows.splice(at + 1, 0, row.splice(ROW / 2));
   }
 
   delete(key: string): void {
-    if (this.#values.delete(key)) this.#keys.splice(this.#place(key), 1);
+    if (!this.#values.delete(key)) return;
+    const at = this.#rowOf(key);
+    const row = this.#rows[at]!;
+    row.splice(placeIn(row, key), 1);
+    if (row.length === 0 && this.#rows.length > 1) this.#rows.splice(at, 1);
   }
 
   clear(): void {
     this.#values.clear();
-    this.#keys.length = 0;
+    this.#rows.splice(0, Infinity, []);
   }
 
+  /** While it is read, it may not be changed. */
   *entries(from = "", to?: string): Generator<[string, T]> {
-    for (let i = this.#place(from); i < this.#keys.length; i++) {
-      const key = this.#keys[i]!;
-      if (to !== undefined && key >= to) return;
-      yield [key, this.#values.get(key)!];
+    let at = this.#rowOf(from);
+    for (let i = placeIn(this.#rows[at]!, from); at < this.#rows.length; at++, i = 0) {
+      for (const row = this.#rows[at]!; i < row.length; i++) {
+        const key = row[i]!;
+        if (to !== undefined && key >= to) return;
+        yield [key, this.#values.get(key)!];
+      }
     }
   }
 
-  /** Index of the first key that is not before `key`. */
-  #place(key: string): number {
-    let [low, high] = [0, this.#keys.length];
+  /** The first entry that is not before `from`. */
+  first(from: string): [string, T] | undefined {
+    const at = this.#rowOf(from);
+    const row = this.#rows[at]!;
+    const key = row[placeIn(row, from)] ?? this.#rows[at + 1]?.[0];
+    return key === undefined ? undefined : [key, this.#values.get(key)!];
+  }
+
+  /** Index of the row in which a key lies or would lie: the last that begins before it. */
+  #rowOf(key: string): number {
+    let [low, high] = [0, this.#rows.length - 1];
     while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.#keys[middle]! < key) low = middle + 1;
-      else high = middle;
+      const middle = (low + high + 1) >> 1;
+      if (this.#rows[middle]![0]! <= key) low = middle;
+      else high = middle - 1;
     }
     return low;
   }
+}
+
+/** Index of the first key that is not before `key`. */
+function placeIn(keys: string[], key: string): number {
+  let [low, high] = [0, keys.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (keys[middle]! < key) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }

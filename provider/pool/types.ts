@@ -82,6 +82,8 @@ export interface Request extends Omit<Details, "opens"> {
   also?: Extent[];
   sharingKey?: string;
   ports?: Port[];
+  /** Takes the wanted values and ports away from whoever of the same tenant and type has them. */
+  takes?: boolean;
 }
 
 export interface Lease extends Omit<Details, "ttl" | "opens"> {
@@ -118,6 +120,8 @@ export interface Changes extends Omit<Details, "ttl"> {
   /** null: exclusive from now on. Only the sole user of a value can change its key. */
   sharingKey?: string | null;
   ports?: Port[];
+  /** Takes ports away from whoever of the same tenant and type has them. */
+  takes?: boolean;
 }
 
 /** What is known of a lease that is looked for; `name` is one of its names. */
@@ -187,6 +191,8 @@ export interface Pool {
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */
   find(pool: string, by: By): Promise<Lease | undefined>;
+  /** Whoever has this name, in whatever pool. */
+  holder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
   amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
@@ -203,6 +209,8 @@ export interface Pool {
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;
+  /** Of all pools whose name begins so, by name. */
+  usages(prefix: string): Promise<Map<string, Usage>>;
   /** Oldest first; also of pools that are gone. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;

@@ -1,13 +1,26 @@
 import { OverlayError } from "../errors";
-import { version } from "./keys";
+import { drafted } from "./draft";
+import { byTime, poolsFrom, version } from "./keys";
 import type { Rule } from "./rule";
 import type { Store, Tx } from "./store";
 
 /** Layout of the keys. A change of `keys.ts` or `records.ts` that old programs cannot read adds a migration and one to this. */
-export const VERSION = 1;
+export const VERSION = 2;
 
 /** From version i + 1 to i + 2, each in one transaction. */
-const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [];
+const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [withoutIdleTimes];
+
+/** Who was last seen when is now kept only in pools that take back what was not seen for too long. */
+function* withoutIdleTimes(tx: Tx): Rule<void> {
+  yield* drafted(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
+    for (const { spec } of yield* draft.all(poolsFrom(""))) {
+      if (spec.reclaimAfter !== undefined) continue;
+      for (const [key] of yield* draft.rows(byTime(spec.name, "h"), Number.MAX_SAFE_INTEGER))
+        draft.writes.set(key, null);
+    }
+    yield* draft.flush();
+  });
+}
 
 /** A store that is new gets our version, an older one is brought up to it, and a newer one is left alone. */
 export async function ensureVersion(store: Store): Promise<void> {

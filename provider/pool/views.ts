@@ -2,7 +2,7 @@ import { current } from "./changing";
 import type { Draft } from "./draft";
 import { sweep } from "./endings";
 import { capacityOf, single } from "./extents";
-import { countsKey, eventsFrom, leaseKey, nameKey, poolsFrom, seatsFrom } from "./keys";
+import { countsFrom, countsKey, eventsFrom, leaseKey, nameKey, poolIn, poolsFrom, seatsFrom } from "./keys";
 import { leasesOfOwner, sitters, sitting } from "./ledger";
 import { poolOf } from "./pools";
 import { isFirm, isLive, noCounts } from "./rows";
@@ -28,9 +28,14 @@ export function* find(tx: Draft, pool: string, by: By): Rule<Lease | undefined> 
 }
 
 function* leasesNamed(tx: Draft, pool: string, name: string): Rule<Lease[]> {
+  const lease = yield* holder(tx, name);
+  return lease?.pool === pool ? [lease] : [];
+}
+
+export function* holder(tx: Draft, name: string): Rule<Lease | undefined> {
   const place = yield* tx.get(nameKey(name));
-  const lease = place?.pool === pool ? yield* tx.get(leaseKey(pool, place.uid)) : undefined;
-  return lease ? [lease] : [];
+  const lease = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
+  return lease && isLive(lease, tx.now) ? lease : undefined;
 }
 
 /** A firm one before an offer: what a preview asked for is not yet what its owner has. */
@@ -78,6 +83,18 @@ export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
   yield* cleanedUp(tx, pool);
   const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool))) ?? noCounts();
   return { capacity: capacityOf(record.spec), ...counts };
+}
+
+/** Two looks for all of them; only where something is over, one more. */
+export function* usages(tx: Draft, prefix: string): Rule<Map<string, Usage>> {
+  const counts = new Map((yield* tx.allRows(countsFrom(prefix))).map(([key, each]) => [poolIn(key), each]));
+  const found = new Map<string, Usage>();
+  for (const spec of yield* pools(tx, prefix)) {
+    const { soonest = Infinity, ...now } = counts.get(spec.name) ?? noCounts();
+    const current = tx.now > soonest ? yield* usage(tx, spec.name) : { capacity: capacityOf(spec), ...now };
+    found.set(spec.name, current!);
+  }
+  return found;
 }
 
 export function* history(tx: Draft, pool: string, { after = -1, limit = 1000 } = {}): Rule<Event[]> {

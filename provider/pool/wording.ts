@@ -76,7 +76,7 @@ export const notRequested = (spec: PoolSpec): OverlayError =>
 export const exhausted = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].exhausted,
-    `No ${KINDS[spec.kind].noun} is free in ${spec.name} (${listOf(spec.kind, spec.extents)}). The longest unseen holders: ${holders(spec, oldest) || "none"}.`,
+    `No ${KINDS[spec.kind].noun} is free in ${spec.name} (${listOf(spec.kind, spec.extents)}). Holders, longest unseen first: ${holders(spec, oldest) || "none"}.`,
     "Release what is no longer needed, or make the pool larger.",
   );
 

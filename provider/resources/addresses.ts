@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
 import type { PoolSpec } from "../pool/types";
-import { type Docker, dockerFor, dockerRanges } from "./docker";
+import { dockerFor, dockerRanges } from "./docker";
 import { resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
 
@@ -22,28 +22,30 @@ export type RunnerSettings = z.output<typeof runnerSettings>;
 /** Also the name under which the store knows the runner. */
 export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
 
-export const dockerNetworkOf = ({ enabled, networkName }: Docker): string => (enabled === "off" ? "" : networkName);
+/** One address for each user on a network: the name that a lease in use holds. */
+export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
-/** It goes with the runner, and not while it has leases. Docker picks by itself from a part that it never gives out. */
+/** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
 export function addressPoolOf(
   network: NetworkSettings,
   runnerName: string,
   runnerId: number,
   docker = dockerFor(network),
 ): PoolSpec {
-  const layouts = layoutsOf(network.subnets).map((layout) => runnerLayout(layout, runnerId));
-  const reserved = dockerRanges(docker, layoutsOf(network.subnets), runnerId).map(({ block }) => block);
+  const cut = layoutsOf(network.subnets);
+  const layouts = cut.map((layout) => runnerLayout(layout, runnerId));
+  const ranges = dockerRanges(docker, cut, runnerId);
   const settings: RunnerSettings = {
     networkName: network.networkName,
     runnerName,
     subnets: layouts.map(({ subnet }) => subnet),
-    dockerNetwork: dockerNetworkOf(docker),
+    dockerNetwork: ranges.length > 0 ? docker.networkName : "",
   };
   return {
     name: addressPool(network.networkName, runnerName),
     kind: "address",
     extents: layouts.flatMap(({ usable }) => usable),
-    ...(reserved.length > 0 && { reserved }),
+    ...(ranges.length > 0 && { reserved: ranges.map(({ block }) => block) }),
     allocation: "hashed",
     data: { settings },
   };

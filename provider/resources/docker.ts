@@ -35,6 +35,7 @@ export const dockerOverride = z
   .meta({ id: "DockerOverride" });
 
 export type Docker = z.output<typeof docker>;
+export type DockerOverride = z.output<typeof dockerOverride>;
 
 const shareOf = (range: string): number => Number(range.slice("1/".length));
 

@@ -63,6 +63,9 @@ export const tenant = z
   })
   .meta({ id: "Tenant" });
 
+/** Names of containers and the like, which become part of keys. */
+export const plainName = z.string().regex(/^[^\s\p{Cc}]{1,200}$/u, "must be 1 to 200 characters without blanks");
+
 /** 15 bytes is the kernel's limit. */
 export const deviceName = z
   .string()

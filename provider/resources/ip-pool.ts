@@ -8,7 +8,7 @@ import { labels, ports, ranges, resourceName, tenant } from "./inputs";
 /** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
 export const poolSettings = z
   .object({
-    poolName: resourceName.describe("Name of the pool, unique in the store. Default: the resource's name."),
+    poolName: z.string().describe("Name of the pool."),
     addressSpace: resourceName
       .default("default")
       .describe("Where its ranges must not overlap others. Networks are in `default`."),
@@ -34,6 +34,7 @@ export const poolNamed = (name: string): string => `pool/${name}`;
 
 const inputs = z.strictObject({
   ...poolSettings.shape,
+  poolName: resourceName.describe("Name of the pool, unique in the store. Default: the resource's name."),
   ranges: ranges
     .optional()
     .describe("What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update."),

@@ -6,7 +6,7 @@ import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
-import { addressPool, addressPoolOf, dockerNetworkOf } from "./addresses";
+import { addressPool, addressPoolOf } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
@@ -50,7 +50,7 @@ const computed = z.object({
   hubDevice: z.string().describe("Tunnel device on the hub."),
   runnerDevice: z.string().describe("Tunnel device on the runner."),
   bridge: z.string().describe("Bridge on the runner."),
-  dockerNetwork: z.string().describe("The Docker network that its containers join; empty when Docker is off."),
+  dockerNetwork: z.string().describe("The Docker network for its containers; empty where Docker is off."),
   dockerRange: z.string().optional().describe("Where Docker picks addresses by itself; none of them is in the pool."),
   dockerRange6: z.string().optional().describe("The same in IPv6, in a dual-stack network."),
   subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family of the network."),
@@ -130,8 +130,7 @@ export const runnerSubnet = defineResource({
     const layouts = layoutsOf(inputs.network.subnets);
     const docker = dockerFor(inputs.network, inputs.docker);
     const ranges = dockerRanges(docker, layouts, runnerId);
-    const runners = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
-    const [main, second] = runners;
+    const [main, second] = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
     const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
     const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
     return {
@@ -147,16 +146,16 @@ export const runnerSubnet = defineResource({
       hubDevice,
       runnerDevice: inputs.runnerDevice ?? hubDevice,
       bridge: inputs.network.bridgeName,
-      dockerNetwork: dockerNetworkOf(docker),
-      subnets: runners.map(({ subnet }) => subnet),
+      dockerNetwork: ranges[0] ? docker.networkName : "",
+      ...(ranges[0] && { dockerRange: ranges[0].cidr }),
+      ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
+      subnets: [main!.subnet, ...(second ? [second.subnet] : [])],
       ...(second && {
         subnet6: second.subnet,
         gateway6: second.gateway,
         firstIp6: second.firstIp,
         lastIp6: second.lastIp,
       }),
-      ...(ranges[0] && { dockerRange: ranges[0].cidr }),
-      ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
     };
   },
   held: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],

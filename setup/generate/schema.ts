@@ -1,6 +1,6 @@
 import { z } from "zod";
 import pkg from "../../package.json";
-import type { Definition, Reference } from "../../provider/resource";
+import { type Definition, referencesOf } from "../../provider/resource";
 import { resources } from "../../provider/resources";
 import { SECRET_SETTINGS, settingsSchema } from "../../provider/settings";
 
@@ -77,8 +77,8 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
   const inputs = propertiesOf(def.inputs, "input", types);
   const outputs = { ...inputs, ...propertiesOf(def.computed, "output", types) };
   Object.assign(outputs, propertiesOf(def.outputs, "output", types), propertiesOf(COMMON_OUTPUTS, "output", types));
-  const filled = Object.values(def.references ?? {}).flatMap(({ fills }) => Object.keys(fills ?? {}));
-  const optional = new Set([def.nameInput, ...filled]);
+  const filled = referencesOf(def).flatMap(([, all]) => all.flatMap(({ fills }) => Object.keys(fills ?? {})));
+  const optional = new Set([...(def.nameInput ? [def.nameInput] : []), ...filled]);
   return {
     description: def.description,
     inputProperties: mapValues(inputs, (property, key) => inputProperty(def, key, property)),
@@ -94,15 +94,18 @@ function resourceSchema(def: Definition, types: Record<string, ObjectType>): Res
 }
 
 function inputProperty(def: Definition, key: string, property: Property): Property {
-  const reference: Reference | undefined = def.references?.[key];
   return {
-    ...(reference
-      ? { oneOf: [{ type: "string" }, { $ref: property.$ref! }], description: property.description! }
-      : property),
+    ...(def.references?.[key] ? byName(property) : property),
     ...(def.secrets.includes(key) && { secret: true }),
     ...(replaces(def, key) && { willReplaceOnChanges: true }),
   };
 }
+
+/** A resource can also be given by its name. */
+const byName = ({ description, $ref, items }: Property): Property => ({
+  ...($ref ? { oneOf: [{ type: "string" }, { $ref }] } : { type: "array", items: byName(items!) }),
+  ...(description && { description }),
+});
 
 const outputProperty = (def: Definition, key: string, { default: _, ...property }: Property): Property => ({
   ...property,

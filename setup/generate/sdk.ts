@@ -1,4 +1,4 @@
-import type { Definition } from "../../provider/resource";
+import { type Definition, referencesOf } from "../../provider/resource";
 import { resourceOf, resources } from "../../provider/resources";
 import { type Property, packageSchema, type ResourceSchema } from "./schema";
 
@@ -50,13 +50,14 @@ const shapeOf = (def: Definition, schema: ResourceSchema) => ({
   type: def.type,
   secrets: def.secrets,
   references: Object.fromEntries(
-    Object.entries(def.references ?? {}).map(([key, { to, passes, fills }]) => [
+    referencesOf(def).map(([key, references]) => [
       key,
-      {
+      references.map(({ to, passes, fills = {} }) => ({
+        to,
         outputs: passes.filter((property) => isKnown(resourceOf(to), property)),
         inputs: passes.filter((property) => !isKnown(resourceOf(to), property)),
-        fills: fills ?? {},
-      },
+        fills,
+      })),
     ]),
   ),
   properties: Object.keys(schema.properties),
@@ -69,8 +70,10 @@ const isKnown = (def: Definition, property: string): boolean =>
   def.inputs.shape[property]!.safeParse(undefined).data !== undefined;
 
 function inputType(def: Definition, key: string, text: string): string {
-  const reference = def.references?.[key];
-  return reference ? `${reference.to} | pulumi.Input<string>` : `pulumi.Input<${text}>`;
+  const [, references = []] = referencesOf(def).find(([property]) => property === key) ?? [];
+  if (references.length === 0) return `pulumi.Input<${text}>`;
+  const one = `${references.map(({ to }) => to).join(" | ")} | pulumi.Input<string>`;
+  return references[0]!.many ? `(${one})[]` : one;
 }
 
 const nameOf = (ref: string): string => ref.split(":").at(-1)!;

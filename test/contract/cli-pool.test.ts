@@ -118,8 +118,8 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
         resting: 0,
         utilization: "3.17%",
       },
-      { pool: "runner/training/node1", capacity: 16380, allocated: 4, utilization: "0.02%" },
-      { pool: "runner/training/node2", capacity: 16380, allocated: 1 },
+      { pool: "runner/training/node1", capacity: 12285, allocated: 4, utilization: "0.03%" },
+      { pool: "runner/training/node2", capacity: 12285, allocated: 1 },
       { pool: "space/default", allocated: 1048576, utilization: "0%" },
     ]);
     const { stdout } = await ctl.run("pool", "list");

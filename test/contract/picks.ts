@@ -157,7 +157,7 @@ export function pickContract(engine: Engine): void {
     await pool.claim(by("b"));
     await expect(pool.offer(by("c"))).rejects.toMatchObject({
       message:
-        "POOL_EXHAUSTED: No address is free in pool/p (10.0.0.1-10.0.0.2). The longest unseen holders: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
+        "POOL_EXHAUSTED: No address is free in pool/p (10.0.0.1-10.0.0.2). Holders, longest unseen first: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
     });
   });
 

@@ -318,4 +318,97 @@ export function poolContract(engine: Engine): void {
     expect(await pool.find("space/default", { owner: "network n" })).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
+
+  test("the pool that a lease opens can follow from what it gets, in a preview and in up", async () => {
+    const { pool } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    const named = ({ first }: { first: bigint }): PoolSpec => ({
+      name: "runner/n/r",
+      kind: "address",
+      extents: extents(`10.0.${first}.2-10.0.${first}.9`),
+      allocation: "lowest",
+    });
+    const request: Request = { pool: "network/n", owner: "r", type: "RunnerSubnet", opens: ([id]) => named(id!) };
+    await pool.claim({ ...request, owner: "first", opens: ([id]) => ({ ...named(id!), name: "runner/n/first" }) });
+    await pool.offer(request);
+    expect(firstOf(await pool.offer(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
+    await pool.claim(request);
+    expect(firstOf(await pool.claim(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
+  });
+
+  test("usages are those of all pools with a prefix, offers included and what is over left out", async () => {
+    const { pool, pass } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    for (const name of ["a", "b"]) await pool.claim({ ...runner("n", name), owner: name });
+    await pool.claim({ ...address("n", "a", "x"), ttl: 60 });
+    await pool.offer(address("n", "a", "y"));
+    const held = async () => [...(await pool.usages("runner/n/"))].map(([name, usage]) => `${name} ${usage.held}`);
+    expect(await held()).toEqual(["runner/n/a 2", "runner/n/b 0"]);
+    pass(61);
+    expect(await held()).toEqual(["runner/n/a 1", "runner/n/b 0"]);
+    expect(await pool.usages("runner/m/")).toEqual(new Map());
+  });
+
+  test("a preview that writes nothing sees its own offers in usages", async () => {
+    const { pool, another } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    await pool.claim(runner("n", "r"));
+    const preview = another({ offerTtl: 0 });
+    await preview.offer(address("n", "r", "x"));
+    expect((await preview.usages("runner/n/")).get("runner/n/r")?.held).toBe(1n);
+    expect((await pool.usages("runner/n/")).get("runner/n/r")?.held).toBe(0n);
+  });
+
+  test("whoever has a name is found in whatever pool, as long as the lease stands", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28") });
+    const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
+    expect(await pool.holder("user/n/box")).toEqual(lease);
+    expect(await pool.holder("user/n/other")).toBeUndefined();
+    pass(61);
+    expect(await pool.holder("user/n/box")).toBeUndefined();
+  });
+
+  test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
+    const warnings = [];
+    for (const owner of ["a", "b", "c", "d"]) warnings.push((await pool.offer(by(owner))).warnings);
+    expect(warnings).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      ["Pool pool/p is filled to 80 % or more of its 5 addresses."],
+    ]);
+  });
+
+  test("an owner that moves within a full quota is offered its new place, and may have it once the old one is free", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
+    const old = await pool.claim(wants("a", "10.0.0.1"));
+    expect(await pool.offer(wants("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
+    await expect(pool.offer(by("b"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await expect(pool.claim(wants("a", "10.0.0.2"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await pool.release("pool/p", old.leaseId);
+    expect(await pool.claim(wants("a", "10.0.0.2"))).toMatchObject({ state: "reserved" });
+  });
+
+  test("a block that was previewed larger can be previewed smaller by the same process", async () => {
+    const { pool } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/9"));
+    await pool.claim(runner("n", "r"));
+    expect(await pool.offer(network("n", "10.0.0.0/8"))).toMatchObject({ extents: extents("10.0.0.0/8") });
+    expect(await pool.offer(network("n", "10.0.0.0/10"))).toMatchObject({ extents: extents("10.0.0.0/10") });
+    expect((await pool.leases("space/default"))[0]?.extents).toEqual(extents("10.0.0.0/9"));
+  });
+
+  test("a lease that is used keeps its user's name in its next life", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28") });
+    const { leaseId } = await pool.claim(by("a"));
+    await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
+    const renewed = await pool.claim(by("a"));
+    expect(renewed).toMatchObject({ state: "used", usedBy: "box" });
+    expect(await pool.holder("user/n/box")).toMatchObject({ leaseId: renewed.leaseId });
+  });
 }

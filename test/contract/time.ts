@@ -175,6 +175,21 @@ export function timeContract(engine: Engine): void {
     await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
+  test("a pool that begins to reclaim knows who was not seen before that; one that ends it reclaims nothing", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-2") });
+    await pool.claim(by("a"));
+    pass(60);
+    await pool.claim(by("b"));
+    pass(3600);
+    await opened(pool, { ...small, extents: extents("1-2"), reclaimAfter: 3600 });
+    expect(firstOf(await pool.claim(by("c")))).toBe(1n);
+    pass(3600);
+    await opened(pool, { ...small, extents: extents("1-2") });
+    await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("an inactive runner keeps its id while another one is free", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, { ...small, reclaimAfter: 3600 });

@@ -73,7 +73,7 @@ export class Stack {
 
   constructor(
     readonly workspace: Workspace,
-    readonly name: string,
+    public name: string,
     readonly project: string,
     private readonly extra: Record<string, string>,
   ) {
@@ -194,6 +194,11 @@ module.exports = (() => {\n${body}\n})();\n`,
         type: step.urn.split(":").at(-3),
         inputs: step.newState?.inputs ?? {},
       }));
+  }
+
+  async rename(to: string): Promise<void> {
+    await this.must("stack", "rename", to, "--stack", this.name);
+    this.name = to;
   }
 
   async destroy(): Promise<string> {

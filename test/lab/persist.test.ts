@@ -24,10 +24,7 @@ afterAll(async () => {
 beforeEach(async () => {
   await Promise.all(["hub", "r1"].map((name) => lab.rebuild(name)));
   warnings = [];
-  reconciler = new Reconciler(
-    () => {},
-    (text) => warnings.push(text),
-  );
+  reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
   for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
 });
 

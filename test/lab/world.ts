@@ -6,9 +6,9 @@ import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { World } from "../../provider/lifecycle/world";
 import { openPool } from "../../provider/pool";
-import { ringOf, tokenOf } from "../../provider/pool/token";
 import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
+import { worldOf } from "../unit/lifecycle/fake-fleet";
 
 /** Lab hosts without SSH, which has tests of its own: the same scripts, run by the same shell. */
 export function labHosts(lab: Lab): Hosts {
@@ -48,13 +48,7 @@ export class LabStack {
     readonly pool: Pool,
   ) {
     const reconciler = new Reconciler((report) => this.reports.push(report));
-    this.world = {
-      pool: async () => pool,
-      fleet: fleetOf(labHosts(lab), reconciler, {}),
-      unreachableOnDelete: "fail",
-      warn: () => {},
-      token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
-    };
+    this.world = worldOf(fleetOf(labHosts(lab), reconciler, {}), pool);
   }
 
   at(host: string): { host: string } {

@@ -15,6 +15,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/addressing",
       "provider/network",
       "provider/resource",
+      "provider/owner",
       "provider/host/types",
       "provider/pool/types",
       "zod",

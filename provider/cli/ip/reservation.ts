@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { familyOf, fromLine } from "../../addressing/line";
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Fact, Lease, Pool, Request } from "../../pool";
+import { userName } from "../../resources/addresses";
 import { moment } from "../output";
 import { anAddress, openAddresses, type Runner } from "./runner";
 
@@ -13,9 +14,6 @@ export const TYPE = "IPReservation";
 /** The same container asks again: the same owner. Nobody named: an owner for this call alone. */
 const ownerFor = ({ network, name }: Runner, by: string = randomUUID()): string =>
   `${MADE_HERE}${network}/${name}/${by}`;
-
-/** One address for a container in each network. */
-export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
 export const isOf = (lease: Lease, by: string): boolean =>
   lease.usedBy === by || lease.owner === `${MADE_HERE}${lease.pool.slice("runner/".length)}/${by}`;

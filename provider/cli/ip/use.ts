@@ -1,7 +1,8 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
+import { userName } from "../../resources/addresses";
 import { address, command, plainName, type Session, withPool } from "../command";
-import { ipOf, isOf, reserve, userName, view } from "./reservation";
+import { ipOf, isOf, reserve, view } from "./reservation";
 import { runnerNamed } from "./runner";
 import { unused } from "./tokens";
 

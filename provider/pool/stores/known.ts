@@ -4,7 +4,10 @@ import type { Row, Write } from "../store";
 /** Just behind a key: nothing lies between, since no key has the character NUL. */
 export const behind = (key: string): string => `${key}\u0001`;
 
-/** Rows that this process has seen and that still stand, and the spans in which there are no others. */
+/**
+ * Rows that this process has seen and that still stand, and the spans in which there are no others. A row outside all
+ * spans is known by itself.
+ */
 export class Known {
   readonly #rows = new Sorted<string>();
   /** From the end of each span to its start, so that the first entry behind a key says whether the key lies inside. */
@@ -14,9 +17,13 @@ export class Known {
     return this.#rows.size + this.#spans.size;
   }
 
+  get(key: string): string | undefined {
+    return this.#rows.get(key);
+  }
+
   /** Up to where everything is known from here on; `from` itself when nothing is. */
   until(from: string): string {
-    const [end, start] = this.#spans.entries(behind(from)).next().value ?? [from, from];
+    const [end, start] = this.#spans.first(behind(from)) ?? [from, from];
     return start <= from ? end : from;
   }
 
@@ -42,11 +49,11 @@ export class Known {
     this.#spans.set(last, first);
   }
 
-  /** What somebody has written; of rows outside all spans it now knows these. */
+  /** What somebody has written. */
   apply(writes: Write[]): void {
     for (const [key, value] of writes) {
       if (value === null) this.#rows.delete(key);
-      this.learn(key, behind(key), value === null ? [] : [[key, value]]);
+      else this.#rows.set(key, value);
     }
   }
 

@@ -96,6 +96,8 @@ class View implements Tx {
     const at = toBytes(key);
     const own = this.#writes.get(at);
     if (own !== undefined) return own ?? undefined;
+    const stored = this.known.get(at);
+    if (stored !== undefined) return stored;
     const first = (rows: Row[]) => rows[0]?.[1];
     const rows = this.#stored(at, behind(at), 1);
     return rows instanceof Promise ? rows.then(first) : first(rows);

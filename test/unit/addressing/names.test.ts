@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { deviceName, macOf, runnerIdOf } from "../../../provider/addressing/names";
+import { deviceName, labelOf, macOf, runnerIdOf } from "../../../provider/addressing/names";
+import sharingKeys from "../../vectors/akash_sharing_key.json";
 import vectors from "../../vectors/device_names.json";
 
 test.each(vectors.encode)("runner $runnerId is $device", ({ runnerId, device }) => {
@@ -25,3 +26,22 @@ test("MACs are fixed, local, unicast, and differ by network, runner and role", (
   expect(new Set(all).size).toBe(4);
   for (const mac of all) expect(mac).toMatch(/^02(:[0-9a-f]{2}){5}$/);
 });
+
+/** Akash lets words through that DNS does not: such are hashed here, too. */
+const keys = sharingKeys.cases.filter(({ owner }) => owner === "tenant-a");
+const isLabel = (word: string): boolean => /^(?!-)[a-z0-9-]{1,63}(?<!-)$/.test(word);
+
+test.each(keys.filter(({ endpoint, hashed }) => hashed || isLabel(endpoint)))(
+  "'$endpoint' is part of a name as $sharingKey",
+  ({ endpoint, sharingKey, resourceNameTcp80 }) => {
+    expect(`tenant-a-ip-${labelOf(endpoint)}`).toBe(sharingKey);
+    expect(`tenant-a-ip-${labelOf(endpoint)}-tcp-80`).toBe(resourceNameTcp80);
+  },
+);
+
+test.each(keys.filter(({ endpoint, hashed }) => !hashed && !isLabel(endpoint)))(
+  "'$endpoint' is no DNS label, and is hashed",
+  ({ endpoint }) => {
+    expect(labelOf(endpoint)).toMatch(/^[0-9a-v]{24}$/);
+  },
+);

@@ -8,7 +8,7 @@ import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, nowhere } from "../lifecycle/fake-fleet";
+import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
 
 const TSX = pathToFileURL(require.resolve("tsx")).href;
 const ENTRY = join(__dirname, "../../../provider/cli/overlayctl.ts");
@@ -93,7 +93,7 @@ export interface Deployed {
 
 /** The two resources on machines that are not there. */
 export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecycle } {
-  const world = nowhere(new FakeFleet(), pool);
+  const world = worldOf(new FakeFleet(), pool);
   return {
     networks: new Lifecycle(resourceOf("OverlayNetwork"), world),
     runners: new Lifecycle(resourceOf("RunnerSubnet"), world),

@@ -4,13 +4,15 @@ import type { Fleet, World } from "../../../provider/lifecycle/world";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
+import { readSettings } from "../../../provider/settings";
 
-/** A world whose machines are not there. */
-export const nowhere = (fleet: Fleet, pool: Pool): World => ({
+/** A world of these machines and this pool, with every setting as it is by itself. */
+export const worldOf = (fleet: Fleet, pool: Pool): World => ({
   pool: async () => pool,
   fleet,
   unreachableOnDelete: "fail",
   warn: () => {},
+  tenantDefaults: readSettings(() => undefined).tenantDefaults,
   token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
 });
 

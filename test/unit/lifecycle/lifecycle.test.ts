@@ -6,7 +6,7 @@ import type { World } from "../../../provider/lifecycle/world";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, nowhere } from "./fake-fleet";
+import { FakeFleet, worldOf } from "./fake-fleet";
 
 let fleet: FakeFleet;
 let pool: Pool;
@@ -19,7 +19,7 @@ beforeEach(async () => {
   fleet = new FakeFleet();
   pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   warnings = [];
-  world = { ...nowhere(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
+  world = { ...worldOf(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
   networks = new Lifecycle(resourceOf("OverlayNetwork"), world);
   runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
 });

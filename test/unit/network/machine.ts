@@ -8,6 +8,7 @@ export function machineWith(wants: Want[]): Facts {
     links: new Map(),
     addresses: new Set(),
     routes: [],
+    policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
     files: new Map(),

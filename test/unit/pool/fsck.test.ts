@@ -17,6 +17,7 @@ async function lively(): Promise<World> {
   await pool.claim(by("b", { sharingKey: "k", ports: [{ protocol: "tcp", port: 80 }] }));
   await pool.offer(by("c"));
   await pool.release("pool/p", (await pool.claim(by("d"))).leaseId);
+  await pool.amend("pool/p", (await pool.claim(by("e"))).leaseId, { owner: "f" });
   return made;
 }
 

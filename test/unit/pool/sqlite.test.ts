@@ -55,12 +55,27 @@ test("a file that is no database is said to be corrupt", async () => {
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
 });
 
+test("a store of an older version is brought up to date: times that nobody asks for go", async () => {
+  const first = await openPool(`sqlite:${folder}/pool.db`, settings);
+  await opened(first, { extents: extents("10.0.0.0/24") });
+  const { uid } = await first.claim(by("a"));
+  await first.end();
+  const store = await sqliteStore(join(folder, "pool.db"));
+  await store.transact("", put("v", "1"));
+  await store.transact("", put(`x/pool%2Fp/h/0000000000ff/${uid}`, uid));
+  await store.close();
+  const pool = await openPool(`sqlite:${folder}/pool.db`, settings);
+  expect(await pool.fsck()).toEqual([]);
+  expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ uid });
+  await pool.end();
+});
+
 test("a store of a newer version is left alone", async () => {
   const store = await sqliteStore(join(folder, "pool.db"));
-  await store.transact("", put("v", "2"));
+  await store.transact("", put("v", "3"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
-    message: "STORE_VERSION: The store has version 2; this program knows versions up to 1. Update pulumi-overlay.",
+    message: "STORE_VERSION: The store has version 3; this program knows versions up to 2. Update pulumi-overlay.",
   });
 });
 

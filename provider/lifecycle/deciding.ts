@@ -1,0 +1,116 @@
+import { OverlayError } from "../errors";
+import type { Extent, Lease, Pool, Request } from "../pool/types";
+import type { Definition } from "../resource";
+import type { Caller } from "./check";
+import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
+import type { World } from "./world";
+
+/**
+ * The values of a resource: what it holds already, without a look at the pool where that can be, or else an offer.
+ */
+export async function decide(
+  def: Definition,
+  world: World,
+  caller: Caller,
+  olds: Values | undefined,
+  inputs: Values,
+): Promise<Values> {
+  const kept = olds && keptExtents(def, olds, inputs);
+  const pool = kept && !def.createFirst && sameDetails(def, olds, inputs, kept) ? undefined : await world.pool();
+  if (kept && !(def.createFirst && (await isGone(def, pool!, olds)))) {
+    if (pool) await refuseCollision(def, pool, olds, inputs, kept);
+    return def.values(inputs, kept);
+  }
+  if (olds) await refuseLost(def, pool!, olds);
+  const lease = await offered(def, pool!, caller, inputs);
+  if (!lease) return unknownValues(def);
+  for (const warning of lease.warnings ?? []) world.warn(warning);
+  const computed = def.values(inputs, lease.extents);
+  await refuseBeside(def, pool!, caller.owner, { ...inputs, ...computed });
+  return computed;
+}
+
+async function refuseBeside(def: Definition, pool: Pool, owner: string, props: Values): Promise<void> {
+  def.refuse?.(props, await pool.pools("network/"));
+  await def.beside?.(props, owner, pool);
+}
+
+/** Its time was over, or somebody took it away: then it may have to ask for another value. */
+async function isGone(def: Definition, pool: Pool, olds: Values): Promise<boolean> {
+  const owner = String(olds.owner);
+  const lease = await pool.find(def.request(olds, owner).pool, { owner });
+  return !lease || lease.state === "offered";
+}
+
+/** undefined: in this preview the pool is not yet what it will be. */
+async function offered(
+  def: Definition,
+  pool: Pool,
+  { owner, dryRun }: Caller,
+  inputs: Values,
+): Promise<Lease | undefined> {
+  const request = def.request(inputs, owner);
+  if (dryRun && def.isEarly?.(inputs, await pool.spec(request.pool))) return undefined;
+  const notes = def.notes && { data: def.notes(inputs) };
+  return pool.offer({ ...request, ...opening(def, inputs), ...notes, owner, type: def.type });
+}
+
+/** The pool that a lease of it will open, whatever extents it gets. */
+const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>
+  def.opens ? { opens: (extents) => def.opens!(inputs, extents) } : {};
+
+const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
+  jsonText(detailsOf(def, olds, extents, olds)) === jsonText(detailsOf(def, inputs, extents, olds));
+
+const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
+  const known = without(inputs, unknownPaths(inputs));
+  return { names: def.request(known, String(owner)).names, opens: def.opens?.(known, extents) };
+};
+
+/** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
+async function refuseCollision(
+  def: Definition,
+  pool: Pool,
+  olds: Values,
+  inputs: Values,
+  kept: Extent[],
+): Promise<void> {
+  const owner = String(olds.owner);
+  const request = { ...def.request(inputs, owner), ...opening(def, inputs), owner, type: def.type, want: kept };
+  const lease = await pool.find(request.pool, { owner });
+  if (lease && lease.state !== "offered") await pool.offer(request);
+  await refuseBeside(def, pool, owner, { ...inputs, ...def.values(inputs, kept) });
+}
+
+/** What it holds already, if that is still what it asks for. */
+export function keptExtents(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
+  if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
+  const held = def.held(olds);
+  const { want } = def.request(inputs, String(olds.owner));
+  if (want && !sameExtents(want, held)) return undefined;
+  const candidate = { ...inputs, ...def.values(inputs, held) };
+  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
+}
+
+const sameExtents = (a: Extent[], b: Extent[]): boolean =>
+  a.length === b.length && a.every(({ first, last }, i) => first === b[i]!.first && last === b[i]!.last);
+
+/** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
+export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
+  const { pool: from } = def.request(olds, String(olds.owner));
+  // An address space is always there; what stands in it has opened a pool.
+  const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
+  if (await pool.spec(name)) return;
+  throw new OverlayError(
+    "STORE_LOST",
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store knows no pool ${name}. Nothing is given out.`,
+    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
+  );
+}
+
+export const unknownValues = (def: Definition): Values =>
+  Object.fromEntries(
+    Object.entries(def.computed.shape).flatMap(([key, schema]) =>
+      schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]],
+    ),
+  );

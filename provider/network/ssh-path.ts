@@ -1,0 +1,103 @@
+import { familyOf, pointOf, widthOf } from "../addressing/line";
+import type { Facts, RouteFact, SshPath } from "./facts";
+import type { Rule } from "./items";
+import type { Step } from "./steps";
+
+/**
+ * Which of these changes could cut the way by which we talk with the host. Most of ours cannot: a new device with a new
+ * range carries nobody's SSH. In doubt it says yes: that costs one more connection, and a lock-out costs a journey.
+ */
+export function endangersSsh(steps: Step[], facts: Facts): Step[] {
+  const { ssh } = facts;
+  if (!ssh) return [];
+  const carriers = carriersOf(ssh, facts);
+  return steps.filter((step) => endangers(step, ssh, carriers, facts));
+}
+
+function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, facts: Facts): boolean {
+  switch (item.kind) {
+    case "link":
+      return carriers.has(item.name) || carriers.has(item.master ?? "");
+    case "address": // with it comes or goes the route to its range, and with the first of a range the others
+      return covers(item.address, ssh.client) || covers(item.address, ssh.server);
+    case "route": // another table than the main one is only asked for what a policy sends there
+      return item.table === undefined && covers(item.dst, ssh.client);
+    case "policy":
+      return covers(item.from, ssh.server);
+    case "sysctl": // a router listens to no router: the kernel drops what it has learnt from advertisements
+      return item.key.startsWith("net.ipv6.") && routeTo(ssh.client, facts)?.protocol === "ra";
+    case "rule":
+      return rulesEndanger(verb, [item.rule], ssh) || (verb === "remove" && isTunnelled(carriers, facts));
+    case "jump":
+      return rulesEndanger(verb, rulesIn(item, facts), ssh) || (verb === "remove" && isTunnelled(carriers, facts));
+    case "docker": // its bridge is an item of its own
+    case "chain":
+    case "file":
+    case "service":
+      return false;
+  }
+}
+
+/** Devices that carry the path: those with the server's address, that of the route back, and their ports and bridges. */
+function carriersOf({ client, server }: SshPath, facts: Facts): Set<string> {
+  const addressed = [...facts.addresses]
+    .filter((text) => text.startsWith(`${server}/`))
+    .map((text) => text.split(" ")[1]!);
+  const names = new Set([...addressed, routeTo(client, facts)?.dev ?? ""]);
+  names.delete("");
+  for (const name of names) {
+    const master = facts.links.get(name)?.master;
+    if (master) names.add(master);
+    for (const [port, { master }] of facts.links) if (master === name) names.add(port);
+  }
+  return names;
+}
+
+const isTunnelled = (carriers: Set<string>, { links }: Facts): boolean =>
+  [...carriers].some((name) => links.get(name)?.vxlan !== undefined);
+
+/** The longest match; the default route is the shortest. */
+function routeTo(client: string, { routes }: Facts): RouteFact | undefined {
+  const family = client.includes(":") ? 6 : 4;
+  return routes
+    .filter((route) => route.family === family && !route.unreachable && covers(route.dst, client))
+    .sort((a, b) => prefixOf(b.dst) - prefixOf(a.dst))[0];
+}
+
+const prefixOf = (range: string): number => (range === "default" ? -1 : Number(range.split("/")[1] ?? 128));
+
+/** Whether a range, or an address with a prefix, has this address in it. */
+export function covers(range: string, address: string): boolean {
+  if (range === "default") return true;
+  const [base, length] = range.split("/");
+  const [first, point] = [pointOf(base!), pointOf(address)];
+  if (first === undefined || point === undefined || familyOf(first) !== familyOf(point)) return false;
+  const width = widthOf(familyOf(first));
+  const host = BigInt(width - Number(length ?? width));
+  return first >> host === point >> host;
+}
+
+const rulesIn = ({ family, table, chain }: Pick<Rule, "family" | "table" | "chain">, facts: Facts): string[] =>
+  facts.chains.get(`${family} ${table} ${chain}`) ?? [];
+
+/** What lets a packet pass, or only marks it, does no harm when it comes; anything may when it goes. */
+const HARMLESS = /(^| )-j (ACCEPT|RETURN|MASQUERADE|CONNMARK|MARK)( |$)/;
+
+const rulesEndanger = (verb: Step["verb"], rules: string[], ssh: SshPath): boolean =>
+  rules.some((rule) => mayMatch(rule, ssh) && (verb === "remove" || !HARMLESS.test(rule)));
+
+/** Whether a rule in iptables-save's form can see a packet of the path, in either direction. */
+function mayMatch(rule: string, { client, server, port }: SshPath): boolean {
+  const of = (option: string): string | undefined =>
+    new RegExp(`(?<!! )(?:^| )${option} (\\S+)`).exec(rule.replaceAll(/! \S+ \S+/g, ""))?.[1];
+  const fits = (option: string, address: string): boolean => covers(of(option) ?? "default", address);
+  if ((of("-p") ?? "tcp") !== "tcp") return false;
+  const dport = of("--dport");
+  const comes = fits("-s", client) && fits("-d", server) && (dport === undefined || inPorts(dport, port));
+  return comes || (dport === undefined && fits("-s", server) && fits("-d", client));
+}
+
+function inPorts(text: string, port: number): boolean {
+  const [first, last = first] = text.split(":").map(Number);
+  return first! <= port && port <= last!;
+}

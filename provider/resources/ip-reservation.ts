@@ -1,0 +1,246 @@
+import { z } from "zod";
+import { gatewayIn } from "../addressing/layout";
+import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/line";
+import { tapName, vmMac } from "../addressing/names";
+import { rangeOf } from "../addressing/ranges";
+import { OverlayError } from "../errors";
+import type { Extent, Lease, PoolSpec } from "../pool/types";
+import { defineResource, type Impossible, type Settling } from "../resource";
+import { addressPool, runnerSettings, userName } from "./addresses";
+import { address, labels, plainName, resourceName, tenant } from "./inputs";
+import { poolNamed, poolReference, poolSettings } from "./ip-pool";
+import { PLACEMENTS, placed, placeName } from "./placement";
+import { tenantFacts, tenantPool } from "./tenants";
+
+const [TTL, VM_TTL] = [300, 1800];
+
+const networkName = z
+  .object({ networkName: resourceName.describe("Name of the network.") })
+  .meta({ id: "NetworkReference" });
+
+const inputs = z.strictObject({
+  runner: runnerSettings
+    .optional()
+    .describe("On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack."),
+  network: networkName
+    .optional()
+    .describe("On any runner of this network: an OverlayNetwork, or the name of one in another stack."),
+  placement: z
+    .enum(PLACEMENTS)
+    .default("mostFree")
+    .describe(
+      "With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`).",
+    ),
+  pool: poolSettings.optional().describe("In this pool: an IPPool, or the name of one in another stack."),
+  tenant: tenant
+    .optional()
+    .describe("Whose it is. With `type` and without `pool`: in the tenant's own pool of that type."),
+  type: z.string().optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
+  ip: address.optional().describe("A wish for this address. Default: the pool picks."),
+  ip6: address
+    .optional()
+    .describe("In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`."),
+  port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, a wish for this port."),
+  kind: z.enum(["container", "vm"]).default("container").describe("What it is for. A VM also gets a MAC and a tap."),
+  ttl: z
+    .union([z.literal(true), z.number().int().min(60).max(86400)])
+    .optional()
+    .describe(
+      `Seconds for which it may stay unused, 60 to 86400; true: ${TTL}, or ${VM_TTL} for a VM. Default: held as long as the resource lives.`,
+    ),
+  usedBy: plainName
+    .optional()
+    .describe("Who uses it; it does not expire then. One reservation for each user on a network."),
+  force: z.boolean().default(false).describe("Delete it even while it is used."),
+  labels,
+});
+
+type Inputs = z.output<typeof inputs>;
+
+const computed = z.object({
+  ip: z.string().describe("The address; in a `nodePort` pool, the port."),
+  cidr: z.string().describe("The address with the prefix length of its subnet."),
+  gateway: z.string().optional().describe("Gateway of the subnet, on a runner."),
+  runnerName: z.string().optional().describe("The runner on which it is."),
+  port: z.number().optional().describe("The port, in a `nodePort` pool."),
+  dockerRunArgs: z.string().optional().describe("For `docker run` on that runner: `--network … --ip …`."),
+  mac: z.string().optional().describe("MAC address for a VM; always the same for this address."),
+  tapDevice: z.string().optional().describe("Name for the tap device of a VM."),
+  ip6: z.string().optional().describe("The IPv6 address in a dual-stack network."),
+  cidr6: z.string().optional().describe("It, with the prefix length of its subnet."),
+  gateway6: z.string().optional().describe("IPv6 gateway of the subnet."),
+});
+
+type Computed = z.output<typeof computed>;
+
+export const ipReservation = defineResource({
+  type: "IPReservation",
+  description: "An address that is known before the workload that will have it, and kept while that comes and goes.",
+  inputs,
+  computed,
+  impossible,
+  outputs: z.object({
+    token: z.string().describe("Lets its bearer use, validate or release the address with `overlayctl ip`."),
+    state: z.string().describe("`reserved`, or `used` once somebody does."),
+    expiresAt: z.string().optional().describe("When it is over unless it is used, RFC 3339."),
+  }),
+  secrets: ["token"],
+  references: {
+    runner: { to: "RunnerSubnet", passes: Object.keys(runnerSettings.shape), pool: (name) => `runner/${name}` },
+    network: { to: "OverlayNetwork", passes: ["networkName"], pool: (name) => `network/${name}` },
+    pool: poolReference,
+  },
+  replaceOn: [
+    "runner.networkName",
+    "runner.runnerName",
+    "runner.subnets",
+    "network.networkName",
+    "pool.poolName",
+    "ip",
+    "ip6",
+    "port",
+  ],
+  late: ["labels", "usedBy", "runner.dockerNetwork"],
+  quiet: [],
+  createFirst: true,
+
+  id: (props) => `${placeOf(props).replace(/^\w+\//, "")}/${props.ip}`,
+  settle,
+  prepare: async ({ tenant, type }, settling) => {
+    if (tenant && type) await tenantPool(tenant, type, settling, "claim");
+  },
+  foundations: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
+  request: (inputs, owner) => ({
+    pool: placeOf(inputs),
+    ...wanted(inputs),
+    names: namesOf(inputs, owner),
+    ...(inputs.ttl !== undefined && { ttl: ttlOf(inputs) }),
+    ...(inputs.usedBy !== undefined && { usedBy: inputs.usedBy }),
+    ...(inputs.tenant && { tenant: inputs.tenant }),
+    ...(inputs.labels && { labels: inputs.labels }),
+  }),
+  isEarly: ({ runner, pool }, spec) =>
+    JSON.stringify(rangesIn(spec)) !== JSON.stringify(runner ? runner.subnets : pool!.ranges),
+  values,
+  held: ({ ip, ip6, port }) =>
+    port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(toLine(text))) : [one(BigInt(port))],
+  refuseEnd,
+
+  hosts: () => [],
+  plan: () => ({}),
+  report: () => ({}),
+  tell: async (_props, lease, { token }) => ({
+    token: await token(lease),
+    state: lease.state,
+    expiresAt: lease.expiresAt === undefined ? undefined : new Date(lease.expiresAt).toISOString(),
+  }),
+});
+
+/** Whoever uses it does not notice that it is deleted. Only a user that the program itself has moved elsewhere does. */
+function refuseEnd(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
+  if (state !== "used" || props.force) return;
+  const name = props.runner && usedBy !== undefined && userName(props.runner.networkName, usedBy);
+  const isGone = hasSuccessor || (name && !names?.includes(name));
+  if (isGone && usedBy === props.usedBy) return;
+  throw new OverlayError(
+    "IP_IN_USE",
+    `${props.ip} is used${usedBy === undefined ? "" : ` by ${usedBy}`}.`,
+    "Stop what uses it and release it, or set force: true and run up before it is removed.",
+  );
+}
+
+/** Afterwards it is said either on which runner or in which pool. */
+async function settle(inputs: Inputs, settling: Settling): Promise<Inputs> {
+  const { network, placement, tenant, type, ip } = inputs;
+  if (network) {
+    const runner = await placed({ network: network.networkName, placement, ip }, settling);
+    return withSecond({ ...inputs, runner }, settling);
+  }
+  if (tenant && type) return { ...inputs, pool: await tenantPool(tenant, type, settling, "offer") };
+  return withSecond(inputs, settling);
+}
+
+/** Whoever asks for one address of a dual-stack network holds two: the second is the one that it has, or lies alike. */
+function withSecond(inputs: Inputs, { olds }: Settling): Inputs {
+  const { ip, ip6, runner } = inputs;
+  const [main, second] = runner?.subnets.map((cidr) => rangeOf(cidr)!) ?? [];
+  if (ip === undefined || ip6 !== undefined || !main || !second) return inputs;
+  if (olds?.ip === ip && typeof olds.ip6 === "string") return { ...inputs, ip6: olds.ip6 };
+  return { ...inputs, ip6: fromLine(second.first + (toLine(ip) - main.first)) };
+}
+
+const one = (value: bigint): Extent => ({ first: value, last: value });
+
+const placeOf = ({ runner, pool }: Inputs): string =>
+  runner ? addressPool(runner.networkName, runner.runnerName) : poolNamed(pool!.poolName);
+
+/** Exactly what is asked for, or one address of each family. */
+function wanted({ runner, ip, ip6, port }: Inputs) {
+  if (port !== undefined) return { want: [one(BigInt(port))] };
+  if (ip !== undefined) return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => one(toLine(text))) };
+  const [main, ...others] = runner?.subnets.map((cidr) => rangeOf(cidr)!) ?? [];
+  return main && others.length > 0 ? { within: main, also: others } : {};
+}
+
+const ttlOf = ({ ttl, kind }: Inputs): number => (ttl === true ? (kind === "vm" ? VM_TTL : TTL) : ttl!);
+
+function namesOf({ network, runner, usedBy }: Inputs, owner: string): string[] {
+  return [
+    ...(network ? [placeName(network.networkName, owner)] : []),
+    ...(runner && usedBy !== undefined ? [userName(runner.networkName, usedBy)] : []),
+  ];
+}
+
+/** What the pool itself says that it has; different from the inputs while its own resource is about to change. */
+function rangesIn(spec: PoolSpec | undefined): string[] | undefined {
+  const settings = (spec?.data as { settings?: { subnets?: string[]; ranges?: string[] } } | undefined)?.settings;
+  return settings?.subnets ?? settings?.ranges;
+}
+
+function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
+  const [main, second] = extents.map(({ first }) => first);
+  if (pool?.type === "nodePort") return { ip: `${main}`, cidr: `${main}`, port: Number(main) };
+  const ip = fromLine(main!);
+  if (!runner)
+    return { ip, cidr: cidrText(main!, widthOf(familyOf(main!))), ...(kind === "vm" && forVm(pool!.poolName, ip)) };
+  const { networkName, runnerName, subnets, dockerNetwork } = runner;
+  const [prefix, prefix6] = subnets.map((cidr) => Number(cidr.split("/")[1]));
+  const ip6 = second === undefined ? undefined : fromLine(second);
+  const args = [
+    `--network ${dockerNetwork}`,
+    `${familyOf(main!) === 4 ? "--ip" : "--ip6"} ${ip}`,
+    ...(ip6 ? [`--ip6 ${ip6}`] : []),
+  ];
+  return {
+    ip,
+    cidr: cidrText(main!, prefix!),
+    gateway: gatewayIn(rangeOf(subnets[0]!)!),
+    runnerName,
+    ...(ip6 && { ip6, cidr6: cidrText(second!, prefix6!), gateway6: gatewayIn(rangeOf(subnets[1]!)!) }),
+    ...(kind === "vm" && forVm(networkName, ip)),
+    ...(kind === "container" && dockerNetwork && { dockerRunArgs: args.join(" ") }),
+  };
+}
+
+const forVm = (network: string, ip: string) => ({ mac: vmMac(network, ip), tapDevice: tapName(network, ip) });
+
+function* impossible({ runner, network, pool, tenant, type, port, ip, ip6 }: Inputs): Generator<Impossible> {
+  const ways = [runner && "runner", network && "network", pool && "pool", type && "type"].filter(Boolean);
+  if (ways.length !== 1) {
+    const given = ways.length === 0 ? "none is" : `${ways.join(" and ")} are`;
+    yield {
+      property: String(ways[1] ?? "runner"),
+      reason: `: give one of runner, network, pool, or tenant with type; ${given} given`,
+    };
+  }
+  if (type !== undefined && !tenant) yield { property: "tenant", reason: "is missing: type says which of its pools" };
+  const isPorts = pool?.type === "nodePort";
+  if (isPorts && ip !== undefined) yield { property: "ip", reason: "cannot be asked for in a nodePort pool; port can" };
+  if (!isPorts && port !== undefined) yield { property: "port", reason: "can be asked for only in a nodePort pool" };
+  if (ip6 !== undefined && ip === undefined)
+    yield { property: "ip6", reason: "can be asked for only together with ip" };
+  const owner = pool?.tenant;
+  if (owner && tenant && (owner.org !== tenant.org || owner.project !== tenant.project)) {
+    yield { property: "tenant", reason: `is not ${owner.org}/${owner.project}, whose pool ${pool.poolName} is` };
+  }
+}

@@ -1,0 +1,75 @@
+import { toLine } from "../addressing/line";
+import { rangeOf } from "../addressing/ranges";
+import { OverlayError } from "../errors";
+import type { PoolSpec, Usage } from "../pool/types";
+import type { Settling } from "../resource";
+import { addressPool, type RunnerSettings } from "./addresses";
+
+/** Which runner of a network gets a reservation that may be on any. */
+export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
+export type Placement = (typeof PLACEMENTS)[number];
+
+/** Held by the lease, so that its owner is found again on whatever runner it is. */
+export const placeName = (network: string, owner: string): string => `placed/${network}/${owner}`;
+
+export interface Wish {
+  network: string;
+  placement: Placement;
+  ip?: string | undefined;
+}
+
+/** Whoever has a place, in the state, in the pool or in a preview's promise, keeps it: other choices are for newcomers. */
+export async function placed(wish: Wish, { pool, owner, olds }: Settling): Promise<RunnerSettings> {
+  const before = olds?.runner as RunnerSettings | undefined;
+  const lease = await pool.holder(placeName(wish.network, owner));
+  const places = [
+    before?.networkName === wish.network ? addressPool(before.networkName, before.runnerName) : undefined,
+    lease?.pool,
+  ];
+  for (const name of places) {
+    const spec = name === undefined ? undefined : await pool.spec(name);
+    if (spec && hasAddress(spec, wish)) return settingsIn(spec);
+  }
+  const prefix = addressPool(wish.network, "");
+  const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, wish));
+  const usages = wish.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
+  const best = candidates.sort((a, b) => rank(wish.placement, usages.get(a.name), usages.get(b.name)))[0];
+  if (!best) throw nowhere(wish);
+  return settingsIn(best);
+}
+
+const hasAddress = ({ data }: PoolSpec, { ip }: Wish): boolean =>
+  ip === undefined || (data as unknown as { settings: RunnerSettings }).settings.subnets.some((cidr) => isIn(ip, cidr));
+
+function isIn(ip: string, cidr: string): boolean {
+  const { first, last } = rangeOf(cidr)!;
+  return first <= toLine(ip) && toLine(ip) <= last;
+}
+
+const settingsIn = ({ data }: PoolSpec): RunnerSettings => (data as unknown as { settings: RunnerSettings }).settings;
+
+/** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
+function rank(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {
+  if (!a || !b) return 0;
+  const [free, other] = [a.capacity - a.held, b.capacity - b.held];
+  if (free <= 0n || other <= 0n) return compare(other, free);
+  if (placement === "spread") return leasesIn(a) - leasesIn(b) || compare(other, free);
+  return placement === "packed" ? compare(free, other) : compare(other, free);
+}
+
+const compare = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1 : 0);
+
+const leasesIn = ({ offered, reserved, used }: Usage): number => offered + reserved + used;
+
+const nowhere = ({ network, ip }: Wish): OverlayError =>
+  ip === undefined
+    ? new OverlayError(
+        "POOL_NOT_FOUND",
+        `Network ${network} has no runner yet on which an address could be.`,
+        "If its runners are made by the same program, name them in dependsOn.",
+      )
+    : new OverlayError(
+        "IP_OUTSIDE_POOL",
+        `${ip} is in the subnet of no runner of network ${network}.`,
+        "Ask for another one, or leave it open.",
+      ).about("ip");

@@ -1,0 +1,254 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { LabDocker } from "../../lab/docker";
+import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
+import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
+import type { Host } from "../../provider/host/types";
+import { differenceText } from "../../provider/network/compare";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+
+/**
+ * One overlay with Debian's dockerd on its runners: on r1 it was there first and has FORWARD at DROP, on r2 it comes later.
+ * Tests build on each other.
+ */
+let lab: Lab;
+let docker: LabDocker;
+/** Why there can be no Docker here. */
+let why: string | undefined;
+
+const dockerTest = (name: string, body: () => Promise<void>) =>
+  test(name, async ({ skip }) => {
+    skip(why !== undefined, why);
+    await body();
+  });
+
+const reports: ConversationReport[] = [];
+const reconciler = new Reconciler((report) => reports.push(report));
+
+const network = (changes: Partial<Network> = {}): Network => ({
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: "auto",
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+  docker: { name: "kohakuriver-overlay", required: false, share: 4 },
+  ...changes,
+});
+const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const hostOf = (name: string): Host => {
+  const exec = (script: string) => lab.exec(name, script);
+  return { name, machine: name, exec, locked: (_, work) => work({ run: exec }) };
+};
+const work = (uid: string, items: Item[], more: Partial<Work> = {}): Work => ({
+  record: { uid, owner: uid, network: "training", store: "s" },
+  items,
+  fence: async () => {},
+  isGone: async () => false,
+  ...more,
+});
+const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>
+  planRunner(network(changes), id, `vxkr${id}`, machine("hub"), machine(`r${id}`));
+const apply = (name: string, items: Item[], more: Partial<Work> = {}): Promise<void> =>
+  reconciler.apply(hostOf(name), work(name, items, more));
+const drift = async (id: number): Promise<string[]> => {
+  const { record, items } = work(`r${id}`, runnerItems(id));
+  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).map(differenceText);
+};
+
+const sh = async (host: string, script: string): Promise<string> => {
+  const { code, stdout, stderr } = await lab.exec(host, script);
+  if (code !== 0) throw new Error(`${host}: ${script}: ${stderr}`);
+  return stdout.trim();
+};
+const ping = (host: string, container: string, target: string): Promise<string> =>
+  sh(host, `for i in $(seq 20); do docker exec ${container} /bin/ping -c 1 -W 1 ${target} && exit; done; exit 1`);
+const bridge = (host: string): Promise<string> =>
+  sh(host, "cat /sys/class/net/kohaku-overlay/address /sys/class/net/kohaku-overlay/mtu | xargs");
+const runContainer = (host: string, name: string, options = ""): Promise<string> =>
+  sh(
+    host,
+    `docker run -d --restart always --stop-signal KILL --name ${name} --network kohakuriver-overlay ${options} busybox /bin/sleep 9999`,
+  );
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 2 });
+  docker = new LabDocker(lab);
+  why = await docker.whyNot("r1");
+  if (why) return console.warn(`\nSKIPPED: all tests with Docker, since it cannot run here: ${why}\n`);
+  await apply("hub", planHub(network()));
+  for (const id of [1, 2])
+    await reconciler.apply(
+      hostOf("hub"),
+      work(`tunnel${id}`, planTunnel(network(), id, machine("hub"), machine(`r${id}`))),
+    );
+});
+
+afterAll(async () => {
+  if (docker && !why) for (const host of ["r1", "r2"]) await docker.stop(host);
+  await lab?.down();
+});
+
+dockerTest("with Docker there first and FORWARD at DROP, its network comes with the rest", async () => {
+  expect(await sh("r1", "iptables -S FORWARD | head -1")).toBe("-P FORWARD DROP");
+  await apply("r1", runnerItems(1));
+  expect(await drift(1)).toEqual([]);
+  const seen = JSON.parse(await sh("r1", "docker network inspect kohakuriver-overlay"))[0];
+  expect(seen.IPAM.Config).toEqual([
+    {
+      Subnet: "10.128.64.0/18",
+      IPRange: "10.128.112.0/20",
+      Gateway: "10.128.64.1",
+      AuxiliaryAddresses: { hub: "10.128.64.254" },
+    },
+    {
+      Subnet: "fd00:128:0:1::/64",
+      IPRange: "fd00:128:0:1:8000::/66",
+      Gateway: "fd00:128:0:1::1",
+      AuxiliaryAddresses: { hub6: "fd00:128:0:1::fe" },
+    },
+  ]);
+  await apply("r1", runnerItems(1));
+  expect(reports.at(-1)!.steps).toBe(0);
+});
+
+dockerTest("with Docker there later, the network is drift, and the next up makes it", async () => {
+  await apply("r2", runnerItems(2));
+  expect(await sh("r2", "cat /var/lib/overlay/training/r2.json")).not.toContain('"docker"');
+  await docker.start("r2");
+  expect(await sh("r2", "iptables -S FORWARD | head -1")).toBe("-P FORWARD ACCEPT");
+  expect(await drift(2)).toEqual(
+    expect.arrayContaining([
+      "docker network kohakuriver-overlay: missing",
+      "jump from DOCKER-USER to OVERLAY-FWD (IPv4 filter): missing",
+    ]),
+  );
+  await apply("r2", runnerItems(2));
+  expect(await drift(2)).toEqual([]);
+});
+
+dockerTest("containers on two runners reach each other by the addresses that were reserved for them", async () => {
+  await runContainer("r1", "alpha", "--ip 10.128.64.9 --ip6 fd00:128:0:1::9");
+  await runContainer("r2", "beta", "--ip 10.128.128.7 --ip6 fd00:128:0:2::7");
+  await ping("r1", "alpha", "10.128.128.7");
+  await ping("r2", "beta", "10.128.64.9");
+  await ping("r1", "alpha", "fd00:128:0:2::7");
+  await ping("r2", "beta", "fd00:128:0:1::9");
+  await ping("r2", "beta", "10.128.0.1");
+});
+
+dockerTest("Docker picks by itself in its own range, and never the hub's address", async () => {
+  await runContainer("r1", "picked");
+  const address = await sh(
+    "r1",
+    "docker inspect -f '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.GlobalIPv6Address}}{{end}}' picked",
+  );
+  expect(address).toMatch(/^10\.128\.112\.\d+ fd00:128:0:1:8000::/);
+  await ping("r1", "picked", "10.128.128.7");
+  await expect(runContainer("r1", "thief", "--ip 10.128.64.254")).rejects.toThrow("Address already in use");
+  await sh("r1", "docker rm -f thief picked");
+});
+
+dockerTest("a restart of dockerd changes nothing of ours, and containers reach each other again", async () => {
+  const before = await bridge("r1");
+  await docker.restart("r1");
+  expect(await bridge("r1")).toBe(before);
+  expect(await drift(1)).toEqual([]);
+  await ping("r1", "alpha", "10.128.128.7");
+  await ping("r2", "beta", "fd00:128:0:1::9");
+});
+
+dockerTest(
+  "a container on Docker's own bridge reaches the overlay, before and after a restart of dockerd",
+  async () => {
+    await sh("r1", "docker run -d --restart always --stop-signal KILL --name plain busybox /bin/sleep 9999");
+    await ping("r1", "plain", "10.128.64.9");
+    await docker.restart("r1");
+    await ping("r1", "plain", "10.128.64.9");
+    await sh("r1", "docker rm -f plain");
+  },
+);
+
+dockerTest("what would need a new network is refused while containers use it, and nothing is changed", async () => {
+  const before = await bridge("r1");
+  await expect(apply("r1", runnerItems(1, { mtu: 1400 }))).rejects.toThrow(
+    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be made anew (MTU is 1450, should be 1400), but containers use it: alpha.",
+  );
+  expect(await bridge("r1")).toBe(before);
+  await sh("r1", "docker rm -f alpha");
+  await apply("r1", runnerItems(1, { mtu: 1400 }));
+  expect(await sh("r1", "docker network inspect -f '{{json .Options}}' kohakuriver-overlay")).toContain('mtu":"1400"');
+  await apply("r1", runnerItems(1));
+  expect(await drift(1)).toEqual([]);
+});
+
+dockerTest("a network that was removed by hand is drift, and comes back", async () => {
+  await sh("r1", "docker network rm kohakuriver-overlay");
+  expect(await drift(1)).toEqual(["docker network kohakuriver-overlay: missing"]);
+  await apply("r1", runnerItems(1));
+  expect(await drift(1)).toEqual([]);
+});
+
+dockerTest("a bridge that a dockerd made, which started before us, is ours, and gets its address back", async () => {
+  const before = await bridge("r1");
+  await docker.stop("r1");
+  await sh("r1", "ip link del vxkr1; ip link del kohaku-overlay");
+  await docker.start("r1");
+  expect(await bridge("r1")).not.toBe(before);
+  await apply("r1", runnerItems(1));
+  expect(await bridge("r1")).toBe(before);
+  expect(await drift(1)).toEqual([]);
+  await runContainer("r1", "alpha", "--ip 10.128.64.9");
+  await ping("r1", "alpha", "10.128.128.7");
+});
+
+dockerTest("while dockerd is down there is no drift, but its network cannot be removed", async () => {
+  await docker.stop("r1");
+  expect(await drift(1)).toEqual([]);
+  await apply("r1", runnerItems(1));
+  expect(reports.at(-1)!.steps).toBe(0);
+  await expect(apply("r1", [])).rejects.toThrow("DOCKER_UNAVAILABLE: r1: Docker network kohakuriver-overlay");
+  await docker.start("r1");
+});
+
+dockerTest("docker on, and no dockerd: refused before anything is changed", async () => {
+  const items = planRunner(
+    network({ bridgeName: "other", docker: { name: "n", required: true, share: 4 } }),
+    3,
+    "vxkr3",
+    machine("hub"),
+    machine("hub"),
+  );
+  await expect(reconciler.apply(hostOf("hub"), work("third", items))).rejects.toThrow("DOCKER_UNAVAILABLE: hub:");
+  expect(await sh("hub", "ip -br link; ls /var/lib/overlay/training")).not.toMatch(/other|third/);
+});
+
+dockerTest("a network of another's with our name is refused, and left as it is", async () => {
+  await sh("r2", "docker network create --subnet 172.30.0.0/16 theirs");
+  const named = runnerItems(2, { docker: { name: "theirs", required: false, share: 4 } });
+  await sh("r2", "docker rm -f beta");
+  await expect(apply("r2", named)).rejects.toThrow(
+    "DOCKER_NETWORK_FOREIGN: r2: There is already a Docker network theirs, and it is not in our records.",
+  );
+  expect(await drift(2)).toEqual([]);
+  expect(await sh("r2", "docker network inspect -f '{{(index .IPAM.Config 0).Subnet}}' theirs")).toBe("172.30.0.0/16");
+});
+
+dockerTest("with containers it does not go; without them it goes whole, and Docker keeps forwarding", async () => {
+  await expect(apply("r1", [])).rejects.toThrow(
+    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay is to be removed, but containers use it: alpha.",
+  );
+  expect(await drift(1)).toEqual([]);
+  await sh("r1", "docker rm -f alpha");
+  await apply("r1", []);
+  await apply("r2", []);
+  for (const host of ["r1", "r2"]) {
+    expect(await sh(host, "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
+    expect(await sh(host, "ip -br link; iptables-save; ls /var/lib")).not.toMatch(/kohaku|vxkr|OVERLAY|overlay\n/);
+    expect(await sh(host, "cat /proc/sys/net/ipv4/ip_forward")).toBe("1");
+  }
+});

@@ -1,0 +1,376 @@
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { layoutOf, runnerLayout } from "../../provider/addressing/layout";
+import { fromLine } from "../../provider/addressing/line";
+import { askMachine } from "../../provider/host/machine";
+import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
+import type { Host } from "../../provider/host/types";
+import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+import { type Forward, planCarrier, planReturn } from "../../provider/network/static-ip";
+import { ask, type Client, hasSctp, serve } from "./services";
+
+/** A static address on real kernels, asked by real clients. What the pool and Pulumi add is tested in e2e. */
+let lab: Lab;
+let reports: ConversationReport[];
+let warnings: string[];
+let reconciler: Reconciler;
+/** As they see each other in IPv4, and in IPv6. */
+const machines: Record<string, Machine> = {};
+const machines6: Record<string, Machine> = {};
+
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: "auto",
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+const IP = "10.254.200.10";
+const IP6 = "fd00:254::200:10";
+const CLIENT6 = "fd00:254::255:250";
+const CIDRS = network.layouts.map(({ cidr }) => cidr);
+const HOSTS = ["hub", "r1", "r2"];
+const PYTHON = "/usr/bin/python3";
+
+/** r1: web .5, mate .6; r2: mail .5. */
+const WORKLOADS = { web: ["r1", 1, 5n], mate: ["r1", 1, 6n], mail: ["r2", 2, 5n] } as const;
+type Workload = keyof typeof WORKLOADS;
+
+function addressOf(workload: Workload, family: 4 | 6 = 4): string {
+  const [, runner, offset] = WORKLOADS[workload];
+  const layout = network.layouts.find((each) => each.family === family)!;
+  return fromLine(runnerLayout(layout, runner).block.first + offset);
+}
+
+const CLIENTS: Record<string, Client> = {
+  "from outside": { at: "controller" },
+  "in the same subnet": { at: "r1", inside: "mate" },
+  "on another runner": { at: "r2", inside: "mail" },
+  "on the hub": { at: "hub" },
+  "on the workload's runner": { at: "r1" },
+};
+
+const hostOf = (name: string): Host => {
+  const exec = (script: string) => lab.exec(name, script);
+  return { name, machine: name, exec, locked: (_holder, work) => work({ run: exec }) };
+};
+
+const work = (uid: string, items: Item[]): Work => ({
+  record: { uid, owner: uid, network: uid.startsWith("static") ? IP : "training", store: "s" },
+  items,
+  fence: async () => {},
+  isGone: async () => false,
+});
+
+/** A conversation is reported after its last job is answered. */
+async function put(host: string, uid: string, items: Item[]): Promise<void> {
+  await reconciler.apply(hostOf(host), work(uid, items));
+  await nextTurn();
+}
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 2 });
+  reconciler = new Reconciler((report) => reports.push(report), { warn: (text) => warnings.push(text) });
+  [reports, warnings] = [[], []];
+  for (const name of HOSTS) {
+    machines[name] = await askMachine(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });
+    machines6[name] = await askMachine(hostOf(name), { toward: CLIENT6, carries: IP6 });
+    await lab.exec(name, "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
+  }
+  const { hub, r1, r2 } = machines as Record<string, Machine>;
+  await put("hub", "net", planHub(network));
+  await Promise.all([
+    put("hub", "t1", planTunnel(network, 1, hub!, r1!)),
+    put("hub", "t2", planTunnel(network, 2, hub!, r2!)),
+    put("r1", "r1", planRunner(network, 1, "vxkr1", hub!, r1!)),
+    put("r2", "r2", planRunner(network, 2, "vxkr2", hub!, r2!)),
+  ]);
+  for (const [name, [host, runner]] of Object.entries(WORKLOADS)) {
+    const layouts = network.layouts.map((layout) => runnerLayout(layout, runner));
+    await lab.container(host, name, {
+      bridge: "kohaku-overlay",
+      address: ([4, 6] as const).map(
+        (family, i) => `${addressOf(name as Workload, family)}/${network.layouts[i]!.runnerPrefix}`,
+      ),
+      gateway: layouts.map(({ gateway }) => gateway),
+    });
+  }
+  await serve(lab, "r1", "web", "tcp", 8080, "web");
+  await serve(lab, "r1", "web", "udp", 5353, "names");
+  await serve(lab, "r2", "mail", "tcp", 8080, "mail");
+});
+
+afterAll(async () => {
+  await lab?.down();
+});
+
+/** The tests of a shared address build on each other; the others find nothing there, also after one that failed. */
+afterEach(async ({ task }) => {
+  if (task.name.startsWith("shared: ")) return;
+  for (const host of HOSTS) for (const uid of ["static-a", "static-b"]) await put(host, uid, []);
+});
+
+const web: Forward = { protocol: "tcp", port: 80, to: addressOf("web"), toPort: 8080 };
+const names: Forward = { protocol: "udp", port: 53, to: addressOf("web"), toPort: 5353 };
+const mail: Forward = { protocol: "tcp", port: 25, to: addressOf("mail"), toPort: 8080 };
+
+const carrier = (
+  host: string,
+  forwards: Forward[],
+  preserveClientIp = false,
+  runners: string[] = [],
+  ip = IP,
+): Item[] => {
+  const seen = ip === IP ? machines : machines6;
+  const address = { ip, forwards, preserveClientIp, cidrs: CIDRS };
+  return planCarrier(
+    address,
+    seen[host]!,
+    runners.map((name) => seen[name]!),
+  );
+};
+
+const wayBack = (runner: 1 | 2, forwards: Forward[], family: 4 | 6 = 4): Item[] => {
+  const layout = network.layouts.find((each) => each.family === family)!;
+  const { subnet, hubIp } = runnerLayout(layout, runner);
+  return planReturn({ networkName: "training", cidr: layout.cidr, subnet, hubIp, bridge: "kohaku-overlay" }, forwards);
+};
+
+const sh = async (host: string, script: string): Promise<string> => (await lab.exec(host, script)).stdout.trim();
+
+/** What each client hears on each port: a table that can be compared at once. */
+async function hear(forwards: Forward[], ip = IP): Promise<Record<string, string[]>> {
+  const heard: Record<string, string[]> = {};
+  for (const [who, client] of Object.entries(CLIENTS)) {
+    heard[who] = [];
+    for (const { port, protocol } of forwards) heard[who].push(await ask(lab, client, ip, port, protocol));
+  }
+  return heard;
+}
+const allHear = (...answers: string[]) => Object.fromEntries(Object.keys(CLIENTS).map((who) => [who, answers]));
+
+test("shared: on the hub every kind of client reaches both services on both runners", async () => {
+  await put("hub", "static-a", carrier("hub", [web, names]));
+  await put("hub", "static-b", carrier("hub", [mail]));
+  expect(await hear([web, names, mail])).toEqual(
+    allHear("web sees 10.128.64.254", "names sees 10.128.64.254", "mail sees 10.128.128.254"),
+  );
+  expect(warnings).toEqual([]);
+});
+
+test("shared: a second time there is nothing to do", async () => {
+  reports = [];
+  await put("hub", "static-a", carrier("hub", [web, names]));
+  await put("hub", "static-b", carrier("hub", [mail]));
+  expect(reports.map(({ steps }) => steps)).toEqual([0, 0]);
+});
+
+test("shared: the address goes with the last of its owners", async () => {
+  await put("hub", "static-a", []);
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 25)).toBe("mail sees 10.128.128.254");
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 80)).toMatch(/refused/);
+  await put("hub", "static-b", []);
+  expect(
+    await sh(
+      "hub",
+      "ip -o addr show to 10.254.200.10; ip -o link show | grep overlay-vip; iptables-save | grep -e 200.10 -e DNAT",
+    ),
+  ).toBe("");
+});
+
+test("a forward changes its target in one stroke, and may lead out of the overlay", async () => {
+  await serve(lab, "r2", "", "tcp", 9000, "plain");
+  await put("hub", "static-a", carrier("hub", [web]));
+  reports = [];
+  await put("hub", "static-a", carrier("hub", [{ ...web, to: lab.host("r2").address, toPort: 9000 }]));
+  expect(reports.map(({ steps }) => steps)).toEqual([2]);
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 80)).toBe("plain sees 10.254.0.1");
+});
+
+test("a runner can carry it, for its own workloads and for those of others", async () => {
+  await put("r1", "static-a", carrier("r1", [web, mail]));
+  expect(await hear([web, mail])).toEqual(allHear("web sees 10.128.64.1", "mail sees 10.128.64.1"));
+});
+
+test("a runner shows its workloads who their clients are, but for those that could not be answered then", async () => {
+  await put("r1", "static-a", carrier("r1", [web], true));
+  expect(await hear([web])).toEqual({
+    "from outside": [`web sees ${lab.controllerAddress}`],
+    "in the same subnet": ["web sees 10.128.64.1"],
+    "on another runner": [`web sees ${lab.host("r2").address}`],
+    "on the hub": [`web sees ${lab.host("hub").address}`],
+    "on the workload's runner": ["web sees 10.128.64.1"],
+  });
+});
+
+/** Docker switches it on: bridged packets then pass the firewall, too. */
+test.each([0, 1])(
+  "the hub shows workloads who their clients are, with bridge-nf-call-iptables %i",
+  async (bridgeNf) => {
+    for (const name of ["r1", "r2"]) {
+      const { code } = await lab.exec(name, `sysctl -qw net.bridge.bridge-nf-call-iptables=${bridgeNf}`);
+      if (code !== 0)
+        console.warn(`skipped: this kernel has no br_netfilter, so bridge-nf-call-iptables is not ${bridgeNf}`);
+    }
+    await put("hub", "static-a", carrier("hub", [web, names], true, ["r1"]));
+    await put("r1", "static-a", wayBack(1, [web, names]));
+    const seenAs = (client: string) => [`web sees ${client}`, `names sees ${client}`];
+    expect(await hear([web, names])).toEqual({
+      "from outside": seenAs(lab.controllerAddress),
+      "in the same subnet": seenAs("10.128.64.254"),
+      "on another runner": seenAs(lab.host("r2").address),
+      "on the hub": seenAs("10.128.64.254"),
+      "on the workload's runner": seenAs("10.128.64.254"),
+    });
+    const outward = `ip netns exec web ${PYTHON} -c 'import socket; print(socket.create_connection(("${lab.host("r2").address}", 9000), 3).recv(99).decode())'`;
+    expect(await sh("r1", outward)).toBe(`plain sees ${lab.host("r1").address}`); // what a workload begins leaves as before
+    reports = [];
+    await put("r1", "static-a", wayBack(1, [web, names]));
+    expect(reports.map(({ steps }) => steps)).toEqual([0]);
+    await put("hub", "static-a", []);
+    await put("r1", "static-a", []);
+    expect(
+      await sh(
+        "r1",
+        "ip rule | grep 18300; ip route show table all proto 183 | grep table; iptables-save | grep OVERLAY-BACK",
+      ),
+    ).toBe("");
+  },
+);
+
+test("IPv6: answers, clients shown, and nothing left", async () => {
+  const web6 = { ...web, to: addressOf("web", 6) };
+  const mail6 = { ...mail, to: addressOf("mail", 6) };
+  await put("hub", "static-a", carrier("hub", [web6], true, ["r1"], IP6));
+  await put("hub", "static-b", carrier("hub", [mail6], false, [], IP6));
+  await put("r1", "static-a", wayBack(1, [web6], 6));
+  expect(await hear([web6, mail6], IP6)).toEqual({
+    "from outside": [`web sees ${CLIENT6}`, "mail sees fd00:128:8::fe"],
+    "in the same subnet": ["web sees fd00:128:4::fe", "mail sees fd00:128:8::fe"],
+    "on another runner": ["web sees fd00:254::1:2", "mail sees fd00:128:8::fe"],
+    "on the hub": ["web sees fd00:128:4::fe", "mail sees fd00:128:8::fe"],
+    "on the workload's runner": ["web sees fd00:128:4::fe", "mail sees fd00:128:8::fe"],
+  });
+  reports = [];
+  await put("hub", "static-a", carrier("hub", [web6], true, ["r1"], IP6));
+  await put("r1", "static-a", wayBack(1, [web6], 6));
+  expect(reports.map(({ steps }) => steps)).toEqual([0, 0]);
+  for (const [host, uid] of [
+    ["hub", "static-a"],
+    ["hub", "static-b"],
+    ["r1", "static-a"],
+  ] as const)
+    await put(host, uid, []);
+  expect(await sh("hub", "ip -o addr show to fd00:254::200:10; ip6tables-save | grep -e 200:10 -e DNAT")).toBe("");
+  expect(
+    await sh(
+      "r1",
+      "ip -6 rule | grep 18300; ip -6 route show table all proto 183 | grep table; ip6tables-save | grep BACK",
+    ),
+  ).toBe("");
+});
+
+/** Which machine a neighbour on the underlay believes to have the address. */
+const believed = async (): Promise<string> => {
+  const { stdout } = await lab.controller("ip", ["neigh", "show", IP]);
+  const mac = /lladdr (\S+)/.exec(stdout)?.[1];
+  return lab.hosts.find((host) => host.mac === mac)?.name ?? `nobody (${stdout.trim()})`;
+};
+
+async function until(what: () => Promise<string>, expected: string): Promise<string> {
+  let last = "";
+  for (let i = 0; i < 100 && last !== expected; i++) last = await what();
+  return last;
+}
+
+const HIDE = "mv $(command -v arping) /root/";
+const TOOLS: [tool: string, prepare: string][] = [
+  ["arping as it is installed", ":"],
+  ["busybox by the name of arping", `${HIDE} && ln -s $(command -v busybox) /usr/local/sbin/arping`],
+  ["busybox alone", HIDE],
+];
+
+/** On a machine with these tools. */
+async function withTools(host: string, prepare: string, act: () => Promise<void>): Promise<void> {
+  const { code, stderr } = await lab.exec(host, prepare);
+  expect(`${code} ${stderr}`).toBe("0 ");
+  await act();
+  await lab.exec(host, "rm -f /usr/local/sbin/arping; [ ! -e /root/arping ] || mv /root/arping /usr/sbin/");
+  await lab.exec(host, "[ ! -e /root/busybox ] || mv /root/busybox /usr/bin/");
+}
+
+test.each(TOOLS)("neighbours hear that it has moved, by %s", (_, prepare) =>
+  withTools("r2", prepare, async () => {
+    await put("hub", "static-a", carrier("hub", [web]));
+    await ask(lab, CLIENTS["from outside"]!, IP, 80);
+    expect(await until(believed, "hub")).toBe("hub");
+    warnings = [];
+    await put("r2", "static-a", carrier("r2", [web]));
+    expect(await until(believed, "r2")).toBe("r2");
+    expect(warnings).toEqual([]);
+  }),
+);
+
+test("a machine without any tool to announce it says so", () =>
+  withTools("r2", `${HIDE} && mv $(command -v busybox) /root/`, async () => {
+    warnings = [];
+    await put("r2", "static-a", carrier("r2", [web]));
+    expect(warnings).toEqual([
+      expect.stringMatching(/^r2: it cannot tell its neighbours on eth0 that 10\.254\.200\.10 /),
+    ]);
+  }));
+
+test("IPv6 neighbours hear of it, too", async () => {
+  const forward = { ...web, to: addressOf("web", 6) };
+  const seenBy = async () => (await lab.controller("ip", ["neigh", "show", IP6])).stdout;
+  await put("hub", "static-a", carrier("hub", [forward], false, [], IP6));
+  await ask(lab, CLIENTS["from outside"]!, IP6, 80);
+  expect(await seenBy()).toContain(lab.host("hub").mac);
+  await put("r2", "static-a", carrier("r2", [forward], false, [], IP6));
+  const moved = async () => String((await seenBy()).includes(lab.host("r2").mac));
+  expect(await until(moved, "true")).toBe("true");
+});
+
+/** A request every 50 ms for some seconds; prints the longest time between two answers, in milliseconds. */
+const REQUESTS = `
+import socket, time
+start = last = time.time(); worst = lost = sent = 0
+while time.time() < start + 8:
+    sent += 1
+    try:
+        s = socket.socket(); s.settimeout(0.25); s.connect(("${IP}", 80)); s.recv(99); s.close()
+        worst = max(worst, time.time() - last); last = time.time()
+    except OSError:
+        lost += 1
+    time.sleep(0.05)
+print(f"{lost} of {sent} requests lost, at most {worst * 1000:.0f} ms without an answer, the last {time.time() - last:.1f} s ago")
+`;
+
+test("a move from machine to machine: the new one first, then the old one is cleaned", async () => {
+  await put("hub", "static-a", carrier("hub", [web]));
+  const requests = lab.controller(PYTHON, ["-c", REQUESTS]);
+  await sleep(2000);
+  await put("r2", "static-a", carrier("r2", [web]));
+  await put("hub", "static-a", []);
+  const { stdout, stderr } = await requests;
+  console.log(`moved from hub to r2 amid requests: ${stdout.trim()}`);
+  expect(`${stdout}${stderr}`).toMatch(/the last 0\.\d s ago/);
+  expect(await believed()).toBe("r2");
+});
+
+test("SCTP", async ({ skip }) => {
+  const phone: Forward = { protocol: "sctp", port: 3868, to: addressOf("web"), toPort: 3868 };
+  await put("hub", "static-a", carrier("hub", [phone]));
+  reports = [];
+  await put("hub", "static-a", carrier("hub", [phone]));
+  expect(reports.map(({ steps }) => steps)).toEqual([0]);
+  if (!(await hasSctp(lab))) skip("this kernel has no SCTP: its rules stand, but no packet was sent");
+  await serve(lab, "r1", "web", "sctp", 3868, "phone");
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 3868, "sctp")).toBe("phone sees 10.128.64.254");
+});

@@ -1,0 +1,210 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import type { Values } from "../../../provider/lifecycle/values";
+import { Stage } from "./stage";
+
+let stage: Stage;
+beforeEach(async () => {
+  stage = await Stage.up();
+});
+
+const lb = (more: Values = {}): Values => ({ ranges: ["203.0.113.10-203.0.113.19"], type: "loadBalancer", ...more });
+/** As the SDK passes a pool on. */
+const settings = ({ poolName, addressSpace, type, ranges, tenant }: Values): Values => ({
+  poolName,
+  addressSpace,
+  type,
+  ranges,
+  ...(tenant ? { tenant } : {}),
+});
+const ipIn = (pool: Values, more: Values = {}): Values => ({ pool: settings(pool), ...more });
+
+test("a pool, and an address in it, are known in the first preview; up gives the same and no machine is asked", async () => {
+  const pool = await stage.preview("IPPool", "lb", lb());
+  expect(pool).toMatchObject({ poolName: "lb", ranges: ["203.0.113.10-203.0.113.19"], allocation: "hashed" });
+  const ip = await stage.preview("IPReservation", "web", ipIn(pool));
+  expect(ip.ip).toMatch(/^203\.0\.113\.1\d$/);
+  expect(ip.cidr).toBe(`${ip.ip}/32`);
+  const made = await stage.make("IPPool", "lb", lb());
+  expect(made).toMatchObject({ capacity: 10, allocated: 1, available: 9, utilizationPercent: 10, warnings: [] });
+  expect(await stage.make("IPReservation", "web", ipIn(made))).toMatchObject({
+    ip: ip.ip,
+    state: "reserved",
+    drift: [],
+  });
+  expect(stage.fleet.asked).toEqual([]);
+});
+
+describe("inputs that do not fit together", () => {
+  test.each([
+    [{}, /^INPUT_INVALID: ranges is missing/],
+    [{ ranges: ["10.0.0.1/24"] }, /^INPUT_INVALID: ranges\.0 must be a CIDR without host bits/],
+    [{ ranges: ["10.0.0.9-10.0.0.1"] }, /^INPUT_INVALID: ranges\.0/],
+    [{ ranges: ["10.0.0.0-fd00::1"] }, /^INPUT_INVALID: ranges\.0/],
+    [{ ranges: ["10.0.0.0/24"], prefixLength: 28 }, /^INPUT_INVALID: prefixLength does not go with type container/],
+    [{ ranges: ["10.0.0.0/24"], type: "nodePort" }, /^INPUT_INVALID: ranges does not go with type nodePort/],
+    [{ type: "nodePort", portRange: "0-99" }, /^INPUT_INVALID: portRange must be FIRST-LAST/],
+    [{ ranges: ["10.0.0.0/24"], reserved: ["10.0.1.1"] }, /^INPUT_INVALID: reserved has 10\.0\.1\.1, which is not/],
+    [{ ranges: ["10.0.0.0/24"], staticOnly: ["10.0.0.0/23"] }, /^INPUT_INVALID: staticOnly has 10\.0\.0\.0\/23/],
+    [{ ranges: ["10.0.0.0/24"], warnAtPercent: 101 }, /^INPUT_INVALID: warnAtPercent/],
+    [{ ranges: ["10.0.0.0/24"], colour: "red" }, /^INPUT_INVALID/],
+  ])("%j is refused", async (news, reason) => {
+    expect(await stage.refusal("IPPool", "p", news)).toMatch(reason);
+  });
+});
+
+test("no two pools or networks of one address space overlap; in another space they may", async () => {
+  await stage.network();
+  await stage.make("IPPool", "a", { ranges: ["10.0.0.0/24"] });
+  expect(await stage.refusal("IPPool", "b", { ranges: ["10.0.0.128/25"] })).toMatch(
+    /^POOL_OVERLAP: 10\.0\.0\.128\/25 overlaps 10\.0\.0\.0\/24, which is held by .*::a for pool\/a\./,
+  );
+  expect(await stage.refusal("IPPool", "b", { ranges: ["10.130.0.0/24"] })).toMatch(
+    /^POOL_OVERLAP: .*network\/training/,
+  );
+  await stage.make("IPPool", "b", { ranges: ["10.0.0.0/24"], addressSpace: "site-b" });
+});
+
+test("growing is an update that keeps the lease; shrinking below a lease names it and changes nothing", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const ip = await stage.make("IPReservation", "web", ipIn(pool, { ip: "203.0.113.19" }));
+  const grown = await stage.change("IPPool", "lb", pool, lb({ ranges: ["203.0.113.10-203.0.113.29"] }));
+  expect(grown).toMatchObject({ leaseId: pool.leaseId, capacity: 20, allocated: 1 });
+  await stage.make("IPReservation", "new", ipIn(grown, { ip: "203.0.113.29" }));
+  const shrunk = await stage.preview("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.15"] }), grown);
+  await expect(stage.of("IPPool").update("lb", grown, shrunk)).rejects.toThrow(
+    /^POOL_IN_USE: Pool pool\/lb cannot lose values that are held: .*203\.0\.113\.19 [^;]*::web/,
+  );
+  expect(await stage.pool.usage("pool/lb")).toMatchObject({ capacity: 20n });
+  expect(await stage.of("IPReservation").diff(ip, ip)).toMatchObject({ changes: false });
+});
+
+test("an address in the part that a preview adds is not known before up", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const grown = await stage.preview("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.29"] }), pool);
+  const unknown = await stage.preview("IPReservation", "new", ipIn(grown, { ip: "203.0.113.29" }));
+  expect(unknown.ip).toBe("04da6b54-80e4-46f7-96ec-b56ff0331ba9");
+});
+
+test("a pool with leases cannot be deleted, and says who has them", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const ip = await stage.make("IPReservation", "web", ipIn(pool));
+  await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(
+    /^POOL_IN_USE: Pool pool\/lb still has leases: .*::web/,
+  );
+  await stage.of("IPReservation").delete(ip);
+  await stage.of("IPPool").delete(pool);
+  expect(await stage.pool.spec("pool/lb")).toBeUndefined();
+  expect(await stage.pool.fsck()).toEqual([]);
+});
+
+test("an address whose pool is gone can still be deleted", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const ip = await stage.make("IPReservation", "web", ipIn(pool));
+  await stage.pool.release("pool/lb", String(ip.leaseId));
+  await stage.of("IPPool").delete(pool);
+  await stage.make("IPPool", "other", { ranges: ["10.1.0.0/24"] });
+  await stage.of("IPReservation").delete(ip);
+});
+
+test("exhaustion and quotas are found in preview, counting its own requests and naming the holders", async () => {
+  const pool = await stage.make("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.11"] }));
+  await stage.make("IPReservation", "a", ipIn(pool));
+  await stage.preview("IPReservation", "b", ipIn(pool));
+  expect(await stage.refusal("IPReservation", "c", ipIn(pool))).toMatch(
+    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. The longest unseen holders: 203\.0\.113\.1[01] .*::a /,
+  );
+  const limited = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
+  await stage.preview("IPReservation", "d", ipIn(limited));
+  expect(await stage.refusal("IPReservation", "e", ipIn(limited))).toMatch(
+    /^POOL_QUOTA: Pool pool\/few would have 2 leases/,
+  );
+});
+
+test("whoever asks when a pool is 80 % full is warned in preview, and the pool says so after refresh", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  for (let i = 0; i < 7; i++) await stage.preview("IPReservation", `r${i}`, ipIn(pool));
+  expect(stage.warnings).toEqual([]);
+  await stage.preview("IPReservation", "r7", ipIn(pool));
+  expect(stage.warnings).toEqual(["Pool pool/lb is filled to 80 % or more of its 10 addresses."]);
+  const { props } = await stage.of("IPPool").read("lb", pool);
+  expect(props).toMatchObject({ utilizationPercent: 80, warnings: ["80 % of 10 are given out; warnAtPercent is 80"] });
+});
+
+test("a vip pool, and one that does not assign, give only what is asked for; reserved ones nobody gets", async () => {
+  const vip = await stage.make("IPPool", "vip", { ranges: ["10.0.0.0/28"], type: "vip", reserved: ["10.0.0.1"] });
+  expect(await stage.refusal("IPReservation", "a", ipIn(vip))).toMatch(/^IP_NOT_REQUESTED/);
+  expect(await stage.refusal("IPReservation", "a", ipIn(vip, { ip: "10.0.0.1" }))).toMatch(/^IP_RESERVED/);
+  expect(await stage.refusal("IPReservation", "a", ipIn(vip, { ip: "10.0.1.1" }))).toMatch(/^IP_OUTSIDE_POOL/);
+  expect(await stage.preview("IPReservation", "a", ipIn(vip, { ip: "10.0.0.2" }))).toMatchObject({ ip: "10.0.0.2" });
+});
+
+test("a block is carved from a parent, its size in the parent's family, and the parent outlives it", async () => {
+  const parent = await stage.make("IPPool", "all", { ranges: ["10.96.0.0/12"], allocation: "lowest" });
+  const news = (more: Values = {}): Values => ({ parent: settings(parent), prefixLength: 20, ...more });
+  const first = await stage.preview("IPPool", "a", news());
+  const second = await stage.preview("IPPool", "b", news());
+  expect([first.ranges, second.ranges]).toEqual([["10.96.0.0/20"], ["10.96.16.0/20"]]);
+  const made = await stage.make("IPPool", "b", news({ tenant: { org: "acme", project: "web" } }));
+  expect(made).toMatchObject({ ranges: ["10.96.16.0/20"], capacity: 4096 });
+  expect((await stage.make("IPReservation", "ip", ipIn(made))).ip).toMatch(/^10\.96\.(1[6-9]|2\d|3[01])\./);
+  await expect(stage.of("IPPool").delete(parent)).rejects.toThrow(/^POOL_IN_USE: .*10\.96\.16\.0\/20 .*::b/);
+  expect(await stage.of("IPPool").diff(made, made)).toMatchObject({ changes: false });
+});
+
+test("a nodePort pool gives out ports", async () => {
+  const ports = await stage.make("IPPool", "np", { type: "nodePort" });
+  expect(ports).toMatchObject({ ranges: ["30000-32767"], capacity: 2768 });
+  const port = await stage.make("IPReservation", "web", ipIn(ports, { port: 30080 }));
+  expect(port).toMatchObject({ port: 30080, ip: "30080" });
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30080 }))).toBe(""); // its neighbour may leave
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in pool\/np/);
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { ip: "10.0.0.1" }))).toMatch(
+    /^INPUT_INVALID: ip cannot/,
+  );
+});
+
+describe("tenants without a pool", () => {
+  const acme = { org: "acme", project: "web" };
+
+  test("get a block of their own at first use, known in preview, and no two overlap", async () => {
+    const ask = (org: string, type = "clusterIP"): Values => ({ tenant: { org, project: "web" }, type });
+    const shown = await stage.preview("IPReservation", "a", ask("acme"));
+    expect(shown).toMatchObject({ pool: { poolName: "tenant/acme/web/clusterIP", ranges: ["10.96.0.0/20"] } });
+    const a = await stage.make("IPReservation", "a", ask("acme"));
+    const b = await stage.make("IPReservation", "b", ask("other"));
+    const lb = await stage.make("IPReservation", "c", ask("acme", "loadBalancer"));
+    expect(a.ip).toBe(shown.ip);
+    expect([b, lb].map(({ pool }) => (pool as Values).ranges)).toEqual([["10.96.16.0/20"], ["192.168.0.0/24"]]);
+    const again = await stage.make("IPReservation", "d", ask("acme"));
+    expect((again.pool as Values).ranges).toEqual(["10.96.0.0/20"]);
+    expect(await stage.of("IPReservation").diff(a, a)).toMatchObject({ changes: false });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("names cannot be made to look like another tenant's", async () => {
+    const one = await stage.make("IPReservation", "a", { tenant: { org: "a.b", project: "c" }, type: "clusterIP" });
+    const two = await stage.make("IPReservation", "b", { tenant: { org: "a", project: "b.c" }, type: "clusterIP" });
+    expect((one.pool as Values).ranges).not.toEqual((two.pool as Values).ranges);
+  });
+
+  test.each([
+    [{ tenant: acme, type: "vip" }, /^INPUT_INVALID: Tenants get pools of type clusterIP and loadBalancer/],
+    [{ type: "clusterIP" }, /^INPUT_INVALID: tenant is missing/],
+    [{ tenant: acme }, /^INPUT_INVALID: runner : give one of/],
+  ])("%j is refused", async (news, reason) => {
+    expect(await stage.refusal("IPReservation", "a", news)).toMatch(reason);
+  });
+
+  test("a range that is taken is explained", async () => {
+    await stage.make("IPPool", "mine", { ranges: ["192.168.7.0/24"] });
+    expect(await stage.refusal("IPReservation", "a", { tenant: acme, type: "loadBalancer" })).toMatch(
+      /^POOL_OVERLAP: The range that tenants share for loadBalancer: 192\.168\.0\.0\/16 overlaps 192\.168\.7\.0\/24/,
+    );
+  });
+
+  test("another tenant's pool is refused", async () => {
+    const pool = await stage.make("IPPool", "lb", lb({ tenant: acme }));
+    const other = ipIn(pool, { tenant: { org: "other", project: "web" } });
+    expect(await stage.refusal("IPReservation", "a", other)).toMatch(/^INPUT_INVALID: tenant is not acme\/web/);
+  });
+});

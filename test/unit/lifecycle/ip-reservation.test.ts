@@ -1,0 +1,329 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { opened, ringOf } from "../../../provider/pool/token";
+import { ownerOf, Stage } from "./stage";
+
+let stage: Stage;
+let r1: Values;
+beforeEach(async () => {
+  stage = await Stage.up();
+  await stage.network();
+  r1 = await stage.runner("r1", "192.0.2.11");
+});
+
+/** As the SDK passes a runner on. */
+const on = ({ networkName, runnerName, subnets, dockerNetwork }: Values, more: Values = {}): Values => ({
+  runner: { networkName, runnerName, subnets, dockerNetwork },
+  ...more,
+});
+const ips = () => stage.of("IPReservation");
+const leasesOf = async (pool: string): Promise<string[]> =>
+  (await stage.pool.leases(pool)).map(({ owner, state }) => `${owner.split("::").at(-1)} ${state}`).sort();
+
+test("a runner and an address on it are known in one first preview, and up gives the same", async () => {
+  const fresh = await Stage.up();
+  const network = await fresh.preview("OverlayNetwork", "n", { hubConnection: { host: "192.0.2.1" } });
+  const runner = await fresh.preview("RunnerSubnet", "r", {
+    network: { networkName: network.networkName, subnets: network.subnets },
+    connection: { host: "192.0.2.11" },
+    hubConnection: { host: "192.0.2.1" },
+  });
+  const { ip, ...shown } = await fresh.preview("IPReservation", "master", on(runner));
+  expect(ip).toMatch(/^10\.128\.\d+\.\d+$/);
+  expect(shown).toMatchObject({
+    cidr: `${ip}/18`,
+    gateway: "10.128.64.1",
+    runnerName: "r",
+    dockerRunArgs: `--network kohakuriver-overlay --ip ${ip}`,
+  });
+  expect(fresh.fleet.asked).toEqual([]);
+});
+
+test("outputs: token, state, end; a VM has its MAC and tap, always the same for the address", async () => {
+  const held = await stage.make("IPReservation", "a", on(r1));
+  expect(held).toMatchObject({ state: "reserved", expiresAt: undefined, drift: [] });
+  const vm = await stage.make("IPReservation", "b", on(r1, { kind: "vm", ttl: true, ip: "10.128.64.77" }));
+  expect(vm).toMatchObject({
+    expiresAt: "2030-01-01T00:30:00.000Z",
+    mac: "02:59:1a:a7:ca:db",
+    tapDevice: "tap1e734a822f",
+  });
+  expect(vm.dockerRunArgs).toBeUndefined();
+  const grant = opened(String(vm.token), await ringOf(stage.pool, undefined), { runner: "training/r1" });
+  expect(grant).toMatchObject({ leaseId: vm.leaseId, pool: "runner/training/r1" });
+  expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
+});
+
+test("by the runner's name, as from another stack", async () => {
+  const { ip } = await stage.make("IPReservation", "a", { runner: "training/r1" });
+  expect(ip).toMatch(/^10\.128\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\./);
+  expect(await stage.refusal("IPReservation", "b", { runner: "training/nosuch" })).toMatch(/^POOL_NOT_FOUND/);
+});
+
+describe("inputs that do not fit together", () => {
+  test.each<[Values, RegExp]>([
+    [{}, /give one of runner, network, pool, or tenant with type; none is given/],
+    [{ network: "training" }, /^INPUT_INVALID: network .*runner and network are given/],
+    [{ ttl: 59 }, /^INPUT_INVALID: ttl/],
+    [{ ttl: 86401 }, /^INPUT_INVALID: ttl/],
+    [{ usedBy: "two words" }, /^INPUT_INVALID: usedBy must be/],
+    [{ ip: "10.128.64.300" }, /^INPUT_INVALID: ip must be an IP address/],
+    [{ port: 80 }, /^INPUT_INVALID: port can be asked for only in a nodePort pool/],
+    [{ ip: "10.128.64.1" }, /^IP_OUTSIDE_POOL: Address 10\.128\.64\.1 /],
+    [{ ip: "10.128.64.254" }, /^IP_OUTSIDE_POOL/],
+  ])("%j is refused", async (news, reason) => {
+    const given = Object.keys(news).length === 0 ? news : on(r1, news);
+    expect(await stage.refusal("IPReservation", "a", given)).toMatch(reason);
+  });
+});
+
+test("an unknown runner makes the values unknown and no offer; an unknown user does not", async () => {
+  expect(await stage.preview("IPReservation", "a", { runner: UNKNOWN })).toMatchObject({
+    ip: UNKNOWN,
+    runner: UNKNOWN,
+  });
+  expect(await leasesOf("runner/training/r1")).toEqual([]);
+  const late = await stage.preview("IPReservation", "a", on(r1, { usedBy: UNKNOWN }));
+  expect(late.ip).toMatch(/^10\./);
+});
+
+test("pinned to what it has, and unpinned, it stays; another wish replaces, the new one first", async () => {
+  const props = await stage.make("IPReservation", "a", on(r1));
+  const pinned = await stage.preview("IPReservation", "a", on(r1, { ip: props.ip }), props);
+  expect(await ips().diff(props, pinned)).toMatchObject({ changes: false });
+  const free = await stage.preview("IPReservation", "a", on(r1), pinned);
+  expect(await ips().diff(props, free)).toMatchObject({ changes: false });
+  const other = await stage.preview("IPReservation", "a", on(r1, { ip: "10.128.64.9" }), props);
+  expect(await ips().diff(props, other)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: false });
+  const moved = (await ips().create(other)).props;
+  expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "a reserved"]);
+  await ips().delete(props);
+  expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "a resting"]);
+  expect(await ips().diff(moved, other)).toMatchObject({ changes: false });
+});
+
+test("two that swap their addresses in one up do so", async () => {
+  const [a, b] = [
+    await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" })),
+    await stage.make("IPReservation", "b", on(r1, { ip: "10.128.64.9" })),
+  ];
+  const wantA = await stage.preview("IPReservation", "a", on(r1, { ip: "10.128.64.9" }), a);
+  const wantB = await stage.preview("IPReservation", "b", on(r1, { ip: "10.128.64.8" }), b);
+  const [newA, newB] = await Promise.all([ips().create(wantA), ips().create(wantB)]);
+  await ips().delete(a);
+  await ips().delete(b);
+  expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "b reserved"]);
+  expect([newA.props.ip, newB.props.ip]).toEqual(["10.128.64.9", "10.128.64.8"]);
+  expect(await stage.pool.fsck()).toEqual([]);
+});
+
+test("a replacement where the quota leaves no room for both ends the old one first", async () => {
+  const pool = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
+  const settings = { poolName: "few", addressSpace: "default", type: "container", ranges: pool.ranges };
+  const a = await stage.make("IPReservation", "a", { pool: settings, ip: "10.0.0.1" });
+  const next = await stage.preview("IPReservation", "a", { pool: settings, ip: "10.0.0.2" }, a);
+  expect(await ips().diff(a, next)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: true });
+  await ips().delete(a);
+  expect((await ips().create(next)).props).toMatchObject({ ip: "10.0.0.2" });
+  expect(await stage.refusal("IPReservation", "b", { pool: settings })).toMatch(/^POOL_QUOTA/);
+});
+
+describe("time", () => {
+  test("an expired one shows as a replacement in a plain preview, with the same address while that is free", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
+    const news = on(r1, { ttl: 60 });
+    expect(await ips().diff(props, await stage.preview("IPReservation", "a", news, props))).toMatchObject({
+      changes: false,
+    });
+    stage.pass(61);
+    const next = await stage.preview("IPReservation", "a", news, props);
+    expect(next.ip).toBe(props.ip);
+    expect(await ips().diff(props, next)).toMatchObject({
+      changes: true,
+      replaces: ["leaseId"],
+      deleteBeforeReplace: false,
+    });
+    const again = (await ips().create(next)).props;
+    await ips().delete(props);
+    expect(again).toMatchObject({ ip: props.ip, expiresAt: "2030-01-01T00:02:01.000Z" });
+    expect(await leasesOf("runner/training/r1")).toEqual(["a reserved"]);
+  });
+
+  test("an expired one whose address somebody else has by now gets another", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
+    stage.pass(61);
+    await stage.make("IPReservation", "b", on(r1, { ip: props.ip }));
+    const next = await stage.preview("IPReservation", "a", on(r1, { ttl: 60 }), props);
+    expect(next.ip).not.toBe(props.ip);
+    expect(await ips().diff(props, next)).toMatchObject({ replaces: ["ip", "leaseId"] });
+  });
+
+  test("another ttl is an update that counts from now; none holds it; nothing else prolongs it", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
+    stage.pass(30);
+    const labelled = await stage.change("IPReservation", "a", props, on(r1, { ttl: 60, labels: { team: "ml" } }));
+    expect(labelled.expiresAt).toBe(props.expiresAt);
+    const longer = await stage.change("IPReservation", "a", labelled, on(r1, { ttl: 600, labels: { team: "ml" } }));
+    expect(longer).toMatchObject({ expiresAt: "2030-01-01T00:10:30.000Z", leaseId: props.leaseId });
+    expect(longer.token).not.toBe(props.token);
+    const held = await stage.change("IPReservation", "a", longer, on(r1, { labels: { team: "ml" } }));
+    expect(held.expiresAt).toBeUndefined();
+  });
+});
+
+describe("use", () => {
+  test("who uses it is an update; it does not expire then, and only force deletes it", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
+    const used = await stage.change("IPReservation", "a", props, on(r1, { ttl: 60, usedBy: "job-7" }));
+    expect(used).toMatchObject({ state: "used", expiresAt: undefined });
+    stage.pass(3600);
+    expect(await ips().diff(used, used)).toMatchObject({ changes: false });
+    await expect(ips().delete(used)).rejects.toThrow(/^IP_IN_USE: 10\.128\.\d+\.\d+ is used by job-7\. /);
+    await ips().delete({ ...used, force: true });
+  });
+
+  test("one user on a network has one reservation", async () => {
+    await stage.runner("r2", "192.0.2.12");
+    await stage.make("IPReservation", "a", on(r1, { usedBy: "job-7" }));
+    expect(await stage.refusal("IPReservation", "b", { runner: "training/r2", usedBy: "job-7" })).toMatch(
+      /^RESERVATION_EXISTS: The name user\/training\/job-7 belongs to .*::a /,
+    );
+  });
+
+  test("a used one that moves takes its user along, and the old one is freed at the end", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { usedBy: "job-7", ip: "10.128.64.8" }));
+    const next = await stage.preview("IPReservation", "a", on(r1, { usedBy: "job-7", ip: "10.128.64.9" }), props);
+    stage.pass(1);
+    const moved = (await ips().create(next)).props;
+    await ips().delete(props);
+    expect(await stage.pool.holder("user/training/job-7")).toMatchObject({ leaseId: moved.leaseId });
+    await stage.runner("r2", "192.0.2.12");
+    const there = { runner: "training/r2", usedBy: "job-7" };
+    await ips().create(await stage.preview("IPReservation", "a", there, moved));
+    await ips().delete(moved);
+  });
+
+  test("one that a container uses by its token is not given up behind its back, also when it is replaced", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" }));
+    const names = ["user/training/box"];
+    await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
+    stage.pass(1);
+    await ips().create(await stage.preview("IPReservation", "a", on(r1, { ip: "10.128.64.9" }), props));
+    await expect(ips().delete(props)).rejects.toThrow(/^IP_IN_USE: 10\.128\.64\.8 is used by box\./);
+  });
+
+  test("what a container does with the token outlives an update and a forced replacement", async () => {
+    const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
+    const names = ["user/training/box"];
+    await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
+    const { props: read } = await ips().read("id", props);
+    expect(read).toMatchObject({ state: "used", expiresAt: undefined, drift: [] });
+    const updated = await stage.change("IPReservation", "a", read, on(r1, { ttl: 60, labels: { team: "ml" } }));
+    expect(updated.state).toBe("used");
+    const renewed = await stage.make("IPReservation", "a", on(r1, { ttl: 60, labels: { team: "ml" } }));
+    await ips().delete(updated);
+    expect(renewed).toMatchObject({ ip: props.ip, state: "used" });
+    expect(await stage.pool.holder("user/training/box")).toMatchObject({ usedBy: "box", leaseId: renewed.leaseId });
+  });
+});
+
+describe("any runner", () => {
+  const any = (more: Values = {}): Values => ({ network: "training", ...more });
+  const runnersOf = async (count: number, more: Values = {}): Promise<string[]> => {
+    const names: string[] = [];
+    for (let i = 0; i < count; i++)
+      names.push(String((await stage.preview("IPReservation", `p${i}`, any(more))).runnerName));
+    return names;
+  };
+  beforeEach(async () => {
+    await stage.runner("r2", "192.0.2.12");
+    await stage.runner("r3", "192.0.2.13");
+  });
+
+  test("newcomers go where most is free, or where fewest are, or all to one", async () => {
+    expect((await runnersOf(6)).sort()).toEqual(["r1", "r1", "r2", "r2", "r3", "r3"]);
+    const packed = await Stage.up();
+    stage = packed;
+    await packed.network();
+    await packed.runner("r1", "192.0.2.11");
+    await packed.runner("r2", "192.0.2.12");
+    await packed.make("IPReservation", "first", { runner: "training/r2" });
+    expect(await runnersOf(3, { placement: "packed" })).toEqual(["r2", "r2", "r2"]);
+    expect(await runnersOf(3, { placement: "spread" })).toEqual(["r2", "r2", "r2"]); // they have a place already
+  });
+
+  test("whoever has a place keeps it: from preview to up, afterwards, and when renamed", async () => {
+    const shown = await stage.preview("IPReservation", "a", any());
+    for (let i = 0; i < 4; i++)
+      await stage.make("IPReservation", `other${i}`, { runner: `training/${shown.runnerName}` });
+    const made = await stage.make("IPReservation", "a", any());
+    expect(made).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
+    expect(await ips().diff(made, await stage.preview("IPReservation", "a", any(), made))).toMatchObject({
+      changes: false,
+    });
+    const renamed = await stage.preview("IPReservation", "b", any(), made);
+    await ips().update("id", made, renamed);
+    expect(await stage.make("IPReservation", "b", any())).toMatchObject({ ip: shown.ip, runnerName: shown.runnerName });
+    expect(await stage.pool.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
+  });
+
+  test("an address says itself which runner", async () => {
+    expect(await stage.preview("IPReservation", "a", any({ ip: "10.128.128.9" }))).toMatchObject({ runnerName: "r2" });
+    expect(await stage.refusal("IPReservation", "b", any({ ip: "10.129.0.9" }))).toMatch(
+      /^IP_OUTSIDE_POOL: .*no runner/,
+    );
+  });
+
+  test("a network without runners: preview does not know yet, up says what to do", async () => {
+    const empty = await Stage.up();
+    await empty.network();
+    expect(await empty.preview("IPReservation", "a", any())).toMatchObject({ ip: UNKNOWN });
+    expect(empty.warnings[0]).toMatch(/^POOL_NOT_FOUND: Network training has no runner yet.*dependsOn/);
+    const { failures } = await empty.check("IPReservation", "a", any());
+    expect(failures[0]?.reason).toMatch(/^POOL_NOT_FOUND: Network training has no runner yet/);
+  });
+});
+
+test("dual stack: one address of each family; pinned to one, the other lies alike or stays", async () => {
+  const dual = await Stage.up();
+  await dual.network("training", { subnets: ["10.128.0.0/12/6/14", "fd00:128::/58/6/64"] });
+  const runner = await dual.runner("r1", "192.0.2.11");
+  const props = await dual.make("IPReservation", "a", on(runner));
+  expect(props).toMatchObject({
+    ip6: expect.stringMatching(/^fd00:128:/),
+    cidr6: `${props.ip6}/64`,
+    gateway6: expect.any(String),
+  });
+  expect(props.dockerRunArgs).toBe(`--network kohakuriver-overlay --ip ${props.ip} --ip6 ${props.ip6}`);
+  const pinned = await dual.preview("IPReservation", "a", on(runner, { ip: props.ip }), props);
+  expect(await dual.of("IPReservation").diff(props, pinned)).toMatchObject({ changes: false });
+  const wished = await dual.preview("IPReservation", "b", on(runner, { ip: "10.128.64.77" }));
+  expect(wished.ip6).toMatch(/^fd00:128:0:1::4d$/);
+});
+
+test("a runner that is replaced: its reservations are, too, and this preview does not know their addresses", async () => {
+  const props = await stage.make("IPReservation", "a", on(r1));
+  const hubConnection = { host: "192.0.2.1" };
+  const news = { network: "training", connection: { host: "192.0.2.11" }, hubConnection, runnerId: 7 };
+  const moved = await stage.preview("RunnerSubnet", "r1", news, r1);
+  const next = await stage.preview("IPReservation", "a", on(moved), props);
+  expect(next.ip).toBe(UNKNOWN);
+  expect(await ips().diff(props, next)).toMatchObject({ replaces: expect.arrayContaining(["runner.subnets"]) });
+  expect(await ips().diff(props, { ...props, runner: UNKNOWN })).toMatchObject({ replaces: ["runner"] });
+});
+
+test("a lost store is never an empty one", async () => {
+  const props = await stage.make("IPReservation", "a", on(r1));
+  const lost = await Stage.up();
+  await expect(lost.of("IPReservation").diff(props, props)).rejects.toThrow(/^STORE_LOST/);
+  await expect(lost.of("IPReservation").delete(props)).rejects.toThrow(/^STORE_LOST/);
+});
+
+test("equal names under two components are two owners", async () => {
+  const make = async (parent: string) => {
+    const owner = `org/urn:pulumi:dev::p::team:index:${parent}$overlay:index:IPReservation::node`;
+    const { inputs } = await ips().check({ owner, dryRun: false }, undefined, on(r1));
+    return (await ips().create(inputs)).props.ip;
+  };
+  expect(await make("a")).not.toBe(await make("b"));
+});

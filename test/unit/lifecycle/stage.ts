@@ -1,0 +1,82 @@
+import { expect } from "vitest";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
+import type { Values } from "../../../provider/lifecycle/values";
+import type { World } from "../../../provider/lifecycle/world";
+import { openPool } from "../../../provider/pool";
+import type { Pool } from "../../../provider/pool/types";
+import { resourceOf } from "../../../provider/resources";
+import { FakeFleet, worldOf } from "./fake-fleet";
+
+export const ownerOf = (type: string, name: string, stack = "dev"): string =>
+  `org/urn:pulumi:${stack}::p::overlay:index:${type}::${name}`;
+
+/** A stack whose resources are driven as Pulumi drives them, on machines that are not there and a clock of its own. */
+export class Stage {
+  readonly fleet = new FakeFleet();
+  readonly warnings: string[] = [];
+  now = Date.UTC(2030, 0, 1);
+  world!: World;
+  #pool!: Pool;
+
+  static async up({ store = "memory:", ...settings }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
+    const stage = new Stage();
+    const clock = () => stage.now;
+    stage.#pool = await openPool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock, ...settings });
+    stage.world = {
+      ...worldOf(stage.fleet, stage.#pool),
+      pool: async () => stage.#pool,
+      warn: (text) => stage.warnings.push(text),
+    };
+    return stage;
+  }
+
+  get pool(): Pool {
+    return this.#pool;
+  }
+
+  /** Seconds. */
+  pass(seconds: number): void {
+    this.now += seconds * 1000;
+  }
+
+  of = (type: string): Lifecycle => new Lifecycle(resourceOf(type), this.world);
+
+  async check(type: string, name: string, news: Values, olds?: Values, dryRun = false) {
+    return this.of(type).check({ owner: ownerOf(type, name), dryRun }, olds, news);
+  }
+
+  /** What preview shows. */
+  async preview(type: string, name: string, news: Values, olds?: Values): Promise<Values> {
+    const { inputs, failures } = await this.check(type, name, news, olds, true);
+    expect(failures).toEqual([]);
+    return inputs;
+  }
+
+  /** Why preview refuses it. */
+  async refusal(type: string, name: string, news: Values, olds?: Values): Promise<string> {
+    const { failures } = await this.check(type, name, news, olds, true);
+    return failures.map(({ reason }) => reason).join("\n");
+  }
+
+  async make(type: string, name: string, news: Values, olds?: Values): Promise<Values> {
+    const { inputs, failures } = await this.check(type, name, news, olds);
+    expect(failures).toEqual([]);
+    return (await this.of(type).create(inputs)).props;
+  }
+
+  async change(type: string, name: string, olds: Values, news: Values): Promise<Values> {
+    const { inputs, failures } = await this.check(type, name, news, olds);
+    expect(failures).toEqual([]);
+    expect(await this.of(type).diff(olds, inputs)).toMatchObject({ changes: true, replaces: [] });
+    return this.of(type).update("id", olds, inputs);
+  }
+
+  async network(name = "training", more: Values = {}): Promise<Values> {
+    return this.make("OverlayNetwork", name, { hubConnection: { host: "192.0.2.1" }, ...more });
+  }
+
+  async runner(name: string, host: string, more: Values = {}): Promise<Values> {
+    const hubConnection = { host: "192.0.2.1" };
+    return this.make("RunnerSubnet", name, { network: "training", connection: { host }, hubConnection, ...more });
+  }
+}

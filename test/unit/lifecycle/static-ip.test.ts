@@ -1,0 +1,254 @@
+import { beforeEach, expect, test } from "vitest";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { ownerOf, Stage } from "./stage";
+
+let stage: Stage;
+
+const [HUB, R1, R2] = ["192.0.2.1", "192.0.2.11", "192.0.2.12"];
+const web = { port: 80, to: "10.128.64.5", toPort: 8080 };
+const mail = { port: 25, to: "10.128.128.5" };
+
+beforeEach(async () => {
+  stage = await Stage.up({ quarantine: 0 });
+  await stage.network();
+  await stage.runner("r1", R1!);
+  await stage.runner("r2", R2!);
+  await stage.make("IPPool", "lb", { ranges: ["203.0.113.10-203.0.113.12"], type: "loadBalancer" });
+  stage.fleet.takeWrites();
+  stage.fleet.asked.length = 0;
+});
+
+const inputs = (more: Values = {}): Values => ({
+  pool: "lb",
+  attach: "training",
+  connection: { host: HUB },
+  forwards: [web],
+  ...more,
+});
+const onRunner = (name: string, host: string, more: Values = {}): Values =>
+  inputs({ attach: `training/${name}`, connection: { host }, ...more });
+
+/** The same as `stage` does, in another stack. */
+async function elsewhere(name: string, news: Values, stack = "prod"): Promise<Values | string> {
+  const lifecycle = stage.of("StaticIP");
+  const caller = { owner: ownerOf("StaticIP", name, stack), dryRun: false };
+  const { inputs, failures } = await lifecycle.check(caller, undefined, news);
+  if (failures.length > 0) return failures.map(({ reason }) => reason).join("\n");
+  return (await lifecycle.create(inputs)).props;
+}
+
+test("preview shows address and names and asks no machine; up gives the same", async () => {
+  const shown = await stage.preview("StaticIP", "web", inputs({ forwards: [web, { ...mail, protocol: "udp" }] }));
+  expect(shown.names).toEqual(["web-tcp-80", "web-udp-25"]);
+  expect(shown.ip).toMatch(/^203\.0\.113\.1[0-2]$/);
+  expect(stage.fleet.asked).toEqual([]);
+  const made = await stage.make("StaticIP", "web", inputs({ forwards: [web, { ...mail, protocol: "udp" }] }));
+  expect(made).toMatchObject({ ip: shown.ip, names: shown.names, sharedWith: [], drift: [] });
+  expect(stage.fleet.standing(HUB!)).toContain(`address ${shown.ip}/32 on overlay-vip`);
+});
+
+test("resources of two stacks with one key share an address, and it goes with the last", async () => {
+  const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  const second = (await elsewhere("mail", inputs({ sharingKey: "team-a", forwards: [mail] }))) as Values;
+  expect(second).toMatchObject({
+    ip: first.ip,
+    names: ["team-a-tcp-25"],
+    sharedWith: ["org/urn:pulumi:dev::p::overlay:index:StaticIP::web"],
+  });
+  expect((await stage.of("StaticIP").read("id", first)).props.sharedWith).toEqual([
+    ownerOf("StaticIP", "mail", "prod"),
+  ]);
+  await stage.of("StaticIP").delete(first);
+  expect(stage.fleet.standing(HUB!)).toContain(`address ${first.ip}/32 on overlay-vip`);
+  await stage.of("StaticIP").delete(second);
+  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip") || key.includes("DNAT"))).toEqual([]);
+});
+
+test("without a key the address is exclusive", async () => {
+  const first = await stage.make("StaticIP", "web", inputs());
+  expect(((await elsewhere("mail", inputs({ forwards: [mail] }))) as Values).ip).not.toBe(first.ip);
+  expect(await elsewhere("more", inputs({ ip: first.ip, forwards: [mail] }))).toMatch(
+    /IP_IN_USE: .* is reserved by org\/urn:pulumi:dev::p::overlay:index:StaticIP::web/,
+  );
+});
+
+test("a port that somebody has is refused in preview, with the holder's name: for newcomers and for changes in place", async () => {
+  await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  const conflict =
+    /PORT_CONFLICT: Port tcp\/80 on 203\.0\.113\.1\d of pool\/lb belongs to org\/urn:pulumi:dev::p::overlay:index:StaticIP::web/;
+  expect(await elsewhere("rival", inputs({ sharingKey: "team-a" }))).toMatch(conflict);
+  const own = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
+  const wanted = inputs({ sharingKey: "team-a", forwards: [mail, web] });
+  expect(await stage.refusal("StaticIP", "mail", wanted, own)).toMatch(conflict);
+  const more = await stage.change(
+    "StaticIP",
+    "mail",
+    own,
+    inputs({ sharingKey: "team-a", forwards: [mail, { ...web, protocol: "udp" }] }),
+  );
+  expect(more.names).toEqual(["team-a-tcp-25", "team-a-udp-80"]);
+  expect(await elsewhere("third", inputs({ sharingKey: "team-a", forwards: [{ ...web, protocol: "udp" }] }))).toMatch(
+    /PORT_CONFLICT/,
+  );
+});
+
+test("a key can be changed by the only user of an address", async () => {
+  const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  const alone = await stage.change("StaticIP", "web", first, inputs({ sharingKey: "team-b" }));
+  expect(alone).toMatchObject({ ip: first.ip, names: ["team-b-tcp-80"] });
+  await elsewhere("mail", inputs({ sharingKey: "team-b", forwards: [mail] }));
+  expect(await stage.refusal("StaticIP", "web", inputs({ sharingKey: "team-c" }), alone)).toMatch(
+    /SHARING_CONFLICT: .* is shared by org\/urn:pulumi:prod/,
+  );
+});
+
+test("one address is not on two machines", async () => {
+  await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  expect(await elsewhere("mail", onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }))).toMatch(
+    /SHARING_CONFLICT: 203\.0\.113\.1\d is shared with org\/urn:pulumi:dev::p::overlay:index:StaticIP::web, which has it on training; this one would have it on training\/r1/,
+  );
+});
+
+test("those who share an address in one stack move together", async () => {
+  const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
+  const second = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
+  await stage.change("StaticIP", "web", first, onRunner("r1", R1!, { sharingKey: "team-a" }));
+  await stage.change("StaticIP", "mail", second, onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }));
+  expect(stage.fleet.standing(R1!)).toContain(`address ${first.ip}/32 on overlay-vip`);
+  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip"))).toEqual([]);
+});
+
+test("a move: the new machine first, then the old one is cleaned", async () => {
+  const made = await stage.make("StaticIP", "web", inputs());
+  stage.fleet.takeWrites();
+  const moved = await stage.change("StaticIP", "web", made, onRunner("r2", R2!));
+  expect(moved).toMatchObject({ ip: made.ip, leaseId: made.leaseId, drift: [] });
+  const writes = stage.fleet.takeWrites();
+  const arrived = writes.indexOf(`${R2}: + address ${made.ip}/32 on overlay-vip`);
+  expect(arrived).toBeGreaterThanOrEqual(0);
+  expect(writes.indexOf(`${HUB}: - address ${made.ip}/32 on overlay-vip`)).toBeGreaterThan(arrived);
+});
+
+test("another target for a forward changes its rules and nothing else", async () => {
+  const made = await stage.make("StaticIP", "web", inputs());
+  stage.fleet.takeWrites();
+  await stage.change("StaticIP", "web", made, inputs({ forwards: [{ ...web, to: "10.128.64.6" }] }));
+  expect(stage.fleet.takeWrites()).toEqual([
+    `${HUB}: - rule '-d ${made.ip}/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.128.64.5:8080' in OVERLAY-DNAT (IPv4 nat)`,
+    `${HUB}: + rule '-d ${made.ip}/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.128.64.6:8080' in OVERLAY-DNAT (IPv4 nat)`,
+  ]);
+});
+
+test("a target that is not known yet hides nothing but itself", async () => {
+  const shown = await stage.preview("StaticIP", "web", inputs({ forwards: [{ ...web, to: UNKNOWN }] }));
+  expect(shown.ip).toMatch(/^203\.0\.113\.1\d$/);
+});
+
+test("another address begins before the old one ends", async () => {
+  const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
+  const shown = await stage.preview("StaticIP", "web", inputs({ ip: "203.0.113.11" }), made);
+  expect(await stage.of("StaticIP").diff(made, shown)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: false });
+  const next = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.11" }), made);
+  expect(stage.fleet.standing(HUB!)).toContain("address 203.0.113.10/32 on overlay-vip");
+  await stage.of("StaticIP").delete(made);
+  expect(stage.fleet.standing(HUB!)).not.toContain("address 203.0.113.10/32 on overlay-vip");
+  expect(stage.fleet.standing(HUB!)).toContain(`address ${next.ip}/32 on overlay-vip`);
+});
+
+test("take: an address or a port is taken from another of the same tenant, who finds out and asks anew", async () => {
+  const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
+  const taker = (await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))) as Values;
+  expect(taker.ip).toBe("203.0.113.10");
+  expect(await stage.of("StaticIP").diff(made, made)).toMatchObject({ changes: true, replaces: ["leaseId"] });
+  const sharer = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
+  const port = (await elsewhere(
+    "port",
+    inputs({ sharingKey: "team-a", forwards: [mail], onConflict: "take" }),
+  )) as Values;
+  expect(port).toMatchObject({ ip: sharer.ip, sharedWith: [] });
+  const other = (await elsewhere("other", inputs({ sharingKey: "team-a", forwards: [web] }))) as Values;
+  const more = { ...inputs({ sharingKey: "team-a", forwards: [mail, web], onConflict: "take" }) };
+  const lifecycle = stage.of("StaticIP");
+  const { inputs: checked } = await lifecycle.check({ owner: String(port.owner), dryRun: false }, port, more);
+  expect(await lifecycle.update("id", port, checked)).toMatchObject({ ip: other.ip, sharedWith: [] });
+});
+
+test("a reservation is not taken", async () => {
+  await stage.make("IPReservation", "other", { pool: "lb", ip: "203.0.113.10" });
+  expect(await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))).toMatch(/IP_IN_USE/);
+});
+
+const REFUSED: [what: string, more: Values, reason: RegExp][] = [
+  ["the same port twice", { forwards: [web, web] }, /forwards\.1\.port is there twice: tcp\/80/],
+  ["no port", { forwards: [{ ...web, port: 0 }] }, /forwards\.0\.port/],
+  [
+    "a target that is no address",
+    { forwards: [{ ...web, to: "web; reboot" }] },
+    /forwards\.0\.to must be an IP address/,
+  ],
+  [
+    "a target of the other family",
+    { forwards: [{ ...web, to: "fd00::5" }] },
+    /forwards\.0\.to is fd00::5, but 203\.0\.113\.1\d is an IPv4 address/,
+  ],
+  ["an unknown pool", { pool: "nowhere" }, /POOL_NOT_FOUND: There is no IPPool named 'nowhere'/],
+  [
+    "an unknown machine",
+    { attach: "training/r9" },
+    /POOL_NOT_FOUND: There is no OverlayNetwork or RunnerSubnet named 'training\/r9'/,
+  ],
+  [
+    "clients shown by a hub without a way back",
+    { preserveClientIp: true },
+    /forwards\.0\.to must be a workload of one of `runners`/,
+  ],
+  [
+    "a way back from another runner",
+    { preserveClientIp: true, runners: ["training/r2"], runnerConnections: [{ host: R2 }] },
+    /forwards\.0\.to must be a workload of one of `runners`/,
+  ],
+  [
+    "runners without connections",
+    { preserveClientIp: true, runners: ["training/r1"] },
+    /runnerConnections must be one for each of 1 runners/,
+  ],
+  [
+    "clients shown by a runner to another's workloads",
+    onRunner("r2", R2!, { preserveClientIp: true }),
+    /must be a workload of runner r2/,
+  ],
+];
+
+test.each(REFUSED)("refused: %s", async (_, more, reason) => {
+  expect(await stage.refusal("StaticIP", "web", inputs(more))).toMatch(reason);
+  expect(stage.fleet.asked).toEqual([]);
+});
+
+test("clients shown by a hub: the workload's runner gets the way back, and loses it when it is no longer needed", async () => {
+  const shown = inputs({ preserveClientIp: true, runners: ["training/r1"], runnerConnections: [{ host: R1 }] });
+  const made = await stage.make("StaticIP", "web", shown);
+  const back = () => stage.fleet.standing(R1!).filter((key) => /BACK|table/.test(key));
+  expect(back()).toHaveLength(6);
+  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
+  const hidden = await stage.change("StaticIP", "web", made, inputs());
+  expect(back()).toEqual([]);
+  expect(hidden.leaving).toEqual([]);
+});
+
+test("a word that DNS cannot bear is hashed in names, and stays a key of its own", async () => {
+  const made = await stage.make("StaticIP", "web", inputs({ sharingKey: "meYOU" }));
+  expect(made.names).toEqual(["ps9pn7rkocct7m9ivtovuktb-tcp-80"]);
+  expect(((await elsewhere("mail", inputs({ sharingKey: "meyou", forwards: [mail] }))) as Values).ip).not.toBe(made.ip);
+});
+
+test("a pool of both families gives the family of the workloads", async () => {
+  await stage.make("IPPool", "dual", { ranges: ["203.0.113.20-203.0.113.22", "2001:db8::/120"], type: "loadBalancer" });
+  const six = await stage.preview(
+    "StaticIP",
+    "six",
+    inputs({ pool: "dual", forwards: [{ ...web, to: "fd00:128:4::5" }] }),
+  );
+  expect(six.ip).toMatch(/^2001:db8::/);
+  const four = await stage.preview("StaticIP", "four", inputs({ pool: "dual" }));
+  expect(four.ip).toMatch(/^203\./);
+});

@@ -1,0 +1,219 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { renderChange } from "../../../provider/network/commands";
+import { differences, differenceText, fits, isOurLink, isPresent } from "../../../provider/network/compare";
+import { planDocker } from "../../../provider/network/docker";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import type { HostRecord, Item, Link } from "../../../provider/network/items";
+import { preflight } from "../../../provider/network/preflight";
+import { planSteps, type Want } from "../../../provider/network/steps";
+
+const layouts = [layoutOf("10.128.0.0/12/6/14")];
+const plan = { name: "kohakuriver-overlay", required: false, share: 4 };
+const item = planDocker(plan, layouts, 1, "kohaku-overlay", 1450);
+const dual = planDocker(plan, [...layouts, layoutOf("fd00:128::/48/16/64")], 1, "kohaku-overlay", 1450);
+
+const STANDS = {
+  Name: "kohakuriver-overlay",
+  Driver: "bridge",
+  IPAM: {
+    Config: [
+      {
+        Subnet: "10.128.64.0/18",
+        IPRange: "10.128.112.0/20",
+        Gateway: "10.128.64.1",
+        AuxiliaryAddresses: { hub: "10.128.64.254" },
+      },
+    ],
+  },
+  Options: {
+    "com.docker.network.bridge.enable_ip_masquerade": "false",
+    "com.docker.network.bridge.name": "kohaku-overlay",
+    "com.docker.network.driver.mtu": "1450",
+  },
+};
+const OWN = { Name: "bridge", Driver: "bridge", IPAM: { Config: [{ Subnet: "172.17.0.0/16" }] }, Options: {} };
+
+const record: Omit<HostRecord, "items"> = { uid: "r1", owner: "org/r1", network: "training", store: "s" };
+const want = (items: Item[], adopt = false): Want => ({ record, items, adopt });
+
+function host(networks: object[] | "down" | "none", containers = "", recorded: Item[] = [item]): Facts {
+  const docker = networks === "down" ? "down" : JSON.stringify(networks, undefined, 4);
+  const parts = networks === "none" ? [] : ["@@ docker", docker, "@@ containers", containers];
+  return parseFacts([...parts, "@@ record x", JSON.stringify({ ...record, items: recorded })].join("\n"));
+}
+
+const drift = (facts: Facts, of: Item = item): string[] => differences([of], facts).map(differenceText);
+
+test("the network is made over our bridge, with the hub's address and the pool's part kept out of Docker's hands", () => {
+  expect(renderChange([{ verb: "add", item: dual }], []).split("\n")[1]).toBe(
+    "'docker' 'network' 'create' '--driver' 'bridge' '--ipv6' " +
+      "'--subnet' '10.128.64.0/18' '--gateway' '10.128.64.1' '--aux-address' 'hub=10.128.64.254' '--ip-range' '10.128.112.0/20' " +
+      "'--subnet' 'fd00:128:0:1::/64' '--gateway' 'fd00:128:0:1::1' '--aux-address' 'hub6=fd00:128:0:1::fe' '--ip-range' 'fd00:128:0:1:8000::/66' " +
+      "'-o' 'com.docker.network.bridge.name=kohaku-overlay' '-o' 'com.docker.network.driver.mtu=1450' " +
+      "'-o' 'com.docker.network.bridge.enable_ip_masquerade=false' 'kohakuriver-overlay' || rc=1",
+  );
+});
+
+test("it goes before its bridge, and comes after it", () => {
+  const bridge: Link = { kind: "link", name: "kohaku-overlay", type: "bridge" };
+  const removed = renderChange(
+    [
+      { verb: "remove", item },
+      { verb: "remove", item: bridge },
+    ],
+    [],
+  );
+  expect(removed.split("\n").slice(1, 3)).toEqual([
+    "'docker' 'network' 'rm' 'kohakuriver-overlay' || rc=1",
+    "ip -force -batch - <<'END' || rc=1",
+  ]);
+  const anew = renderChange(
+    [
+      { verb: "change", item },
+      { verb: "add", item: bridge },
+    ],
+    [],
+  );
+  expect(anew.indexOf("'rm'")).toBeLessThan(anew.indexOf("link add"));
+  expect(anew.indexOf("link add")).toBeLessThan(anew.indexOf("'create'"));
+});
+
+test.each<[string, Facts, string[]]>([
+  ["as wanted", host([OWN, STANDS]), []],
+  ["missing", host([OWN]), ["docker network kohakuriver-overlay: missing"]],
+  [
+    "another MTU",
+    host([OWN, { ...STANDS, Options: { ...STANDS.Options, "com.docker.network.driver.mtu": "1500" } }]),
+    ["docker network kohakuriver-overlay: MTU is 1500, should be 1450"],
+  ],
+  [
+    "without range and hub's address, as KohakuRiver makes it",
+    host([OWN, { ...STANDS, IPAM: { Config: [{ Subnet: "10.128.64.0/18", Gateway: "10.128.64.1" }] } }]),
+    [
+      "docker network kohakuriver-overlay: subnets is 10.128.64.0/18 (gateway 10.128.64.1, hub none, range none), should be 10.128.64.0/18 (gateway 10.128.64.1, hub 10.128.64.254, range 10.128.112.0/20)",
+    ],
+  ],
+  ["dockerd is down, and it was made", host("down"), []],
+  ["dockerd is not there", host("none"), []],
+  ["another program that calls itself docker", host([{ name: "podman", driver: "bridge" }]), []],
+])("drift: %s", (_, facts, expected) => {
+  expect(drift(facts)).toEqual(expected);
+});
+
+test("auto concerns a machine where dockerd answers, or where we have made it already", () => {
+  expect(fits(item, host([OWN]))).toBe(true);
+  expect(fits(item, host("down"))).toBe(true);
+  expect(fits(item, host("down", "", []))).toBe(false);
+  expect(fits(item, host("none"))).toBe(false);
+  expect(fits({ ...item, required: true }, host("none"))).toBe(true);
+});
+
+test.each<[string, Want, Facts, string]>([
+  [
+    "on, and no dockerd",
+    want([{ ...item, required: true }]),
+    host("none"),
+    "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd is not there.",
+  ],
+  [
+    "on, and dockerd is down",
+    want([{ ...item, required: true }]),
+    host("down"),
+    "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd does not answer.",
+  ],
+  [
+    "a network that nobody has on record",
+    want([item]),
+    host([OWN, STANDS], "", []),
+    "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it is not in our records.",
+  ],
+  [
+    "containers on a network that differs, stopped ones too",
+    want([{ ...item, mtu: 1400 }]),
+    host([OWN, STANDS], "running web kohakuriver-overlay\nexited job bridge,kohakuriver-overlay\nrunning else bridge"),
+    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be made anew (MTU is 1450, should be 1400), but containers use it: job, web.",
+  ],
+  [
+    "removal while containers run",
+    want([]),
+    host([OWN, STANDS], "running web kohakuriver-overlay\nexited job kohakuriver-overlay"),
+    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay is to be removed, but containers use it: web.",
+  ],
+  [
+    "removal while dockerd is down",
+    want([]),
+    host("down"),
+    "DOCKER_UNAVAILABLE: Docker network kohakuriver-overlay is to be removed, but dockerd does not answer.",
+  ],
+])("refused before anything is changed: %s", (_, wanted, facts, text) => {
+  expect(() => preflight(wanted, facts)).toThrow(text);
+});
+
+test.each<[string, Want, Facts]>([
+  [
+    "a network that stands as wanted, with containers",
+    want([item]),
+    host([OWN, STANDS], "running web kohakuriver-overlay"),
+  ],
+  ["a network that is adopted", want([item], true), host([OWN, STANDS], "", [])],
+  ["one without dockerd", want([item]), host("none")],
+  ["removal with stopped containers", want([]), host([OWN, STANDS], "exited job kohakuriver-overlay")],
+  ["removal after Docker itself was removed", want([]), host("none")],
+])("passes: %s", (_, wanted, facts) => {
+  expect(() => preflight(wanted, facts)).not.toThrow();
+});
+
+test("a network of our name on another bridge is not ours to remove", () => {
+  const elsewhere = { ...STANDS, Options: { "com.docker.network.bridge.name": "br7" } };
+  expect(isPresent(item, host([OWN, elsewhere]))).toBe(false);
+  expect(planSteps([want([])], host([OWN, elsewhere]))).toEqual([]);
+});
+
+test("a bridge that Docker made for our network before us is ours, whatever its MAC", () => {
+  const bridge: Link = { kind: "link", name: "kohaku-overlay", type: "bridge", mac: "02:00:00:00:00:01" };
+  const made = (networks: object[]): Facts => {
+    const facts = host(networks, "", [item, bridge]);
+    facts.links.set("kohaku-overlay", { type: "bridge", mac: "02:42:00:00:00:99", mtu: 1500, up: true });
+    return facts;
+  };
+  expect(isOurLink(bridge, made([OWN, STANDS]))).toBe(true);
+  expect(isOurLink(bridge, made([OWN]))).toBe(false);
+});
+
+test("forwarding stays on for Docker when ours goes", () => {
+  const forward: Item = { kind: "sysctl", key: "net.ipv4.ip_forward", value: "1" };
+  const left = (facts: Facts): string => {
+    facts.sysctls.set("net.ipv4.ip_forward", "1");
+    return renderChange(planSteps([want([])], facts), []);
+  };
+  expect(left(host([OWN], "", [forward]))).toBe(
+    "rc=0\nrm -f '/var/lib/overlay/former/net.ipv4.ip_forward' || rc=1\nexit $rc",
+  );
+  expect(left(host("none", "", [forward]))).toContain("cat '/var/lib/overlay/former/net.ipv4.ip_forward' >");
+});
+
+test.each([
+  ["first", ["-j OVERLAY-FWD"], [], []],
+  [
+    "behind DOCKER-USER, which leads to it first",
+    ["-j DOCKER-USER", "-o x -j DROP", "-j OVERLAY-FWD"],
+    ["-j OVERLAY-FWD"],
+    [],
+  ],
+  [
+    "behind DOCKER-USER, which does not",
+    ["-j DOCKER-USER", "-j OVERLAY-FWD"],
+    ["-j RETURN"],
+    ["place is 2, should be 1"],
+  ],
+  ["behind rules for other ranges alone", ["-s 172.17.0.0/16 ! -o docker0 -j DROP", "-j OVERLAY-FWD"], [], []],
+  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], [], ["place is 2, should be 1"]],
+])("place of a jump: %s", (_, forward, user, wrong) => {
+  const facts = host("none");
+  facts.chains.set("4 filter FORWARD", forward);
+  facts.chains.set("4 filter DOCKER-USER", user);
+  facts.chains.set("4 filter OVERLAY-FWD", ["-s 10.128.0.0/12 -j ACCEPT"]);
+  const jump: Item = { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-FWD" };
+  expect(differences([jump], facts).flatMap((difference) => difference.wrong)).toEqual(wrong);
+});

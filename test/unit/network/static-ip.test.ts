@@ -1,0 +1,169 @@
+import { expect, test } from "vitest";
+import { announcements } from "../../../provider/network/announce";
+import { renderChange } from "../../../provider/network/commands";
+import { differences } from "../../../provider/network/compare";
+import { parseFacts } from "../../../provider/network/facts";
+import { type Item, keyOf } from "../../../provider/network/items";
+import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/static-ip";
+import { refuseForeign, type Want } from "../../../provider/network/steps";
+
+const carrier = { underlayIp: "192.0.2.1", underlayMtu: 1500, uplink: "eth0" };
+const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const web: Forward = { protocol: "tcp", port: 80, to: "10.128.64.5", toPort: 8080 };
+const names: Forward = { protocol: "udp", port: 53, to: "10.128.64.6", toPort: 53 };
+const phone: Forward = { protocol: "sctp", port: 3868, to: "10.128.64.7", toPort: 3868 };
+
+const address = (changes: Partial<StaticAddress> = {}): StaticAddress => ({
+  ip: "203.0.113.10",
+  forwards: [web],
+  cidrs: ["10.128.0.0/12", "fd00:128::/40"],
+  preserveClientIp: false,
+  ...changes,
+});
+
+/** What a bare machine is told, one line each. */
+const shell = (items: Item[]): string[] =>
+  renderChange(
+    items.map((item) => ({ verb: "add", item })),
+    [],
+  )
+    .split("\n")
+    .filter((line) => !line.includes("former"));
+const rules = (items: Item[], chain: string): string[] =>
+  items.flatMap((item) => (item.kind === "rule" && item.chain === chain ? [item.rule] : []));
+
+test("the carrier has the address on a device of ours, and rewrites what comes to it from outside and from itself", () => {
+  const lines = shell(planCarrier(address(), carrier));
+  expect(lines.slice(0, lines.indexOf("announce() {"))).toEqual([
+    "rc=0",
+    "{ [ -e /sys/class/net/overlay-vip ] || ip link add overlay-vip address 02:c9:77:3c:53:27 type dummy 2>/dev/null || ip link add overlay-vip address 02:c9:77:3c:53:27 type bridge; } || rc=1",
+    "ip -force -batch - <<'END' || rc=1",
+    "link set dev overlay-vip address 02:c9:77:3c:53:27 up",
+    "address replace 203.0.113.10/32 dev overlay-vip",
+    "END",
+    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*filter",
+    ":OVERLAY-FWD - [0:0]",
+    "-A OVERLAY-FWD -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 -j ACCEPT",
+    "-I FORWARD 1 -j OVERLAY-FWD",
+    "COMMIT",
+    "*nat",
+    ":OVERLAY-DNAT - [0:0]",
+    "-A OVERLAY-DNAT -d 203.0.113.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.128.64.5:8080",
+    "-I PREROUTING 1 -j OVERLAY-DNAT",
+    "-I OUTPUT 1 -j OVERLAY-DNAT",
+    ":OVERLAY-NAT - [0:0]",
+    "-A OVERLAY-NAT -p tcp -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 --ctorigdstport 80 -j MASQUERADE",
+    "-I POSTROUTING 1 -j OVERLAY-NAT",
+    "COMMIT",
+    "END",
+  ]);
+  expect(lines.slice(-2)).toEqual(["announce eth0 203.0.113.10", "exit $rc"]);
+});
+
+test("each forward is rewritten by its own protocol and port", () => {
+  expect(rules(planCarrier(address({ forwards: [web, names, phone] }), carrier), "OVERLAY-DNAT")).toEqual([
+    "-d 203.0.113.10/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.128.64.5:8080",
+    "-d 203.0.113.10/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.128.64.6:53",
+    "-d 203.0.113.10/32 -p sctp -m sctp --dport 3868 -j DNAT --to-destination 10.128.64.7:3868",
+  ]);
+});
+
+test("clients that are shown to workloads are hidden only where the way back would not lead past the carrier", () => {
+  const items = planCarrier(address({ preserveClientIp: true }), carrier, [runner]);
+  expect(rules(items, "OVERLAY-NAT")).toEqual([
+    "-p tcp -m addrtype --src-type LOCAL -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 --ctorigdstport 80 -j MASQUERADE",
+    "-s 10.128.0.0/12 -p tcp -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 --ctorigdstport 80 -j MASQUERADE",
+    "-s 192.0.2.11/32 -p tcp -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 --ctorigdstport 80 -j MASQUERADE",
+  ]);
+});
+
+const PATH = {
+  networkName: "training",
+  cidr: "10.128.0.0/12",
+  subnet: "10.128.64.0/18",
+  hubIp: "10.128.64.254",
+  bridge: "kohaku-overlay",
+};
+
+test("on the runner, replies to clients outside are untracked, marked, and led back through the hub", () => {
+  expect(shell(planReturn(PATH, [web]))).toEqual([
+    "rc=0",
+    '{ [ -n "$(ip -4 rule show from 10.128.64.0/18 fwmark 0x10000000/0x10000000 table 3083008888)" ] || ip -4 rule add from 10.128.64.0/18 fwmark 0x10000000/0x10000000 lookup 3083008888 priority 18300 protocol 183; } || rc=1',
+    "ip -force -batch - <<'END' || rc=1",
+    "route replace default via 10.128.64.254 dev kohaku-overlay proto 183 table 3083008888",
+    "END",
+    "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*raw",
+    ":OVERLAY-BACK - [0:0]",
+    "-A OVERLAY-BACK -s 10.128.64.5/32 ! -d 10.128.0.0/12 -p tcp -m tcp --sport 8080 -j MARK --set-xmark 0x10000000/0x10000000",
+    "-A OVERLAY-BACK -s 10.128.64.5/32 ! -d 10.128.0.0/12 -p tcp -m tcp --sport 8080 -j CT --notrack",
+    "-I PREROUTING 1 -j OVERLAY-BACK",
+    "COMMIT",
+    "END",
+    "exit $rc",
+  ]);
+});
+
+test("IPv6 answers only for a device's own addresses: there it is on the uplink, and never a source by itself", () => {
+  const six = address({ ip: "2001:db8::10", forwards: [{ ...web, to: "fd00:128:4::5" }], preserveClientIp: true });
+  const lines = shell(planCarrier(six, carrier, [{ ...runner, underlayIp: "2001:db8::11" }]));
+  expect(lines).toContain("address replace 2001:db8::10/128 dev eth0 nodad preferred_lft 0");
+  expect(lines).toContain(
+    "-A OVERLAY-DNAT -d 2001:db8::10/128 -p tcp -m tcp --dport 80 -j DNAT --to-destination [fd00:128:4::5]:8080",
+  );
+  expect(lines).toContain(
+    "-A OVERLAY-NAT -s 2001:db8::11/128 -p tcp -m conntrack --ctstate DNAT --ctorigdst 2001:db8::10 --ctorigdstport 80 -j MASQUERADE",
+  );
+  const path = { ...PATH, cidr: "fd00:128::/40", subnet: "fd00:128:4::/46", hubIp: "fd00:128:4::fe" };
+  const back = shell(planReturn(path, six.forwards));
+  expect(back).toContain("-A OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
+  expect(back[1]).toMatch(/ip -6 rule add from fd00:128:4::\/46 fwmark/);
+});
+
+test("an address that is routed to the machine, and on none of its networks, is announced to nobody", () => {
+  const { uplink: _, ...routed } = carrier;
+  const steps = planCarrier(address({ ip: "2001:db8::10", forwards: [] }), routed).map((item) => ({
+    verb: "add" as const,
+    item,
+  }));
+  expect(announcements(steps)).toEqual([]);
+  expect(shell(steps.map(({ item }) => item))).toContain("address replace 2001:db8::10/128 dev overlay-vip nodad");
+});
+
+test("what leaves, and what stays as it is, is not announced", () => {
+  const steps = planCarrier(address(), carrier).map((item) => ({ verb: "remove" as const, item }));
+  expect(announcements(steps)).toEqual([]);
+});
+
+test("policies and routes in tables are read back as they were made", () => {
+  const facts = parseFacts(`@@ policy4
+[{"priority":0,"src":"all","table":"local"},{"priority":18300,"src":"10.128.64.0","srclen":18,"fwmark":"0x10000000","fwmask":"0x10000000","table":"3083008888"}]
+@@ tables4
+[{"dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"kohaku-overlay"},{"dst":"default","gateway":"10.128.64.254","dev":"kohaku-overlay","table":"3083008888"}]
+`);
+  const items = planReturn(PATH, []).filter(({ kind }) => kind === "route" || kind === "policy");
+  expect(differences(items, facts)).toEqual([]);
+  facts.routes[0]!.via = "10.128.64.9";
+  facts.policies.clear();
+  expect(differences(items, facts).map(({ item, missing, wrong }) => [keyOf(item), missing, wrong])).toEqual([
+    ["route default in table 3083008888 (IPv4)", false, ["via is 10.128.64.9, should be 10.128.64.254"]],
+    ["policy from 10.128.64.0/18 mark 0x10000000/0x10000000 to table 3083008888", true, []],
+  ]);
+});
+
+test("owners share the device that carries their addresses, but with nobody who does not know of it", () => {
+  const want = (uid: string, items: Item[]): Want => ({
+    record: { uid, owner: `org/${uid}`, network: "203.0.113.10", store: "s" },
+    items,
+  });
+  const mine = want("a", planCarrier(address(), carrier));
+  const facts = parseFacts("");
+  facts.links.set("overlay-vip", { type: "bridge", mac: "02:c9:77:3c:53:27", mtu: 1500, up: true });
+  expect(() => refuseForeign(mine, facts)).toThrow(/DEVICE_FOREIGN: There is already a device overlay-vip/);
+  const other = want("b", planCarrier(address({ ip: "203.0.113.11" }), carrier));
+  facts.records.push({ ...other.record, items: other.items });
+  expect(() => refuseForeign(mine, facts)).not.toThrow();
+  const unaware = { ...other.record, items: [{ kind: "link" as const, name: "overlay-vip", type: "anchor" as const }] };
+  expect(() => refuseForeign(mine, { ...facts, records: [unaware] })).toThrow(/belongs to org\/b/);
+});
