@@ -68,29 +68,59 @@ export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
 
+const TOOLS =
+  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
+const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
+
+/** Devices with their addresses, in one dump of the kernel's. */
+const LINKS = "echo '@@ link'; ip -j -d addr show || exit 1";
+const ROUTES = [
+  "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
+  `echo; echo '@@ route6'; ${IF_V6} ip -j -6 route show || exit 1`,
+];
+/** Without the protocol, since that is what was asked for. */
+const OUR_ROUTES = [
+  `echo; echo '@@ ours4'; ip -j -4 route show proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ ours6'; ${IF_V6} ip -j -6 route show proto ${ROUTE_PROTOCOL} || exit 1`,
+];
+
+/** What does not grow with the number of runners. */
+const REST = [
+  `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ tables6'; ${IF_V6} ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
+  `echo; echo '@@ policy6'; ${IF_V6} ip -j -6 rule show || exit 1`,
+  "echo; echo '@@ rules4'; iptables-save || exit 1",
+  `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
+  ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  DOCKER_FACTS,
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
+];
+
+/** One process for all: a hub has a record for each runner. */
+const ALL_RECORDS = `[ ! -d ${RECORDS} ] || { echo '@@ records'; find ${RECORDS} -mindepth 2 -name '*.json' -exec tail -v -n +1 {} + || exit 1; }`;
+
 /**
  * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
  * it: what is not seen would be taken for missing, and what is missing is made anew.
  */
 export const FACTS_SCRIPT = [
-  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
+  TOOLS,
   'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-  "echo '@@ link'; ip -j -d link show || exit 1",
-  "echo; echo '@@ addr'; ip -j addr show || exit 1",
-  "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
-  "echo; echo '@@ route6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show || exit 1",
-  `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
-  `echo; echo '@@ tables6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
-  "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
-  "echo; echo '@@ policy6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 rule show || exit 1",
-  "echo; echo '@@ rules4'; iptables-save || exit 1",
-  "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
-  ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
-  DOCKER_FACTS,
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
-  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
-  `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
+  LINKS,
+  ...ROUTES,
+  ...REST,
+  ALL_RECORDS,
 ].join("\n");
+
+const FEW = 16;
+
+/** Enough to judge a change of these devices by, which on a hub with hundreds of runners is much less than everything. */
+export function readbackScript(devices: string[]): string {
+  const links = devices.map((device) => `echo; echo '@@ link'; ip -j -d addr show dev ${device} 2>/dev/null`);
+  return [...(devices.length > FEW ? [LINKS] : links), ...OUR_ROUTES, ...REST].join("\n");
+}
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
@@ -111,10 +141,11 @@ export function parseFacts(text: string): Facts {
 }
 
 function readPart(facts: Facts, [name, argument]: string[], body: string): void {
-  if (name === "link") for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
-  else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
+  if (name === "link") for (const link of json<RawLink>(body)) readLink(facts, link);
   else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
   else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
+  else if (name === "ours4") facts.routes.push(...json<RawRoute>(body).map((r) => ourRoute(4, r)));
+  else if (name === "ours6") facts.routes.push(...json<RawRoute>(body).map((r) => ourRoute(6, r)));
   else if (name === "tables4") facts.routes.push(...tableRoutes(4, json(body)));
   else if (name === "tables6") facts.routes.push(...tableRoutes(6, json(body)));
   else if (name === "policy4") readPolicies(facts, 4, json(body));
@@ -128,7 +159,7 @@ function readPart(facts: Facts, [name, argument]: string[], body: string): void 
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
   else if (name === "systemd") facts.systemd = serviceFact(body);
-  else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
+  else if (name === "records") facts.records.push(...readRecords(body));
 }
 
 /** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
@@ -145,6 +176,13 @@ function parseRecord(file: string, body: string): HostRecord {
   }
 }
 
+/** As `tail -v` prints files: each under a line with its name. */
+const readRecords = (body: string): HostRecord[] => {
+  const parts = `\n${body}`.split(/\n==> (.+) <==\n?/).slice(1);
+  const files = parts.filter((_, i) => i % 2 === 0);
+  return files.map((file, i) => parseRecord(file, parts[2 * i + 1]!.trim()));
+};
+
 const json = <T>(body: string): T[] => (body === "" ? [] : (JSON.parse(body) as T[]));
 
 interface RawLink {
@@ -154,6 +192,7 @@ interface RawLink {
   flags: string[];
   master?: string;
   linkinfo?: { info_kind?: string; info_data?: Record<string, unknown> };
+  addr_info?: { local: string; prefixlen: number }[];
 }
 
 function linkFact(raw: RawLink): LinkFact {
@@ -177,12 +216,8 @@ function linkFact(raw: RawLink): LinkFact {
   };
 }
 
-interface RawAddresses {
-  ifname: string;
-  addr_info?: { local: string; prefixlen: number }[];
-}
-
-function readAddresses(facts: Facts, link: RawAddresses): void {
+function readLink(facts: Facts, link: RawLink): void {
+  facts.links.set(link.ifname, linkFact(link));
   for (const { local, prefixlen } of link.addr_info ?? []) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
 }
 
@@ -195,6 +230,9 @@ interface RawRoute {
   protocol: string;
   table?: string;
 }
+
+const ourRoute = (family: Family, raw: RawRoute): RouteFact =>
+  routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) });
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
