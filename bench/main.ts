@@ -1,3 +1,4 @@
+import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchUp } from "./up";
 
@@ -5,6 +6,7 @@ import { benchUp } from "./up";
 const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
+  loss: benchLoss,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

@@ -31,7 +31,7 @@ const resource = z.looseObject({
 const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(resource).default([]) }) });
 
 /** In both faces. */
-const OURS = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
+export const OURS = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
 
 /** `-` is standard input. */
 export async function readExport(file: string): Promise<Export> {

@@ -9,7 +9,7 @@ import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
+import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
@@ -99,6 +99,37 @@ export class Reconciler {
     this.#waiting.delete(machine);
   }
 }
+
+export interface Rehearsal {
+  steps: Step[];
+  /** The very script that would be sent, without the lines that write records. */
+  script: string;
+  /** Records that would be written, each with its number of items. */
+  records: HostRecord[];
+  /** Why some of the work would be refused. */
+  refused: unknown[];
+}
+
+/** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
+export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
+  const facts = await factsOf(host);
+  const leaving = works.filter(({ items }) => items.length === 0);
+  const before = planSteps(leaving, facts);
+  const cleared = afterRemoval(before, leaving, facts);
+  const refused: unknown[] = [];
+  const jobs = works.filter(({ items }) => items.length > 0).map((want) => rehearsed(host, want, refused));
+  const wants = (await accept(host, jobs, cleared)).map(({ want }) => want);
+  const steps = [...before, ...planSteps(wants, cleared)];
+  const records = wants.flatMap((want) => unionRecord(want, cleared));
+  return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
+}
+
+const rehearsed = (host: Host, want: Work, refused: unknown[]): Job => ({
+  host,
+  want,
+  done: () => {},
+  fail: (error) => refused.push(error),
+});
 
 /** Answers every job, one way or the other; returns the number of changes made. */
 async function converse(jobs: Job[], manner: Manner): Promise<number> {

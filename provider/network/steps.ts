@@ -142,6 +142,35 @@ const hangsOn = (item: Item, links: Set<string>): boolean =>
   ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
   (item.kind === "link" && item.master !== undefined && links.has(item.master));
 
+/** The machine as it would look once these owners have left it; for plans that must not touch it. */
+export function afterRemoval(steps: Step[], leaving: Want[], facts: Facts): Facts {
+  const gone = new Set(steps.map(({ item }) => keyOf(item)));
+  const links = new Set(steps.flatMap(({ item }) => (item.kind === "link" ? [item.name] : [])));
+  const chains = new Map([...facts.chains].map(([name, rules]) => [name, [...rules]]));
+  for (const { item } of steps) {
+    if (item.kind === "chain") chains.delete(`${item.family} ${item.table} ${item.chain}`);
+    if (item.kind !== "rule" && item.kind !== "jump") continue;
+    const [from, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
+    const key = `${item.family} ${item.table} ${from}`;
+    chains.set(
+      key,
+      (chains.get(key) ?? []).filter((each) => each !== rule),
+    );
+  }
+  return {
+    ...facts,
+    chains,
+    links: new Map([...facts.links].filter(([name]) => !links.has(name))),
+    addresses: new Set([...facts.addresses].filter((text) => !links.has(text.split(" ")[1]!))),
+    routes: facts.routes.filter(
+      (r) =>
+        !(r.dev !== undefined && links.has(r.dev)) &&
+        !(isOurs(r) && gone.has(r.unreachable ? `unreachable ${r.dst}` : `route ${r.dst}`)),
+    ),
+    records: facts.records.filter((record) => !leaving.some((want) => isMine(record, want))),
+  };
+}
+
 /** What of these items stands and is kept by nobody, in the order in which it is removed. */
 export function goneItems(mine: Item[], keep: Set<string>, facts: Facts): Item[] {
   const gone = new Map(mine.filter((item) => !keep.has(keyOf(item))).map((item) => [keyOf(item), item]));

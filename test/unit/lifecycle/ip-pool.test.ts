@@ -111,7 +111,7 @@ test("exhaustion and quotas are found in preview, counting its own requests and 
   await stage.make("IPReservation", "a", ipIn(pool));
   await stage.preview("IPReservation", "b", ipIn(pool));
   expect(await stage.refusal("IPReservation", "c", ipIn(pool))).toMatch(
-    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. The longest unseen holders: 203\.0\.113\.1[01] .*::a /,
+    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. Holders, longest unseen first: 203\.0\.113\.1[01] .*::a /,
   );
   const limited = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
   await stage.preview("IPReservation", "d", ipIn(limited));

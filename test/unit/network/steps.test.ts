@@ -4,8 +4,9 @@ import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type HostRecord, type Item, keyOf, type Link } from "../../../provider/network/items";
+import { type Item, keyOf } from "../../../provider/network/items";
 import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { machineWith } from "./machine";
 
 const network: Network = {
   networkName: "training",
@@ -26,50 +27,8 @@ const want = (uid: string, items: Item[], adopt = false): Want => ({
   items,
   adopt,
 });
-const recordOf = ({ record, items }: Want): HostRecord => ({ ...record, items });
 
-/** A machine on which exactly these wants have been fulfilled. */
-function machine(...wants: Want[]): Facts {
-  const facts: Facts = {
-    links: new Map(),
-    addresses: new Set(),
-    routes: [],
-    policies: new Set(),
-    chains: new Map(),
-    sysctls: new Map(),
-    files: new Map(),
-    records: wants.map(recordOf),
-  };
-  facts.sysctls.set("net.ipv4.ip_forward", "0");
-  for (const chain of ["4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
-  for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
-  return facts;
-}
-
-function put(facts: Facts, item: Item): void {
-  const chain = (name: string): string[] => {
-    const key = "table" in item ? `${item.family} ${item.table} ${name}` : "";
-    if (!facts.chains.has(key)) facts.chains.set(key, []);
-    return facts.chains.get(key)!;
-  };
-  if (item.kind === "sysctl") facts.sysctls.set(item.key, item.value);
-  if (item.kind === "link") facts.links.set(item.name, linkFact(item));
-  if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
-  if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
-  if (item.kind === "chain") chain(item.chain);
-  if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
-  if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
-    chain(item.from).unshift(`-j ${item.chain}`);
-}
-
-const linkFact = (link: Link) => ({
-  type: link.type === "anchor" ? "bridge" : link.type,
-  mac: link.mac ?? "",
-  mtu: link.mtu ?? 1500,
-  up: true,
-  ...(link.master && { master: link.master }),
-  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
-});
+const machine = (...wants: Want[]): Facts => machineWith(wants);
 
 const text = (wants: Want[], facts: Facts): string[] =>
   planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
