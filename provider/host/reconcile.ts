@@ -3,7 +3,7 @@ import { withKeptMacs } from "../network/adopt";
 import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
-import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
+import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
@@ -158,7 +158,7 @@ function onThisHost<W extends Want>(want: W, facts: Facts): W {
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
-  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${FACTS_SCRIPT}`));
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);

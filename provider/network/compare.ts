@@ -3,6 +3,7 @@ import { isOurNetwork, wrongNetwork } from "./docker";
 import { type Facts, unitPath } from "./facts";
 import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
+import { wrongEntry } from "./zones";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -24,9 +25,10 @@ export const differences = (want: Item[], facts: Facts): Difference[] =>
 
 /**
  * Whether an item concerns this machine. Docker's network does where dockerd runs, or must run; one that is on record still
- * does while dockerd is down. A jump from another program's chain does where that chain is.
+ * does while dockerd is down. A jump from another program's chain does where that chain is, a zone where firewalld runs.
  */
-export function fits(item: Item, { chains, docker, records }: Facts): boolean {
+export function fits(item: Item, { chains, docker, zones, records }: Facts): boolean {
+  if (item.kind === "zone") return zones !== undefined;
   if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
   if (item.kind !== "docker" || item.required || docker?.answers) return true;
   return docker !== undefined && records.some(({ items }) => items.some((other) => keyOf(other) === keyOf(item)));
@@ -55,6 +57,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       return facts.policies.has(`${item.family} ${item.from} ${item.mark} ${item.table}`) ? [] : undefined;
     case "docker":
       return wrongNetwork(item, facts.docker);
+    case "zone":
+      return wrongEntry(item, facts);
     case "chain":
       return facts.chains.has(`${item.family} ${item.table} ${item.chain}`) ? [] : undefined;
     case "jump": {

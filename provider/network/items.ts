@@ -1,7 +1,19 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | Policy | DockerNetwork | Chain | Jump | Rule | File | Service;
+export type Item =
+  | Sysctl
+  | Link
+  | Address
+  | Route
+  | Policy
+  | DockerNetwork
+  | Chain
+  | Jump
+  | Rule
+  | ZoneEntry
+  | File
+  | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -124,6 +136,15 @@ export interface Service {
   stays?: boolean;
 }
 
+/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */
+export interface ZoneEntry {
+  kind: "zone";
+  interface?: string;
+  rule?: string;
+  /** Our own address there, by which the zone of a rule is found. */
+  underlay?: string;
+}
+
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
 export interface HostRecord {
   uid: string;
@@ -166,6 +187,8 @@ export function keyOf(item: Item): string {
       return `file ${item.path}`;
     case "service":
       return `service ${item.name}`;
+    case "zone":
+      return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
     case "rule":
       return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
   }

@@ -4,6 +4,7 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { zoneFor } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -13,6 +14,8 @@ export interface Step {
   copies?: number;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
+  /** firewalld's zone that it is about. */
+  zone?: string;
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
 }
@@ -43,6 +46,7 @@ const ORDER: Item["kind"][] = [
   "chain",
   "rule",
   "jump",
+  "zone",
 ];
 export const rank = (item: Item): number =>
   ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
@@ -76,6 +80,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
+  ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
 });
 
 /** Records of owners that have no part in this work. */
@@ -117,6 +122,7 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       item,
       copies: copiesOf(item, facts),
       ...(instead.length > 0 && { instead }),
+      ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
     };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));

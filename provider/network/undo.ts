@@ -29,6 +29,7 @@ function undo({ verb, item, instead = [] }: Step, before: Facts): Step[] {
     case "docker": // made anew in one step: it stays
     case "jump": // one that was only moved to the top stays there
       return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item }];
+    case "zone": // it only lets in
     case "file":
     case "service": // these are changed last, when nothing needs to be undone any more
       return [];

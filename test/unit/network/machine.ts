@@ -12,10 +12,12 @@ export function machineWith(wants: Want[]): Facts {
     chains: new Map(),
     sysctls: new Map(),
     files: new Map(),
+    barriers: [],
+    lacks: [],
     records: wants.map(({ record, items }) => ({ ...record, items })),
   };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
-  for (const chain of ["4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
+  for (const chain of ["4 filter INPUT", "4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
   for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
   return facts;
 }

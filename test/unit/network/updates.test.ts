@@ -55,6 +55,8 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.99 local 192.0.2.1 nolearning",
       "link set dev vxkr1 HUBMAC mtu 1450 up",
+      "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.99/32 -p udp -m udp --dport 4789 -j ACCEPT",
     ],
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.99 nolearning",
@@ -71,6 +73,8 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.2 local 192.0.2.11 nolearning",
       "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+      "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.2/32 -p udp -m udp --dport 4789 -j ACCEPT",
     ],
   ],
   [
@@ -120,11 +124,15 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
       "link add vxkr1 HUBMAC type vxlan id 101 dstport 4790 remote 192.0.2.11 local 192.0.2.1 nolearning",
       "link set dev vxkr1 HUBMAC mtu 1450 up",
       "address replace 10.128.64.254/18 dev vxkr1",
+      "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4790 -j ACCEPT",
     ],
     [
       "link del dev vxkr1",
       "link add vxkr1 RUNNERMAC type vxlan id 101 dstport 4790 remote 192.0.2.1 local 192.0.2.11 nolearning",
       "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+      "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4790 -j ACCEPT",
     ],
   ],
 ])("%s", (_, change, hubLines, runnerLines) => {
@@ -156,7 +164,7 @@ test("the hub moves: the new machine gets everything, the old one loses it, a ru
   const moved = { ...start, hub: { ...hub, underlayIp: "192.0.2.2" } };
   const bare = machineWith([]);
   bare.sysctls.set("net.ipv4.ip_forward", "1");
-  expect(told(onHub(moved), bare)).toHaveLength(11);
+  expect(told(onHub(moved), bare)).toHaveLength(15);
   expect(told([want("net", []), want("r1", [])], machineWith(onHub(start)))).toEqual(
     expect.arrayContaining([
       "link del dev vxkr1",
@@ -164,5 +172,5 @@ test("the hub moves: the new machine gets everything, the old one loses it, a ru
       "route del unreachable 10.128.0.0/12 proto 183 metric 4096",
     ]),
   );
-  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(2);
+  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(4);
 });
