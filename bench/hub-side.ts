@@ -69,9 +69,6 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
       const create = stopwatch();
       const [lifecycle, props] = await make("RunnerSubnet", "r1", { ...inputs, runnerId: id });
       const created = create();
-      const hubTime = reports
-        .filter(({ host }) => host === hub)
-        .reduce((sum, { milliseconds }) => sum + milliseconds, 0);
       const factsTime = stopwatch();
       const { stdout } = await connection.exec(FACTS_SCRIPT);
       const facts = factsTime();
