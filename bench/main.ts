@@ -1,3 +1,4 @@
+import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchScale } from "./scale";
 import { benchUp } from "./up";
@@ -7,6 +8,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
   scale: benchScale,
+  loss: benchLoss,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

@@ -62,6 +62,10 @@ export async function wipeDisk(lab: LabRecord, host: plan.HostPlan): Promise<voi
   await must(inUnderlay(lab, "mount", "rm", "-rf", join(folderOf(lab.name), "disks", host.name)));
 }
 
+/** Something of its own that is plugged into the lab's switch; it goes with the lab. */
+export const launchInUnderlay = (lab: LabRecord, part: string, script: string, args: string[]): Promise<void> =>
+  launch(lab, part, inUnderlay(lab, "net"), script, args);
+
 function inUnderlay(lab: LabRecord, namespace: "net" | "mount", ...command: string[]): string[] {
   const process = holder(lab.name, "underlay");
   if (process === undefined) throw new Error(`The underlay of lab "${lab.name}" is gone.`);
@@ -69,7 +73,13 @@ function inUnderlay(lab: LabRecord, namespace: "net" | "mount", ...command: stri
 }
 
 /** Starts a script that outlives this process, and returns when it says `ready` on descriptor 3. */
-async function launch(lab: LabRecord, part: string, namespaces: string[], script: string, args: string[]) {
+async function launch(
+  lab: LabRecord,
+  part: string,
+  namespaces: string[],
+  script: string,
+  args: string[],
+): Promise<void> {
   const folder = folderOf(lab.name);
   const record = ["sh", join(__dirname, "record.sh"), join(folder, "processes", part)];
   const [command, ...rest] = [...namespaces, ...record, "sh", join(__dirname, script), ...args];

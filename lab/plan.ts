@@ -26,7 +26,7 @@ export function hostPlans(runners: number): HostPlan[] {
 }
 
 /** The last two numbers are the same in all three; in the IPv6 address as they are written. */
-function host(name: string, high: number, low: number): HostPlan {
+export function host(name: string, high: number, low: number): HostPlan {
   const hex = (byte: number) => byte.toString(16).padStart(2, "0");
   return {
     name,

@@ -84,10 +84,10 @@ export interface NetworkSettingsArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
-  /** Docker on the runners. */
-  docker?: pulumi.Input<DockerArgs> | undefined;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
 }
@@ -197,10 +197,10 @@ export interface OverlayNetworkArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
-  /** Docker on the runners. */
-  docker?: pulumi.Input<DockerArgs> | undefined;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
+  /** Docker on the runners. */
+  docker?: pulumi.Input<DockerArgs> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -233,8 +233,8 @@ const OverlayNetworkShape: Shape = {
     "masquerade",
     "devicePrefix",
     "bridgeName",
-    "docker",
     "persist",
+    "docker",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -277,10 +277,10 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly devicePrefix: pulumi.Output<string>;
   /** Bridge on each runner, the gateway of its subnet. */
   declare readonly bridgeName: pulumi.Output<string>;
-  /** Docker on the runners. */
-  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
   /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
   declare readonly persist: pulumi.Output<boolean>;
+  /** Docker on the runners. */
+  declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -372,8 +372,8 @@ const RunnerSubnetShape: Shape = {
           "masquerade",
           "devicePrefix",
           "bridgeName",
-          "docker",
           "persist",
+          "docker",
           "verify"
         ],
         "inputs": [

@@ -34,8 +34,21 @@ const forTests = [
   { name: "etcd-server", command: "etcd", services: ["etcd"] },
 ];
 
+/** @type {DebianPackage[]} */
+const forMachines = [
+  { name: "qemu-system-x86", command: "qemu-system-x86_64" },
+  { name: "qemu-utils", command: "qemu-img" },
+  { name: "mmdebstrap", command: "mmdebstrap" },
+  { name: "e2fsprogs", command: "mkfs.ext4" },
+];
+
 /** What each purpose needs; a new one is a line here. @type {Record<string, DebianPackage[]>} */
-const packagesFor = { start: forLab, bench: [...forLab, ...forTests], test: [...forLab, ...forTests] };
+const packagesFor = {
+  start: forLab,
+  bench: [...forLab, ...forTests],
+  test: [...forLab, ...forTests],
+  vm: [...forLab, ...forMachines],
+};
 
 export async function ensureNpmPackages() {
   if (npmPackagesAreInstalled()) return;

@@ -1,5 +1,5 @@
 /**
- * Makes a machine that has Node and npm ready for `npm start`, `npm test` or `npm run bench`: npm packages, Debian packages,
+ * Makes a machine that has Node and npm ready for `npm start`, `npm test`, `npm run test:vm` or `npm run bench`: npm and Debian packages,
  * a Pulumi CLI, dist/. Says what it does; does nothing when all is there. Without any dependency: it comes first.
  */
 import { parseArgs } from "node:util";
@@ -8,6 +8,7 @@ import { ensureDebianPackages, ensureNpmPackages, linkItself } from "./packages.
 import { say } from "./progress.mjs";
 import { ensurePulumi, NoPulumi } from "./pulumi.mjs";
 import { whyNoLab } from "./tools.mjs";
+import { ensureVmImage } from "./vm-image.mjs";
 
 const { values } = parseArgs({ options: { for: { type: "string", default: "start" } } });
 setUp(values.for).catch((error) => {
@@ -29,6 +30,7 @@ async function setUp(purpose) {
   linkItself();
   if (reason === undefined) {
     await ensureDebianPackages(purpose);
+    if (purpose === "vm") await ensureVmImage();
     await ensurePulumi().catch((error) => {
       if (purpose !== "test" || !(error instanceof NoPulumi)) throw error;
       say(error.message); // the other tests do without

@@ -1,4 +1,4 @@
-/** Types of tools.mjs; a pattern, so that CommonJS TypeScript may import it like any other file (tsx and vitest do load it). */
+/** Types of tools.mjs and vm-image.mjs; patterns, so that CommonJS TypeScript may import them like any other file (tsx and vitest do load them). */
 declare module "*/setup/tools.mjs" {
   /** The repository's folder. */
   export const root: string;
@@ -13,4 +13,10 @@ declare module "*/setup/tools.mjs" {
   export function whyNoLab(): string | undefined;
   /** This process's environment, with the Pulumi CLI on PATH. */
   export function pulumiEnv(): NodeJS.ProcessEnv;
+}
+
+declare module "*/setup/vm-image.mjs" {
+  /** Where the disk and kernel of emulated machines are; made by set-up. */
+  export function vmImageFolder(): string;
+  export function ensureVmImage(): Promise<void>;
 }

@@ -25,6 +25,11 @@ export class Output {
     return lines.map(([key, value]) => `${this.#dim(key.padEnd(width))}${this.#cell(value)}`).join("\n");
   }
 
+  /** For programs only. */
+  emit(thing: object): void {
+    if (this.json) write(JSON.stringify(thing));
+  }
+
   /** For people only. */
   say(text: string): void {
     if (!this.json) write(text);

@@ -12,6 +12,7 @@ import { runCommand } from "./ip/run";
 import { useCommand } from "./ip/use";
 import { validateCommand } from "./ip/validate";
 import { layoutCommand } from "./layout";
+import { planCommand } from "./plan/command";
 import * as pool from "./pool/list";
 import { showCommand } from "./pool/show";
 import { recoverCommand } from "./recover";
@@ -44,6 +45,7 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   recoverCommand(),
   scanCommand(),
   topologyCommand(),
+  planCommand(),
   verifyCommand(),
   group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
 ]).version(version);

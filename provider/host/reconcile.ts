@@ -3,13 +3,13 @@ import { withKeptMacs } from "../network/adopt";
 import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
-import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts } from "../network/facts";
+import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { goneItems, isMine, keptKeys, planSteps, type Want } from "../network/steps";
+import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
 import type { Host, Result, Shell } from "./types";
 
@@ -100,6 +100,37 @@ export class Reconciler {
   }
 }
 
+export interface Rehearsal {
+  steps: Step[];
+  /** The very script that would be sent, without the lines that write records. */
+  script: string;
+  /** Records that would be written, each with its number of items. */
+  records: HostRecord[];
+  /** Why some of the work would be refused. */
+  refused: unknown[];
+}
+
+/** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
+export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
+  const facts = await factsOf(host);
+  const leaving = works.filter(({ items }) => items.length === 0);
+  const before = planSteps(leaving, facts);
+  const cleared = afterRemoval(before, leaving, facts);
+  const refused: unknown[] = [];
+  const jobs = works.filter(({ items }) => items.length > 0).map((want) => rehearsed(host, want, refused));
+  const wants = (await accept(host, jobs, cleared)).map(({ want }) => want);
+  const steps = [...before, ...planSteps(wants, cleared)];
+  const records = wants.flatMap((want) => unionRecord(want, cleared));
+  return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
+}
+
+const rehearsed = (host: Host, want: Work, refused: unknown[]): Job => ({
+  host,
+  want,
+  done: () => {},
+  fail: (error) => refused.push(error),
+});
+
 /** Answers every job, one way or the other; returns the number of changes made. */
 async function converse(jobs: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
@@ -117,12 +148,17 @@ async function converse(jobs: Job[], manner: Manner): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs)
-    if (!isWork(want)) done(differences(lasting(withKeptMacs(want, facts), facts), facts));
+  for (const { want, done } of jobs) if (!isWork(want)) done(differences(onThisHost(want, facts).items, facts));
+}
+
+/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
+function onThisHost<W extends Want>(want: W, facts: Facts): W {
+  const fitting = withKeptMacs({ ...want, items: want.items.filter((item) => fits(item, facts)) }, facts);
+  return { ...fitting, items: lasting(fitting, facts) };
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
-  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${FACTS_SCRIPT}`));
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = accepted.map(({ want }) => want);
@@ -156,8 +192,7 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
     if (!isWork(job.want)) continue;
     try {
       await job.want.fence();
-      const all = withKeptMacs({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
-      const want = { ...all, items: lasting(all, facts).filter((item) => fits(item, facts)) };
+      const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
       preflight(want, { ...facts, records: [...facts.records, ...planned] });
       accepted.push({ job, want });

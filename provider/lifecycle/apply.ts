@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
@@ -18,6 +19,9 @@ export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> 
   store: string;
 }
 
+/** Tells stores apart: a record on a machine that comes from another store is none of our business. */
+export const storeOf = (pool: Pool): Promise<string> => pool.secret("identity", randomUUID());
+
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
 const nameOf = (def: Definition, props: Values): string =>
@@ -36,13 +40,25 @@ const isGone =
     (await pool.find(name, { uid })) === undefined;
 
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
-async function askAll(def: Definition, world: World, props: Values): Promise<Machines> {
+async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
   for (const { role, connection, underlayIp, toward, carries } of def.hosts(props)) {
     const question = { underlayIp, toward: toward && (machines[toward]?.underlayIp ?? toward), carries };
     machines[role] = await world.fleet.ask(connection, question);
   }
   return machines;
+}
+
+/** What each machine would be asked for, for whoever only wants to know. `gone`: nothing of it is to be left. */
+export async function wantsOn(
+  def: Definition,
+  world: Pick<World, "fleet">,
+  props: Values,
+  held: Omit<Held, "run">,
+  gone: boolean,
+): Promise<{ part: Part; want: Want }[]> {
+  const plan = gone ? {} : def.plan(props, await askAll(def, world, props));
+  return def.hosts(props).map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
 }
 
 /** Makes all machines look as planned, proves it, and returns what they told. */

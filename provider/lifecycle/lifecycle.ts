@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import type { Changes, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
-import { apply, drift, fence, type Held, notOurs, withdraw } from "./apply";
+import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { refuseLost } from "./deciding";
@@ -310,9 +310,6 @@ const isFinished = ({ outputs }: Definition, props: Values): boolean =>
 
 /** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
 const FORGOTTEN = "forgotten/";
-
-/** Tells stores apart: a record on a machine that comes from another store is none of our business. */
-const storeOf = (pool: Pool): Promise<string> => pool.secret("identity", randomUUID());
 
 const unlessReadOnly = (error: unknown): void => {
   if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;

@@ -14,6 +14,7 @@ import {
   type Service,
 } from "./items";
 import type { Step } from "./steps";
+import { zoneCommands } from "./zones";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
 export interface Lines {
@@ -22,7 +23,7 @@ export interface Lines {
   shell: string[];
   ip: string[];
   /** After all devices are there. */
-  docker: string[];
+  late: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
@@ -37,7 +38,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
     ...records.map(writeRecord),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
-    ...lines.docker.map((line) => `${line} || rc=1`),
+    ...lines.late.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     ...announcements(steps),
     "exit $rc",
@@ -45,7 +46,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
 }
 
 export function linesOf(steps: Step[]): Lines {
-  const lines: Lines = { files: [], shell: [], ip: [], docker: [], firewall: new Map() };
+  const lines: Lines = { files: [], shell: [], ip: [], late: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return lines;
 }
@@ -84,7 +85,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [], leave = false }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false, zone = "" }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
@@ -103,25 +104,32 @@ function render({ verb, item, copies = 1, instead = [], leave = false }: Step, l
       // In a batch `ip` takes every range for one of IPv4.
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
-    case "docker":
-      // Before its bridge goes, and after it has come.
-      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
-      if (verb !== "remove") lines.docker.push(dockerCreate(item).map(quote).join(" "));
+    case "zone": {
+      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
+      lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
       break;
+    }
     case "file":
       lines.files.push(verb === "remove" ? `rm -f ${quote(item.path)}` : writeFile(item.path, item.content ?? ""));
       break;
     case "service":
       lines.files.push(verb === "remove" ? dropService(item) : putService(item));
       break;
+    case "docker":
+      // Before its bridge goes, and after it has come.
+      if (verb !== "add") lines.shell.push(dockerRemove(item).map(quote).join(" "));
+      if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
+      break;
     default:
       firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
   }
 }
 
-/** Started now, so that it is restarted with whatever sweeps our things away; it waits for the lock, which we hold. */
-const putService = ({ name, unit = "" }: Service): string =>
-  `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && systemctl start --no-block ${name}; }`;
+/** One that has failed is as good as new: what it should have made is made by us. */
+const putService = ({ name, unit = "", stays }: Service): string => {
+  const now = stays ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
+  return `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
+};
 
 const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;

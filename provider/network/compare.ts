@@ -3,6 +3,7 @@ import { isOurNetwork, wrongNetwork } from "./docker";
 import { type Facts, unitPath } from "./facts";
 import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
+import { wrongEntry } from "./zones";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -24,9 +25,10 @@ export const differences = (want: Item[], facts: Facts): Difference[] =>
 
 /**
  * Whether an item concerns this machine. Docker's network does where dockerd runs, or must run; one that is on record still
- * does while dockerd is down. A jump from another program's chain does where that chain is.
+ * does while dockerd is down. A jump from another program's chain does where that chain is, a zone where firewalld runs.
  */
-export function fits(item: Item, { chains, docker, records }: Facts): boolean {
+export function fits(item: Item, { chains, docker, zones, records }: Facts): boolean {
+  if (item.kind === "zone") return zones !== undefined;
   if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
   if (item.kind !== "docker" || item.required || docker?.answers) return true;
   return docker !== undefined && records.some(({ items }) => items.some((other) => keyOf(other) === keyOf(item)));
@@ -55,6 +57,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       return facts.policies.has(`${item.family} ${item.from} ${item.mark} ${item.table}`) ? [] : undefined;
     case "docker":
       return wrongNetwork(item, facts.docker);
+    case "zone":
+      return wrongEntry(item, facts);
     case "chain":
       return facts.chains.has(`${item.family} ${item.table} ${item.chain}`) ? [] : undefined;
     case "jump": {
@@ -69,6 +73,27 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "rule":
       return copiesOf(item, facts) > 0 ? [] : undefined;
   }
+}
+
+function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+  const have = files.get(path);
+  if (have === undefined) return undefined;
+  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+}
+
+const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+
+/** While we talk with the host its units may wait for the lock. */
+function wrongService({ name, unit, stays }: Service, facts: Facts): string[] | undefined {
+  const wrong = wrongFile(unitPath(name), unit, facts);
+  const have = facts.systemd?.get(name);
+  if (!wrong || !have || unit === undefined) return wrong;
+  const well = stays ? ["active", "activating", "reloading"] : ["inactive", "activating"];
+  return [
+    ...wrong,
+    ...mismatch("start at boot", have.boot || "disabled", "enabled"),
+    ...(well.includes(have.state) ? [] : mismatch("state", have.state, well[0])),
+  ];
 }
 
 /** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
@@ -88,27 +113,6 @@ export function otherPrefixes(item: Item, facts: Facts): string[] {
     .filter((text) => text.startsWith(start) && text.endsWith(end))
     .map((text) => text.slice(0, -end.length))
     .filter((address) => address !== item.address);
-}
-
-function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
-  const have = files.get(path);
-  if (have === undefined) return undefined;
-  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
-}
-
-const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
-
-/** While we talk with the host its unit waits for the lock, and is still `activating`. */
-function wrongService({ name, unit }: Service, facts: Facts): string[] | undefined {
-  const wrong = wrongFile(unitPath(name), unit, facts);
-  if (!wrong || !facts.systemd || unit === undefined) return wrong;
-  const { boot, state } = facts.systemd;
-  const runs = ["active", "activating", "reloading"].includes(state);
-  return [
-    ...wrong,
-    ...mismatch("start at boot", boot || "disabled", "enabled"),
-    ...(runs ? [] : mismatch("state", state, "active")),
-  ];
 }
 
 /** A rule or jump can stand several times, and is removed as often. */

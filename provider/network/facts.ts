@@ -1,7 +1,10 @@
 import { type Family, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
+import { SURROUNDINGS_FACTS } from "./surroundings";
+import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
 /** What a host looks like now, as far as it concerns us. */
 export interface Facts {
@@ -14,14 +17,21 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** Absent: there is no Docker. */
-  docker?: DockerFacts;
+  /** Absent: firewalld does not run. */
+  zones?: ZoneFacts;
+  /** iptables is the legacy one here, and its chains are those that ours stand in. */
+  legacy?: boolean;
+  /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
+  barriers: Barrier[];
+  lacks: string[];
   /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
   files: Map<string, string>;
-  /** What systemd says of our unit; absent where the machine was not booted with it. */
-  systemd?: ServiceFact;
+  /** What systemd says of our units, by name; absent where the machine was not booted with it. */
+  systemd?: Map<string, ServiceFact>;
   /** By which addresses we talk with it; absent when not by SSH. */
   ssh?: SshPath;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
   records: HostRecord[];
 }
 
@@ -63,7 +73,8 @@ export const RECORDS = "/var/lib/overlay";
 export const HOLDER = "/run/overlay.holder";
 /** Runs every record's own script. */
 export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
-export const SERVICE = "overlay-network.service";
+/** The first puts everything back; the second has it done again when others reload. */
+export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
@@ -86,11 +97,15 @@ export const FACTS_SCRIPT = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${unitPath(SERVICE)} 2>/dev/null`,
-  `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p UnitFileState -p ActiveState ${SERVICE} || exit 1; }`,
+  ZONE_FACTS,
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
+
+/** Read before the first change: also what could keep it from working. */
+export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, SURROUNDINGS_FACTS, BARRIER_FACTS].join("\n");
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
@@ -100,6 +115,8 @@ export function parseFacts(text: string): Facts {
     policies: new Set(),
     chains: new Map(),
     sysctls: new Map(),
+    barriers: [],
+    lacks: [],
     files: new Map(),
     records: [],
   };
@@ -110,26 +127,46 @@ export function parseFacts(text: string): Facts {
   return facts;
 }
 
-function readPart(facts: Facts, [name, argument]: string[], body: string): void {
-  if (name === "link") for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
-  else if (name === "addr") for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
-  else if (name === "route4") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(4, r)));
-  else if (name === "route6") facts.routes.push(...json<RawRoute>(body).map((r) => routeFact(6, r)));
-  else if (name === "tables4") facts.routes.push(...tableRoutes(4, json(body)));
-  else if (name === "tables6") facts.routes.push(...tableRoutes(6, json(body)));
-  else if (name === "policy4") readPolicies(facts, 4, json(body));
-  else if (name === "policy6") readPolicies(facts, 6, json(body));
-  else if (name === "rules4") readRules(facts, 4, body);
-  else if (name === "rules6") readRules(facts, 6, body);
-  else if (name === "sysctl") facts.sysctls.set(argument!, body);
-  else if (name === "docker") Object.assign(facts, { docker: parseDocker(body) });
-  else if (name === "containers") addContainers(facts.docker, body);
-  else if (name === "files")
-    for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
-  else if (name === "ssh" && body !== "") facts.ssh = sshPath(body);
-  else if (name === "systemd") facts.systemd = serviceFact(body);
-  else if (name === "record") facts.records.push(parseRecord(argument ?? RECORDS, body));
+function readPart(facts: Facts, [name = "", argument]: string[], body: string): void {
+  READERS[name]?.(facts, body, argument);
 }
+
+/** How each part of the answer is read; a part may lean on those before it. */
+const READERS: Record<string, (facts: Facts, body: string, argument?: string) => void> = {
+  link: (facts, body) => {
+    for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
+  },
+  addr: (facts, body) => {
+    for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
+  },
+  route4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(4, route))),
+  route6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(6, route))),
+  tables4: (facts, body) => facts.routes.push(...tableRoutes(4, json(body))),
+  tables6: (facts, body) => facts.routes.push(...tableRoutes(6, json(body))),
+  policy4: (facts, body) => readPolicies(facts, 4, json(body)),
+  policy6: (facts, body) => readPolicies(facts, 6, json(body)),
+  rules4: (facts, body) => {
+    facts.legacy = body !== "" && !body.includes("(nf_tables)");
+    readRules(facts, 4, body);
+  },
+  rules6: (facts, body) => readRules(facts, 6, body),
+  sysctl: (facts, body, key) => facts.sysctls.set(key!, body),
+  docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
+  containers: (facts, body) => addContainers(facts.docker, body),
+  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
+  zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
+  permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
+  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
+  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
+  files: (facts, body) => {
+    for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
+  },
+  lacks: (facts, body) => facts.lacks.push(...body.split("\n").filter(Boolean)),
+  nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
+  legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
+  legacy6: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(6, body))),
+  record: (facts, body, file) => facts.records.push(parseRecord(file ?? RECORDS, body)),
+};
 
 /** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
 function parseRecord(file: string, body: string): HostRecord {
@@ -232,9 +269,9 @@ function sshPath(body: string): SshPath {
   return { client, server, port: Number(port) };
 }
 
-function serviceFact(body: string): ServiceFact {
+function serviceFact(body: string): [name: string, fact: ServiceFact] {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
-  return { boot: of("UnitFileState"), state: of("ActiveState") };
+  return [of("Id"), { boot: of("UnitFileState"), state: of("ActiveState") }];
 }
 
 function readRules(facts: Facts, family: Family, body: string): void {

@@ -2,7 +2,8 @@ import { type Layout, runnerLayout } from "../addressing/layout";
 import type { Family } from "../addressing/line";
 import { deviceName, macOf } from "../addressing/names";
 import { type DockerPlan, planDocker } from "./docker";
-import type { Item } from "./items";
+import { type Item, keyOf, type Link, type Vxlan } from "./items";
+import { planZones } from "./zones";
 
 /**
  * Hub topology. One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge:
@@ -35,6 +36,7 @@ export interface Machine {
   uplink?: string;
 }
 
+export const INPUT = "OVERLAY-IN";
 export const FORWARD = "OVERLAY-FWD";
 export const NAT = "OVERLAY-NAT";
 const UNREACHABLE_METRIC = 4096;
@@ -62,12 +64,15 @@ export function planHub(network: Network): Item[] {
 /** The hub's end of one runner's tunnel. */
 export function planTunnel(network: Network, runnerId: number, hub: Machine, runner: Machine): Item[] {
   const dev = deviceName(network.devicePrefix, runnerId);
+  const link: Link = {
+    ...tunnel(network, runnerId, hub, runner),
+    name: dev,
+    mac: macOf(network.networkName, runnerId, "hub"),
+  };
   return [
-    {
-      ...tunnel(network, runnerId, hub, runner),
-      name: dev,
-      mac: macOf(network.networkName, runnerId, "hub"),
-    },
+    link,
+    ...entrance(link.vxlan!),
+    ...planZones(link),
     ...network.layouts.map((layout): Item => {
       const { hubIp } = runnerLayout(layout, runnerId);
       return { kind: "address", dev, address: `${hubIp}/${layout.runnerPrefix}` };
@@ -82,16 +87,22 @@ export function planRunner(
   hub: Machine,
   runner: Machine,
 ): Item[] {
-  const bridge = network.bridgeName;
   const mtu = effectiveMtu(network, hub, runner);
-  return [
-    { kind: "link", name: bridge, type: "bridge", mtu, mac: macOf(network.networkName, runnerId, "bridge") },
-    {
-      ...tunnel(network, runnerId, runner, hub),
-      name: runnerDevice,
-      master: bridge,
-      mac: macOf(network.networkName, runnerId, "runner"),
-    },
+  const bridge = network.bridgeName;
+  const mac = macOf(network.networkName, runnerId, "bridge");
+  const over: Link = { kind: "link", name: bridge, type: "bridge", mtu, mac };
+  const link: Link = {
+    ...tunnel(network, runnerId, runner, hub),
+    name: runnerDevice,
+    master: bridge,
+    mac: macOf(network.networkName, runnerId, "runner"),
+  };
+  return unique([
+    over,
+    link,
+    ...entrance(link.vxlan!),
+    ...planZones(over),
+    ...planZones(link),
     ...network.layouts.flatMap((layout): Item[] => {
       const { subnet, gateway, hubIp } = runnerLayout(layout, runnerId);
       return [
@@ -102,8 +113,11 @@ export function planRunner(
       ];
     }),
     ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
-  ];
+  ]);
 }
+
+/** Chains and jumps that several parts of a plan need are one. */
+const unique = (items: Item[]): Item[] => [...new Map(items.map((item) => [keyOf(item), item])).values()];
 
 function tunnel(network: Network, runnerId: number, here: Machine, there: Machine) {
   return {
@@ -119,7 +133,8 @@ function tunnel(network: Network, runnerId: number, here: Machine, there: Machin
   };
 }
 
-function forwarding({ family, cidr }: Layout): Item[] {
+function forwarding(layout: Layout): Item[] {
+  const { family, cidr } = layout;
   const place = { family, table: "filter" as const, chain: FORWARD };
   return [
     { kind: "sysctl", key: FORWARDING[family], value: "1" },
@@ -128,6 +143,30 @@ function forwarding({ family, cidr }: Layout): Item[] {
     { kind: "rule", ...place, rule: `-d ${cidr} -j ACCEPT` },
     { kind: "jump", ...place, from: "FORWARD" },
     { kind: "jump", ...place, from: "DOCKER-USER", ifPresent: true },
+    ...echo(layout),
+  ];
+}
+
+/** Where the machine lets nothing in by itself: VXLAN from the peer. */
+function entrance({ remote, port }: Vxlan): Item[] {
+  const family = remote.includes(":") ? 6 : 4;
+  const place = { family, table: "filter", chain: INPUT } as const;
+  const from = `${remote}/${family === 4 ? 32 : 128}`;
+  return [
+    { kind: "chain", ...place },
+    { kind: "rule", ...place, rule: `-s ${from} -p udp -m udp --dport ${port} -j ACCEPT` },
+    { kind: "jump", ...place, from: "INPUT" },
+  ];
+}
+
+/** The ping that proves it, too, must come in. */
+function echo({ family, cidr }: Layout): Item[] {
+  const place = { family, table: "filter", chain: INPUT } as const;
+  const type = family === 4 ? "icmp -m icmp --icmp-type 8" : "ipv6-icmp -m icmp6 --icmpv6-type 128";
+  return [
+    { kind: "chain", ...place },
+    { kind: "rule", ...place, rule: `-s ${cidr} -p ${type} -j ACCEPT` },
+    { kind: "jump", ...place, from: "INPUT" },
   ];
 }
 

@@ -1,7 +1,19 @@
 import type { Family } from "../addressing/line";
 
 /** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
-export type Item = Sysctl | Link | Address | Route | Policy | DockerNetwork | Chain | Jump | Rule | File | Service;
+export type Item =
+  | Sysctl
+  | Link
+  | Address
+  | Route
+  | Policy
+  | DockerNetwork
+  | Chain
+  | Jump
+  | Rule
+  | ZoneEntry
+  | File
+  | Service;
 
 export interface Sysctl {
   kind: "sysctl";
@@ -107,6 +119,15 @@ export interface Rule extends InFirewall {
   rule: string;
 }
 
+/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */
+export interface ZoneEntry {
+  kind: "zone";
+  interface?: string;
+  rule?: string;
+  /** Our own address there, by which the zone of a rule is found. */
+  underlay?: string;
+}
+
 export interface File {
   kind: "file";
   path: string;
@@ -120,6 +141,8 @@ export interface Service {
   name: string;
   /** The unit file's text; absent in records. */
   unit?: string;
+  /** It is to be active at all times, and not only to do its work at boot. */
+  stays?: boolean;
 }
 
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
@@ -160,6 +183,8 @@ export function keyOf(item: Item): string {
       return `chain ${item.chain} (${firewallName(item)})`;
     case "jump":
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "zone":
+      return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
     case "file":
       return `file ${item.path}`;
     case "service":

@@ -1,12 +1,12 @@
 import { linesOf, quote, TABLES, toolOf } from "./commands";
-import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICE } from "./facts";
-import type { Item, Link } from "./items";
+import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES } from "./facts";
+import type { Item, Link, Service } from "./items";
 import { rank, type Step, type Want } from "./steps";
 
 /**
  * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
  * script that makes its items, rendered by the same code as every change; one script that runs them all under the host's
- * lock; and a unit of systemd that runs that. All three are items: drift in them is seen and mended, and what is shared
+ * lock; and units of systemd that run that. All are items: drift in them is seen and mended, and what is shared
  * goes with the last record.
  */
 export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
@@ -16,14 +16,14 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
     ...items,
     { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
     { kind: "file", path: `${RECORDS}/${network}/${uid}.sh`, content: bootScript(network, items) },
-    ...(facts.systemd ? [{ kind: "service" as const, name: SERVICE, unit: UNIT }] : []),
+    ...(facts.systemd ? UNITS : []),
   ];
 }
 
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function bootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
-  const { shell, ip, firewall } = linesOf([...items].sort((a, b) => rank(a) - rank(b)).flatMap(making));
+  const { shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
   return [
     `# network ${network}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
@@ -39,14 +39,16 @@ export function bootScript(network: string, items: Item[]): string {
   ].join("\n");
 }
 
-/** A device that already stands may have other ends: it is set to the right ones, too. */
-const making = (item: Item): Step[] =>
-  item.kind === "link"
-    ? [
-        { verb: "add", item },
-        { verb: "change", item },
-      ]
-    : [{ verb: "add", item }];
+function making(item: Item): Step[] {
+  const add: Step = { verb: "add", item };
+  if (item.kind === "docker") return []; // dockerd keeps its networks itself, and starts later
+  // A device that already stands may have other ends: it is set to the right ones, too.
+  if (item.kind === "link") return [add, { verb: "change", item }];
+  // Docker, which starts later, takes the chain as it finds it.
+  if (item.kind === "jump" && item.ifPresent)
+    return [{ verb: "add", item: { ...item, kind: "chain", chain: item.from } }, add];
+  return [add];
+}
 
 const here = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
 
@@ -82,8 +84,7 @@ change() {
   done | ip -force -batch - || rc=1
 }
 
-# firewall TOOL TABLE: lines of TOOL-restore, less those that stand; a chain that was declared again would be emptied.
-# Chains of others, such as DOCKER-USER, may not be there (yet): then there is nothing to jump from.
+# firewall TOOL TABLE: lines of TOOL-restore, less those that stand; a chain that was declared again would be emptied
 firewall() {
   have=$line_end$("$1-save" -t "$2")$line_end || { rc=1; return; }
   {
@@ -91,8 +92,7 @@ firewall() {
     while IFS= read -r line; do
       case $line in
       :*) stands "\${line%% *} " || echo "$line" ;;
-      "-I FORWARD "* | "-I INPUT "* | "-I OUTPUT "* | "-I P"*) jump_first "\${line#-I }" ;;
-      -I*) chain=\${line#-I }; ! stands ":\${chain%% *} " || jump_first "$chain" ;;
+      -I*) jump_first "\${line#-I }" ;;
       *) stands "$line$line_end" || printf '%s\\n' "$line" ;;
       esac
     done
@@ -137,23 +137,44 @@ const SWEEPERS = [
   "ip6tables.service",
 ].join(" ");
 
-const UNIT = `# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.
+const WHOSE = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
+
+/** Not active when it is done: so it is run again whenever one that wants it is started, or started anew. */
+const AT_START = `${WHOSE}
 [Unit]
 Description=Overlay networks of this machine
 RequiresMountsFor=${RECORDS}
 ConditionPathExists=${BOOT_SCRIPT}
 After=network-pre.target networking.service NetworkManager.service ${SWEEPERS}
-PartOf=${SWEEPERS}
-ReloadPropagatedFrom=${SWEEPERS}
 Before=docker.service
 
 [Service]
 Type=oneshot
-RemainAfterExit=yes
 ExecStart=/bin/sh ${BOOT_SCRIPT}
-ExecReload=/bin/sh ${BOOT_SCRIPT}
 TimeoutStartSec=${2 * PATIENCE}
 
 [Install]
 WantedBy=multi-user.target ${SWEEPERS}
 `;
+
+/** Only what is active is told to reload with others. */
+const AT_RELOAD = `${WHOSE}
+[Unit]
+Description=Overlay networks of this machine, when others reload
+After=${SWEEPERS}
+ReloadPropagatedFrom=${SWEEPERS}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecReload=/bin/sh ${BOOT_SCRIPT}
+
+[Install]
+WantedBy=multi-user.target
+`;
+
+const UNITS: Service[] = [
+  { kind: "service", name: SERVICES[0], unit: AT_START, stays: false },
+  { kind: "service", name: SERVICES[1], unit: AT_RELOAD, stays: true },
+];

@@ -1,12 +1,16 @@
 import { OverlayError } from "../errors";
+import { refuseBarriers } from "./barriers";
 import { dockerNetworkOf, wrongNetwork } from "./docker";
 import type { Facts } from "./facts";
 import { type DockerNetwork, type Item, keyOf } from "./items";
 import { isMine, refuseForeign, type Want } from "./steps";
+import { refuseSurroundings } from "./surroundings";
 
 /** Everything that can be known to fail, or to harm others, is refused here: before the first change, with a remedy. */
 export function preflight(want: Want, facts: Facts): void {
   refuseForeign(want, facts);
+  refuseSurroundings(want, facts);
+  refuseBarriers(want.items, facts.barriers);
   for (const item of want.items) if (item.kind === "docker") refuseDocker(item, want, facts);
   for (const item of leaving(want, facts)) if (item.kind === "docker") refuseDockerRemoval(item, facts);
 }

@@ -18,6 +18,10 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
   switch (item.kind) {
     case "link":
       return carriers.has(item.name) || carriers.has(item.master ?? "");
+    case "docker":
+      return carriers.has(item.bridge);
+    case "zone":
+      return carriers.has(item.interface ?? "");
     case "address": // with it comes or goes the route to its range, and with the first of a range the others
       return covers(item.address, ssh.client) || covers(item.address, ssh.server);
     case "route": // another table than the main one is only asked for what a policy sends there
@@ -30,8 +34,8 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return rulesEndanger(verb, [item.rule], ssh) || (verb === "remove" && isTunnelled(carriers, facts));
     case "jump":
       return rulesEndanger(verb, rulesIn(item, facts), ssh) || (verb === "remove" && isTunnelled(carriers, facts));
-    case "docker": // its bridge is an item of its own
     case "chain":
+    case "zone": // ours let in VXLAN and what comes from the overlay, and nothing else
     case "file":
     case "service":
       return false;
@@ -60,7 +64,8 @@ const isTunnelled = (carriers: Set<string>, { links }: Facts): boolean =>
 function routeTo(client: string, { routes }: Facts): RouteFact | undefined {
   const family = client.includes(":") ? 6 : 4;
   return routes
-    .filter((route) => route.family === family && !route.unreachable && covers(route.dst, client))
+    .filter(({ family: its, table, unreachable }) => its === family && table === undefined && !unreachable)
+    .filter(({ dst }) => covers(dst, client))
     .sort((a, b) => prefixOf(b.dst) - prefixOf(a.dst))[0];
 }
 

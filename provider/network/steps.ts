@@ -4,6 +4,7 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import type { Facts } from "./facts";
 import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { zoneFor } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -11,6 +12,8 @@ export interface Step {
   item: Item;
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
+  /** firewalld's zone that it is about. */
+  zone?: string;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
   /** It is no longer ours, but others need it as it is. */
@@ -43,6 +46,7 @@ const ORDER: Item["kind"][] = [
   "chain",
   "rule",
   "jump",
+  "zone",
 ];
 export const rank = (item: Item): number =>
   ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
@@ -76,6 +80,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
+  ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
 });
 
 /** Records of owners that have no part in this work. */
@@ -117,6 +122,7 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       item,
       copies: copiesOf(item, facts),
       ...(instead.length > 0 && { instead }),
+      ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
     };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
@@ -141,6 +147,35 @@ function canChange(item: Link, facts: Facts): boolean {
 const hangsOn = (item: Item, links: Set<string>): boolean =>
   ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
   (item.kind === "link" && item.master !== undefined && links.has(item.master));
+
+/** The machine as it would look once these owners have left it; for plans that must not touch it. */
+export function afterRemoval(steps: Step[], leaving: Want[], facts: Facts): Facts {
+  const gone = new Set(steps.map(({ item }) => keyOf(item)));
+  const links = new Set(steps.flatMap(({ item }) => (item.kind === "link" ? [item.name] : [])));
+  const chains = new Map([...facts.chains].map(([name, rules]) => [name, [...rules]]));
+  for (const { item } of steps) {
+    if (item.kind === "chain") chains.delete(`${item.family} ${item.table} ${item.chain}`);
+    if (item.kind !== "rule" && item.kind !== "jump") continue;
+    const [from, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
+    const key = `${item.family} ${item.table} ${from}`;
+    chains.set(
+      key,
+      (chains.get(key) ?? []).filter((each) => each !== rule),
+    );
+  }
+  return {
+    ...facts,
+    chains,
+    links: new Map([...facts.links].filter(([name]) => !links.has(name))),
+    addresses: new Set([...facts.addresses].filter((text) => !links.has(text.split(" ")[1]!))),
+    routes: facts.routes.filter(
+      (r) =>
+        !(r.dev !== undefined && links.has(r.dev)) &&
+        !(isOurs(r) && gone.has(r.unreachable ? `unreachable ${r.dst}` : `route ${r.dst}`)),
+    ),
+    records: facts.records.filter((record) => !leaving.some((want) => isMine(record, want))),
+  };
+}
 
 /** What of these items stands and is kept by nobody, in the order in which it is removed. */
 export function goneItems(mine: Item[], keep: Set<string>, facts: Facts): Item[] {

@@ -7,7 +7,7 @@ import type { Step } from "./steps";
 export const undoing = (steps: Step[], before: Facts): Step[] =>
   [...steps].reverse().flatMap((step) => undo(step, before));
 
-function undo({ verb, item }: Step, before: Facts): Step[] {
+function undo({ verb, item, instead = [], zone }: Step, before: Facts): Step[] {
   switch (item.kind) {
     case "sysctl": {
       const value = before.sysctls.get(item.key);
@@ -16,16 +16,21 @@ function undo({ verb, item }: Step, before: Facts): Step[] {
     case "link":
       return undoLink(verb, item, before);
     case "address":
-      return before.addresses.has(`${item.address} ${item.dev}`) ? [put(item)] : [{ verb: "remove", item }];
+      return [
+        ...instead.map((address) => put({ ...item, address })),
+        before.addresses.has(`${item.address} ${item.dev}`) ? put(item) : { verb: "remove", item },
+      ];
     case "route":
       return undoRoute(item, before);
     case "policy":
     case "chain":
     case "rule":
       return [{ verb: verb === "remove" ? "add" : "remove", item }];
-    case "docker": // one that was repaired had no containers
+    case "docker": // made anew in one step: it stays
     case "jump": // one that was only moved to the top stays there
       return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item }];
+    case "zone":
+      return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item, ...(zone && { zone }) }];
     case "file":
     case "service": // these are changed last, when nothing needs to be undone any more
       return [];

@@ -79,7 +79,7 @@ export const labels = z
 const credentials = {
   host: z
     .string()
-    .regex(/^[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?$/, "must be a host name or an IP address")
+    .regex(/^[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}(%[A-Za-z0-9._-]{1,15})?$/, "must be a host name or an IP address")
     .describe("Name or address at which SSH reaches the machine."),
   port: z.number().int().min(1).max(65535).optional().describe("Port of its SSH server. Default 22."),
   user: z.string().min(1).optional().describe("User to log in as. Default root."),

@@ -42,11 +42,11 @@ export const networkSettings = z
       .default("vxkr")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
     bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
-    docker: docker.prefault({}).describe("Docker on the runners."),
     persist: z
       .boolean()
       .default(true)
       .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
+    docker: docker.prefault({}).describe("Docker on the runners."),
     verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
   })
   .meta({ id: "NetworkSettings" });

@@ -117,7 +117,7 @@ test.each<[string, string, string]>([
   [
     "a jump that others have pushed down",
     "r1",
-    "iptables -N DOCKER-USER; iptables -I FORWARD 1 -j DOCKER-USER; iptables -A FORWARD -j OVERLAY-FWD",
+    "iptables -N THEIRS; iptables -I FORWARD 1 -j THEIRS; iptables -A FORWARD -j OVERLAY-FWD",
   ],
   ["forwarding", "hub", "echo 0 >/proc/sys/net/ipv4/ip_forward"],
 ])("puts back %s", async (_, name, spoil) => {

@@ -31,6 +31,8 @@ export function labHosts(lab: Lab): Hosts {
   };
 }
 
+const ownerOf = (type: string, name: string): string => `lab/urn:pulumi:dev::lab::overlay:index:${type}::${name}`;
+
 /** The whole core on lab machines, as an up drives it. */
 export class LabStack {
   readonly reports: ConversationReport[] = [];
@@ -64,11 +66,19 @@ export class LabStack {
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
   }
 
+  /** What a preview makes of a runner. */
+  async checked(name: string): Promise<{ inputs: Values }> {
+    const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
+    const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
+    const lifecycle = new Lifecycle(resourceOf("RunnerSubnet"), this.world);
+    return lifecycle.check({ owner: ownerOf("RunnerSubnet", name), dryRun: true }, undefined, news);
+  }
+
   /** create or update, as Pulumi would call them. */
   async put(type: string, name: string, news: Values): Promise<Values> {
     const lifecycle = new Lifecycle(resourceOf(type), this.world);
     const live = this.#live.get(`${type} ${name}`);
-    const owner = `lab/urn:pulumi:dev::lab::overlay:index:${type}::${name}`;
+    const owner = ownerOf(type, name);
     const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, live?.props, news);
     if (failures.length > 0) throw new Error(failures.map(({ reason }) => reason).join("; "));
     const made = live
@@ -76,6 +86,14 @@ export class LabStack {
       : await lifecycle.create(inputs);
     this.#live.set(`${type} ${name}`, { type, ...made });
     return made.props;
+  }
+
+  /** `--refresh`: what has drifted is in the state from now on, and the next put mends it. */
+  async refresh(): Promise<void> {
+    for (const live of this.#live.values()) {
+      const { props } = await new Lifecycle(resourceOf(live.type), this.world).read(live.id, live.props);
+      live.props = props;
+    }
   }
 
   async drift(type: string, name: string): Promise<unknown> {

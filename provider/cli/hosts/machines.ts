@@ -19,7 +19,7 @@ export const withLogin = (command: Command): Command =>
     );
 
 /** The machines that a command asks. Nobody waits for one to boot here: it answers at the first try, or is named. */
-export class Machines {
+export class Machines implements Hosts {
   readonly #hosts: Hosts;
   readonly #login: Partial<Connection>;
 
@@ -33,11 +33,15 @@ export class Machines {
     return this.#hosts.connect({ dialErrorLimit: 1, ...this.#login, ...connection });
   }
 
+  end(): Promise<void> {
+    return this.#hosts.end();
+  }
+
   async use<T>(work: (machines: this) => Promise<T>): Promise<T> {
     try {
       return await work(this);
     } finally {
-      await this.#hosts.end();
+      await this.end();
     }
   }
 }

@@ -78,7 +78,7 @@ export const machineIn = ({ names = [] }: Lease): string | undefined =>
   names.map((name) => /^host\/(.*)\/link\//.exec(name)?.[1]).find((machine) => machine !== undefined);
 
 /** The inverse of `machineOf`. */
-function connectionAt(machine: string): Connection {
+export function connectionAt(machine: string): Connection {
   const [place, ...by] = machine.split(" by ");
   return { ...connectionOf(place!), ...(by.length > 0 && { proxy: connectionAt(by.join(" by ")) }) };
 }

@@ -25,7 +25,7 @@ export const scanCommand = (): Command =>
         const reads = await machines.use(() => Promise.all(given.map((each) => readMachine(machines, each))));
         const networks = surveyOf(reads);
         if (networks.length === 0) throw nothingFound(reads.map(placeText));
-        if (options.json) out.list(networks.flatMap(rows), []);
+        if (options.json) for (const row of networks.flatMap(rows)) out.emit(row);
         else if (options.program) await writeFile(options.program, programFor(networks));
         else process.stdout.write(programFor(networks));
         if (options.import) await writeFile(options.import, importFor(networks));

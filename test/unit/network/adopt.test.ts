@@ -39,7 +39,12 @@ function machine(links: object[], addresses: [dev: string, address: string][] = 
     return { ifname, addr_info: [{ local, prefixlen: Number(prefixlen) }] };
   });
   const rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":OVERLAY-FWD - [0:0]", "-A FORWARD -j OVERLAY-FWD"];
-  const ours = ["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`);
+  const ours = [
+    ...["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`),
+    ...[":INPUT ACCEPT [0:0]", ":OVERLAY-IN - [0:0]", "-A INPUT -j OVERLAY-IN"],
+    ...["192.0.2.1", "192.0.2.11"].map((peer) => `-A OVERLAY-IN -s ${peer}/32 -p udp -m udp --dport 4789 -j ACCEPT`),
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+  ];
   return parseFacts(
     [
       `@@ link\n${JSON.stringify(links)}\n@@ addr\n${JSON.stringify(addr)}\n@@ route4\n${JSON.stringify(routes)}`,
@@ -75,6 +80,12 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
       "address replace 10.128.0.1/32 dev kohaku-host",
       "address del 10.128.0.1/12 dev kohaku-host",
       "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
+      "iptables-restore --noflush -w 10 <<'END' || rc=1",
+      "*filter",
+      ":OVERLAY-IN - [0:0]",
+      "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+      "-I INPUT 1 -j OVERLAY-IN",
+      "COMMIT",
     ],
   ],
   [
@@ -84,6 +95,12 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.1 nolearning",
       "link set dev vxkr1 address aa:00:00:00:00:01 mtu 1450 up",
+      "iptables-restore --noflush -w 10 <<'END' || rc=1",
+      "*filter",
+      ":OVERLAY-IN - [0:0]",
+      "-A OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-I INPUT 1 -j OVERLAY-IN",
+      "COMMIT",
     ],
   ],
   [
@@ -99,6 +116,13 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
       "link set dev vxlan0 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
       "link set dev vxlan0 address aa:00:00:00:00:01 mtu 1450 master kohaku-overlay up",
       "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
+      "iptables-restore --noflush -w 10 <<'END' || rc=1",
+      "*filter",
+      ":OVERLAY-IN - [0:0]",
+      "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+      "-I INPUT 1 -j OVERLAY-IN",
+      "COMMIT",
     ],
   ],
   [

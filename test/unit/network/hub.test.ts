@@ -1,6 +1,8 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
+import { fits } from "../../../provider/network/compare";
+import { parseFacts } from "../../../provider/network/facts";
 import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
 
@@ -20,10 +22,12 @@ const network = (changes: Partial<Network> = {}): Network => ({
 const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
 const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
 
+const BARE = parseFacts("");
+
 /** What a bare machine is told, one line each. */
 const shell = (items: Item[]): string[] =>
   renderChange(
-    items.filter((item) => !("ifPresent" in item)).map((item) => ({ verb: "add", item })),
+    items.filter((item) => fits(item, BARE)).map((item) => ({ verb: "add", item })),
     [],
   ).split("\n");
 
@@ -43,6 +47,9 @@ test("a hub carries its address, forwards, and refuses subnets that nobody has",
     "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
     "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
+    ":OVERLAY-IN - [0:0]",
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I INPUT 1 -j OVERLAY-IN",
     "COMMIT",
     "END",
     "exit $rc",
@@ -71,10 +78,14 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
     "END",
     "iptables-restore --noflush -w 10 <<'END' || rc=1",
     "*filter",
+    ":OVERLAY-IN - [0:0]",
+    "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "-I INPUT 1 -j OVERLAY-IN",
     ":OVERLAY-FWD - [0:0]",
     "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
     "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
     "COMMIT",
     "*nat",
     ":OVERLAY-NAT - [0:0]",

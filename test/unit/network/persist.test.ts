@@ -4,7 +4,7 @@ import { layoutOf } from "../../../provider/addressing/layout";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Network, planHub, planRunner } from "../../../provider/network/hub";
-import { type Item, keyOf } from "../../../provider/network/items";
+import { type Item, keyOf, type Service } from "../../../provider/network/items";
 import { bootScript, lasting } from "../../../provider/network/persist";
 import { planSteps, type Want } from "../../../provider/network/steps";
 
@@ -26,7 +26,7 @@ const want = (items: Item[], persist = true): Want => ({
   items,
   persist,
 });
-const bare = (systemd?: Facts["systemd"]): Facts => ({ ...parseFacts(""), ...(systemd && { systemd }) });
+const bare = (systemd = false): Facts => parseFacts(systemd ? "@@ systemd\n" : "");
 
 test("a runner's script makes what a change would make, and sets what already stands", () => {
   expect(bootScript("training", planRunner(network, 1, "vxkr1", hub, runner)).split("\n")).toEqual([
@@ -44,9 +44,14 @@ test("a runner's script makes what a change would make, and sets what already st
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
     "END",
     "firewall iptables filter <<'END'",
+    ":OVERLAY-IN - [0:0]",
     ":OVERLAY-FWD - [0:0]",
+    ":DOCKER-USER - [0:0]",
+    "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
     "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
     "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I INPUT 1 -j OVERLAY-IN",
     "-I FORWARD 1 -j OVERLAY-FWD",
     "-I DOCKER-USER 1 -j OVERLAY-FWD",
     "END",
@@ -61,11 +66,16 @@ test("a runner's script makes what a change would make, and sets what already st
 
 test.each<[string, boolean, Item[], Facts, string[]]>([
   [
-    "with systemd: a script, the script that runs all, a unit",
+    "with systemd: a script, the script that runs all, units",
     true,
     planHub(network),
-    bare({ boot: "", state: "inactive" }),
-    ["file /var/lib/overlay/boot.sh", "file /var/lib/overlay/training/u1.sh", "service overlay-network.service"],
+    bare(true),
+    [
+      "file /var/lib/overlay/boot.sh",
+      "file /var/lib/overlay/training/u1.sh",
+      "service overlay-network.service",
+      "service overlay-network-reload.service",
+    ],
   ],
   [
     "without systemd: the scripts, for whatever starts the machine",
@@ -74,55 +84,70 @@ test.each<[string, boolean, Item[], Facts, string[]]>([
     bare(),
     ["file /var/lib/overlay/boot.sh", "file /var/lib/overlay/training/u1.sh"],
   ],
-  ["persist: false", false, planHub(network), bare({ boot: "", state: "inactive" }), []],
-  ["nothing is wanted", true, [], bare({ boot: "", state: "inactive" }), []],
+  ["persist: false", false, planHub(network), bare(true), []],
+  ["nothing is wanted", true, [], bare(true), []],
 ])("%s", (_, persist, items, facts, more) => {
   expect(lasting(want(items, persist), facts).slice(items.length).map(keyOf)).toEqual(more);
 });
 
-const service = lasting(want(planHub(network)), bare({ boot: "", state: "" })).find(({ kind }) => kind === "service")!;
-const text = "unit" in service ? service.unit! : "";
+const services = lasting(want(planHub(network)), bare(true)).filter((item) => item.kind === "service");
+const [atStart, atReload] = services;
+const sweepers =
+  "systemd-networkd.service firewalld.service ufw.service nftables.service netfilter-persistent.service iptables.service ip6tables.service";
 
-test("the unit comes before Docker, and again with whatever takes away what is not its own", () => {
-  const sweepers =
-    "systemd-networkd.service firewalld.service ufw.service nftables.service netfilter-persistent.service iptables.service ip6tables.service";
-  expect(
-    text.split("\n").filter((line) => /^(After|Before|PartOf|ReloadProp|WantedBy|Exec|Type|Remain)/.test(line)),
-  ).toEqual([
-    `After=network-pre.target networking.service NetworkManager.service ${sweepers}`,
-    `PartOf=${sweepers}`,
-    `ReloadPropagatedFrom=${sweepers}`,
-    "Before=docker.service",
-    "Type=oneshot",
-    "RemainAfterExit=yes",
-    "ExecStart=/bin/sh /var/lib/overlay/boot.sh",
-    "ExecReload=/bin/sh /var/lib/overlay/boot.sh",
-    `WantedBy=multi-user.target ${sweepers}`,
-  ]);
+test.each<[string, Service, string[]]>([
+  [
+    "one unit comes before Docker, and again after whatever takes away what is not its own",
+    atStart!,
+    [
+      `After=network-pre.target networking.service NetworkManager.service ${sweepers}`,
+      "Before=docker.service",
+      "Type=oneshot",
+      "ExecStart=/bin/sh /var/lib/overlay/boot.sh",
+      `WantedBy=multi-user.target ${sweepers}`,
+    ],
+  ],
+  [
+    "the other stays, to be reloaded with them",
+    atReload!,
+    [
+      `After=${sweepers}`,
+      `ReloadPropagatedFrom=${sweepers}`,
+      "Type=oneshot",
+      "RemainAfterExit=yes",
+      "ExecStart=/bin/true",
+      "ExecReload=/bin/sh /var/lib/overlay/boot.sh",
+      "WantedBy=multi-user.target",
+    ],
+  ],
+])("%s", (_, { unit }, lines) => {
+  const said = unit!
+    .split("\n")
+    .filter((line) => /^(After|Before|PartOf|ReloadProp|WantedBy|Exec|Type|Remain)/.test(line));
+  expect(said).toEqual(lines);
 });
 
-const facts = (systemd: string, sum: string): Facts =>
-  parseFacts(`@@ files\n${sum}  /etc/systemd/system/overlay-network.service\n@@ systemd\n${systemd}`);
-const ours = createHash("sha256").update(text).digest("hex");
+const facts = ({ name, unit }: Service, boot: string, state: string, edited: boolean): Facts => {
+  const sum = edited ? "0fa3f1b4" : createHash("sha256").update(unit!).digest("hex");
+  const systemd = services.map((each) => `Id=${each.name}\nActiveState=${state}\nUnitFileState=${boot}`).join("\n\n");
+  return parseFacts(`@@ files\n${sum}  /etc/systemd/system/${name}\n@@ systemd\n${systemd}`);
+};
 
-test.each<[string, string, string, string[]]>([
-  ["as we left it", "UnitFileState=enabled\nActiveState=active", ours, []],
-  ["waiting for the lock that we hold", "UnitFileState=enabled\nActiveState=activating", ours, []],
-  [
-    "switched off",
-    "UnitFileState=disabled\nActiveState=inactive",
-    ours,
-    ["start at boot is disabled, should be enabled, state is inactive, should be active"],
-  ],
-  ["failed", "UnitFileState=enabled\nActiveState=failed", ours, ["state is failed, should be active"]],
-  ["edited", "UnitFileState=enabled\nActiveState=active", "0fa3f1b4", ["its text is another one"]],
-])("a unit that is %s", (_, systemd, have, wrong) => {
-  const found = differences([service], facts(systemd, have)).map(differenceText);
-  expect(found).toEqual(wrong.map((each) => `service overlay-network.service: ${each}`));
+test.each<[string, Service, string, string, boolean, string[]]>([
+  ["has done its work", atStart!, "enabled", "inactive", false, []],
+  ["waits for the lock that we hold", atStart!, "enabled", "activating", false, []],
+  ["has failed", atStart!, "enabled", "failed", false, ["state is failed, should be inactive"]],
+  ["was disabled", atStart!, "disabled", "inactive", false, ["start at boot is disabled, should be enabled"]],
+  ["was edited", atStart!, "enabled", "inactive", true, ["its text is another one"]],
+  ["stands by", atReload!, "enabled", "active", false, []],
+  ["was stopped", atReload!, "enabled", "inactive", false, ["state is inactive, should be active"]],
+])("a unit that %s", (_, service, boot, state, edited, wrong) => {
+  const found = differences([service], facts(service, boot, state, edited)).map(differenceText);
+  expect(found).toEqual(wrong.map((each) => `service ${service.name}: ${each}`));
 });
 
 test("what brings it back is removed with the record, and what is shared with the last one", () => {
-  const host = bare({ boot: "enabled", state: "active" });
+  const host = bare(true);
   const recordOf = (uid: string) => {
     const items = lasting({ ...want(planHub(network)), record: { ...want([]).record, uid } }, host);
     return { ...want([]).record, uid, items };
@@ -131,7 +156,7 @@ test("what brings it back is removed with the record, and what is shared with th
   const two = recordOf("u2");
   for (const { items } of [one, two])
     for (const item of items) if (item.kind === "file") host.files.set(item.path, "x");
-  host.files.set("/etc/systemd/system/overlay-network.service", "x");
+  for (const { name } of services) host.files.set(`/etc/systemd/system/${name}`, "x");
   host.records = [one, two];
   expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
@@ -139,6 +164,7 @@ test("what brings it back is removed with the record, and what is shared with th
   host.records = [one];
   expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
     "remove service overlay-network.service",
+    "remove service overlay-network-reload.service",
     "remove file /var/lib/overlay/boot.sh",
     "remove file /var/lib/overlay/training/u1.sh",
   ]);

@@ -4,8 +4,9 @@ import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type HostRecord, type Item, keyOf, type Link } from "../../../provider/network/items";
+import { type Item, keyOf } from "../../../provider/network/items";
 import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { machineWith } from "./machine";
 
 const network: Network = {
   networkName: "training",
@@ -26,50 +27,8 @@ const want = (uid: string, items: Item[], adopt = false): Want => ({
   items,
   adopt,
 });
-const recordOf = ({ record, items }: Want): HostRecord => ({ ...record, items });
 
-/** A machine on which exactly these wants have been fulfilled. */
-function machine(...wants: Want[]): Facts {
-  const facts: Facts = {
-    links: new Map(),
-    addresses: new Set(),
-    routes: [],
-    policies: new Set(),
-    chains: new Map(),
-    sysctls: new Map(),
-    files: new Map(),
-    records: wants.map(recordOf),
-  };
-  facts.sysctls.set("net.ipv4.ip_forward", "0");
-  for (const chain of ["4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
-  for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
-  return facts;
-}
-
-function put(facts: Facts, item: Item): void {
-  const chain = (name: string): string[] => {
-    const key = "table" in item ? `${item.family} ${item.table} ${name}` : "";
-    if (!facts.chains.has(key)) facts.chains.set(key, []);
-    return facts.chains.get(key)!;
-  };
-  if (item.kind === "sysctl") facts.sysctls.set(item.key, item.value);
-  if (item.kind === "link") facts.links.set(item.name, linkFact(item));
-  if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
-  if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
-  if (item.kind === "chain") chain(item.chain);
-  if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
-  if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
-    chain(item.from).unshift(`-j ${item.chain}`);
-}
-
-const linkFact = (link: Link) => ({
-  type: link.type === "anchor" ? "bridge" : link.type,
-  mac: link.mac ?? "",
-  mtu: link.mtu ?? 1500,
-  up: true,
-  ...(link.master && { master: link.master }),
-  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
-});
+const machine = (...wants: Want[]): Facts => machineWith(wants);
 
 const text = (wants: Want[], facts: Facts): string[] =>
   planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
@@ -89,11 +48,15 @@ test("a bare machine gets everything, in the order that the kernel needs", () =>
     "add link vxkr1",
     "add address 10.128.64.1/18 on kohaku-overlay",
     "add route 10.128.0.0/12",
+    "add chain OVERLAY-IN (IPv4 filter)",
     "add chain OVERLAY-FWD (IPv4 filter)",
     "add chain OVERLAY-NAT (IPv4 nat)",
+    "add rule '-s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
     "add rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
     "add rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "add rule '-s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
     "add rule '-s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE' in OVERLAY-NAT (IPv4 nat)",
+    "add jump from INPUT to OVERLAY-IN (IPv4 filter)",
     "add jump from FORWARD to OVERLAY-FWD (IPv4 filter)",
     "add jump from POSTROUTING to OVERLAY-NAT (IPv4 nat)",
   ]);
@@ -166,11 +129,15 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
 
 test("removing one runner leaves what others share; the last one takes it along", () => {
   const facts = machine(hubWant, tunnel1);
-  expect(text([want("r1", [])], facts)).toEqual(["remove link vxkr1"]);
+  expect(text([want("r1", [])], facts)).toEqual([
+    "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
+    "remove link vxkr1",
+  ]);
   expect(text([want("net", [])], facts)).toEqual([
     "remove jump from FORWARD to OVERLAY-FWD (IPv4 filter)",
     "remove rule '-s 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
     "remove rule '-d 10.128.0.0/12 -j ACCEPT' in OVERLAY-FWD (IPv4 filter)",
+    "remove rule '-s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
     "remove chain OVERLAY-FWD (IPv4 filter)",
     "remove unreachable 10.128.0.0/12",
     "remove link kohaku-host",
@@ -186,7 +153,7 @@ test("a rule that another network's record lists too is not removed", () => {
 test("two owners that come at once share one step for what they share", () => {
   const second = want("b", planHub({ ...network, networkName: "b", hubInterface: "b-host" }));
   const chains = text([hubWant, second], machine()).filter((step) => step.startsWith("add chain"));
-  expect(chains).toEqual(["add chain OVERLAY-FWD (IPv4 filter)"]);
+  expect(chains).toEqual(["add chain OVERLAY-FWD (IPv4 filter)", "add chain OVERLAY-IN (IPv4 filter)"]);
 });
 
 test("what an earlier life lists is taken over, and what it had besides is removed", () => {
@@ -221,7 +188,8 @@ test("an underlay of the other family needs a new device", () => {
     "r1",
     planTunnel(network, 1, { ...hub, underlayIp: "2001:db8::1" }, { ...runner, underlayIp: "2001:db8::2" }),
   );
-  expect(text([v6], machine(tunnel1)).slice(0, 2)).toEqual(["remove link vxkr1", "add link vxkr1"]);
+  const links = text([v6], machine(tunnel1)).filter((step) => step.includes(" link "));
+  expect(links).toEqual(["remove link vxkr1", "add link vxkr1"]);
 });
 
 test("a jump or rule that stands twice is removed twice", () => {

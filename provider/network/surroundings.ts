@@ -1,0 +1,124 @@
+import { type Block, overlaps } from "../addressing/line";
+import { rangeOf } from "../addressing/ranges";
+import { OverlayError } from "../errors";
+import { isOurs } from "./compare";
+import type { Facts } from "./facts";
+import type { Item, Link } from "./items";
+import type { Want } from "./steps";
+
+/** What a machine must have, and must not have already, for an overlay to come to it. */
+
+/** Only what the kernel does not have loaded is tried out, by a device that is gone at once. */
+const probe = (type: string, options: string): string =>
+  `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
+
+export const SURROUNDINGS_FACTS = `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore`;
+
+export function refuseSurroundings(want: Want, facts: Facts): void {
+  refuseLacks(want.items, facts);
+  refuseSmallMtu(want.items);
+  const ranges = want.items.flatMap((item) =>
+    item.kind === "route" ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
+  );
+  for (const range of ranges) {
+    refuseOwnBranch(range, want.items, facts);
+    refuseRoutes(range, want, facts);
+    refuseDockerNetworks(range, facts);
+  }
+}
+
+interface Range {
+  text: string;
+  block: Block;
+}
+
+function refuseLacks(items: Item[], { lacks, links }: Facts): void {
+  const missing = items.find(
+    (item): item is Link => item.kind === "link" && !links.has(item.name) && lacks.includes(item.type),
+  );
+  if (missing) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      `The kernel has no ${missing.type} devices, and ${missing.name} must be one.`,
+      `Load the module there (modprobe ${missing.type}), or install the kernel package that has it.`,
+    );
+  }
+  if (lacks.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      "There is no 'ip6tables-restore'.",
+      "Install it there (Debian: apt-get install iptables).",
+    );
+  }
+}
+
+/** Below 1280 IPv6 does not work at all; below 576 nobody expects IPv4 to. */
+function refuseSmallMtu(items: Item[]): void {
+  const v6 = items.some((item) => item.kind === "address" && item.address.includes(":"));
+  const least = v6 ? 1280 : 576;
+  const small = items.find((item): item is Link => item.kind === "link" && item.mtu !== undefined && item.mtu < least);
+  if (!small) return;
+  throw new OverlayError(
+    "MTU_TOO_SMALL",
+    `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
+    "Give the network below a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
+  );
+}
+
+/** The addresses over which the tunnels and we ourselves reach the machine must not be led into the overlay. */
+function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
+  const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
+  const ends: [what: string, address: string | undefined][] = [
+    ["the address from which SSH reaches it", ssh?.client],
+    ["the address at which SSH reaches it", ssh?.server],
+    ...tunnels.flatMap(({ local, remote }): [string, string][] => [
+      ["its own underlay address", local],
+      ["its peer's underlay address", remote],
+    ]),
+  ];
+  for (const [what, address] of ends) {
+    const place = address ? rangeOf(address) : undefined;
+    if (!place || !overlaps(place, range.block)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
+      "Choose another range for the network (subnets), or reach the machine by another address.",
+    );
+  }
+}
+
+/** Routes to a part of the range would win over ours. Wider ones lose, and may stay. */
+function refuseRoutes({ text, block }: Range, want: Want, facts: Facts): void {
+  const ours = new Set(
+    [...want.items, ...facts.records.flatMap(({ items }) => items)].flatMap((item) =>
+      item.kind === "link" ? [item.name] : [],
+    ),
+  );
+  const foreign = facts.routes.find((route) => {
+    const to = rangeOf(route.dst);
+    const inside = to !== undefined && block.first <= to.first && to.last <= block.last && route.dst !== text;
+    const standing = want.adopt && route.protocol === "kernel"; // it comes with a device that is to be taken over
+    return inside && !isOurs(route) && !(route.dev && ours.has(route.dev)) && !standing;
+  });
+  if (!foreign) return;
+  throw new OverlayError(
+    "ROUTE_OVERLAP",
+    `There is already a route to ${foreign.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}), which lies in the overlay's range ${text}. It was left as it is.`,
+    "Remove that route, or choose another range for the network (subnets).",
+  );
+}
+
+function refuseDockerNetworks({ text, block }: Range, { docker, records }: Facts): void {
+  const ours = records.flatMap(({ items }) => items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])));
+  for (const { name, bridge, subnets } of docker?.networks ?? []) {
+    const subnet = subnets.find(
+      (each) => each.subnet && rangeOf(each.subnet) && overlaps(rangeOf(each.subnet)!, block),
+    );
+    if (!subnet || ours.includes(name)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `Docker network ${name} (${subnet.subnet}${bridge ? ` on ${bridge}` : ""}) overlaps the overlay's range ${text}. It was left as it is.`,
+      "Remove that Docker network, or choose another range for the network (subnets).",
+    );
+  }
+}

@@ -1,0 +1,201 @@
+import { setImmediate } from "node:timers/promises";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
+import { toLine } from "../../provider/addressing/line";
+import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
+import type { Host } from "../../provider/host/types";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+import vectors from "../vectors/kernel_operations.json";
+
+/**
+ * What KohakuRiver makes of a machine, and what we make of it: the same, but where the vectors say FLAW. Devices that stand
+ * before are those of an earlier life of the same runner; and then things that are somebody else's.
+ */
+let lab: Lab;
+let host: Host;
+let reports: ConversationReport[];
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 0 });
+});
+afterAll(async () => {
+  await lab?.down();
+});
+beforeEach(async () => {
+  await lab.rebuild("hub");
+  const exec = (script: string) => lab.exec("hub", script);
+  host = { name: "hub", machine: "hub", exec, locked: (_, work) => work({ run: exec }) };
+  reports = [];
+});
+
+const apply = (uid: string, items: Item[], adopt = false): Promise<void> =>
+  new Reconciler((report) => reports.push(report)).apply(host, {
+    record: { uid, owner: uid, network: "training", store: "s" },
+    items,
+    adopt,
+    fence: async () => {},
+    isGone: async () => false,
+  });
+/** A conversation is reported after its works are answered. */
+const lastSteps = async (): Promise<number> => {
+  await setImmediate();
+  return reports.at(-1)!.steps;
+};
+const sh = async (script: string): Promise<string> => (await lab.exec("hub", script)).stdout.trim();
+
+interface Standing {
+  name: string;
+  kind: string;
+  addrs?: string[];
+  vni?: number;
+  remote?: string;
+}
+type Vector = Omit<(typeof vectors.runner)[number], "preexisting"> & { preexisting: Standing[] };
+const RUNNERS = vectors.runner as Vector[];
+
+const layoutText = (cidr: string, subnet: string): string => {
+  const [base, prefix] = cidr.split("/") as [string, string];
+  const length = Number(subnet.split("/")[1]);
+  return `${base}/${prefix}/${length - Number(prefix)}/${32 - length}`;
+};
+
+const network = (subnets: string, changes: Partial<Network> = {}): Network => ({
+  networkName: "training",
+  layouts: [layoutOf(subnets)],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+  ...changes,
+});
+
+function runnerItems({ config, base, mtu, port }: Vector, runnerId = config.runner_id, vniBase = base): Item[] {
+  const subnets = layoutText(config.overlay_network_cidr, config.subnet);
+  const ends = [config.host_physical_ip, config.runner_physical_ip].map((underlayIp) => ({
+    underlayIp,
+    underlayMtu: 9000,
+  }));
+  return planRunner(network(subnets, { vniBase, vxlanPort: port, mtu }), runnerId, "vxlan0", ends[0]!, ends[1]!);
+}
+
+/** The earlier life that left these devices: its id follows from the bridge's address, its VNIs from the tunnel's. */
+async function earlierLife(vector: Vector): Promise<void> {
+  const bridge = vector.preexisting.find(({ kind }) => kind === "bridge");
+  const tunnel = vector.preexisting.find(({ kind }) => kind === "vxlan");
+  if (!bridge || !tunnel) return;
+  const layout = layoutOf(layoutText(vector.config.overlay_network_cidr, vector.config.subnet));
+  const runnerId = Number((toLine(bridge.addrs![0]!) - layout.base) >> BigInt(layout.subnetBits));
+  await apply("r1", runnerItems(vector, runnerId, tunnel.vni! - runnerId));
+}
+
+/** The lab's own network must not lie in the overlay's range. */
+const leave = (cidr: string): Promise<string> => sh(cidr === "10.0.0.0/8" ? "ip -4 addr flush dev eth0" : ":");
+
+const addressesOf = (dev: string): Promise<string> =>
+  sh(`ip -4 -o addr show dev ${dev} | awk '{ split($4, a, "/"); print a[1] }' | xargs`);
+const remoteOf = (dev: string): Promise<string> =>
+  sh(`ip -d link show ${dev} | grep -o 'remote [0-9.]*' | cut -d' ' -f2`);
+
+const sound = RUNNERS.filter(({ name }) => !name.startsWith("FLAW"));
+const flaw = (start: string): Vector => RUNNERS.find(({ name }) => name.startsWith(`FLAW ${start}`))!;
+
+describe("a runner", () => {
+  test.each(sound.map((vector) => [vector.name, vector] as const))("%s", async (_, vector) => {
+    await leave(vector.config.overlay_network_cidr);
+    await earlierLife(vector);
+    await apply("r1", runnerItems(vector));
+    for (const [dev, addresses] of Object.entries(vector.finalAddresses))
+      expect(await addressesOf(dev)).toBe(addresses.join(" "));
+    for (const [dev, remote] of Object.entries(vector.finalVxlanRemote)) expect(await remoteOf(dev)).toBe(remote);
+    for (const [dst, prefix, via] of vector.finalRoutes)
+      expect(await sh(`ip route show ${dst}/${prefix}`)).toContain(`via ${via} dev kohaku-overlay`);
+    const { config, base, mtu, port } = vector;
+    const tunnel = await sh("ip -d link show vxlan0");
+    expect(tunnel).toContain(`vxlan id ${base + config.runner_id} `);
+    expect(tunnel).toContain(`dstport ${port} `);
+    expect(tunnel).toMatch(new RegExp(`mtu ${mtu} .*master kohaku-overlay`));
+    await apply("r1", runnerItems(vector));
+    expect(await lastSteps()).toBe(0);
+  });
+
+  test("the flaw, mended: a runner that moved to another subnet has only its new address and route", async () => {
+    const vector = flaw("runner moved");
+    await earlierLife(vector);
+    expect(await addressesOf("kohaku-overlay")).toBe("10.128.64.1");
+    await apply("r1", runnerItems(vector));
+    expect(await addressesOf("kohaku-overlay")).toBe("10.128.128.1");
+    expect(await sh("ip route show 10.128.0.0/12")).toContain("via 10.128.128.254");
+  });
+
+  test("the flaw, mended: a foreign vxlan0 with another VNI is refused, and left", async () => {
+    const vector = flaw("a foreign vxlan0");
+    const [theirs] = vector.preexisting;
+    await sh(`ip link add vxlan0 type vxlan id ${theirs!.vni} dstport 4789 remote ${theirs!.remote}`);
+    const before = await sh("ip -o link; ip route; iptables-save | grep OVERLAY; ls -d /var/lib/overlay");
+    await expect(apply("r1", runnerItems(vector))).rejects.toThrow(
+      "DEVICE_FOREIGN: hub: There is already a device vxlan0 (vxlan, VNI 7)",
+    );
+    expect(await sh("ip -o link; ip route; iptables-save | grep OVERLAY; ls -d /var/lib/overlay")).toBe(before);
+  });
+});
+
+describe("a hub", () => {
+  test.each(vectors.host.map((vector) => [vector.name, vector] as const))("%s", async (_, { subnet, preexisting }) => {
+    for (const { name, addrs } of preexisting)
+      await sh(
+        `{ ip link add ${name} type dummy || ip link add ${name} type bridge; }; ip addr add ${addrs[0]}/12 dev ${name}`,
+      );
+    await leave(layoutOf(subnet).cidr);
+    await apply("net", planHub(network(subnet)), preexisting.length > 0);
+    const { hubIp, cidr } = layoutOf(subnet);
+    expect(await addressesOf("kohaku-host")).toContain(hubIp);
+    expect(await sh("cat /sys/class/net/kohaku-host/flags /proc/sys/net/ipv4/ip_forward | xargs")).toMatch(
+      /[13579bdf] 1$/,
+    );
+    // The original's own rules do nothing behind a reject; these come first.
+    expect(await sh("iptables -S FORWARD 1")).toBe("-A FORWARD -j OVERLAY-FWD");
+    for (const end of ["-s", "-d"]) await sh(`iptables -C OVERLAY-FWD ${end} ${cidr} -j ACCEPT`);
+  });
+});
+
+describe("what is somebody else's", () => {
+  const plain = network("10.128.0.0/12/6/14");
+  const there = { underlayIp: "10.254.1.9", underlayMtu: 1500 };
+  const here = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
+
+  test("a foreign vxkr9 stays, whether its runner comes or all of ours goes", async () => {
+    await sh(
+      "ip link add vxkr9 type vxlan id 4242 dstport 9999 remote 10.254.7.7; ip addr add 192.168.9.9/24 dev vxkr9",
+    );
+    const before = await sh("ip -d -o link show vxkr9; ip -o addr show vxkr9");
+    await apply("net", planHub(plain));
+    await apply("r1", planTunnel(plain, 1, here, there));
+    await expect(apply("r9", planTunnel(plain, 9, here, there))).rejects.toThrow(
+      "DEVICE_FOREIGN: hub: There is already a device vxkr9",
+    );
+    await apply("r1", []);
+    await apply("net", []);
+    expect(await sh("ip -d -o link show vxkr9; ip -o addr show vxkr9")).toBe(before);
+  });
+
+  test.each(["10.128.0.0/12", "10.130.0.0/16"])("a foreign route to %s is refused, and left", async (dst) => {
+    await sh(`ip route add ${dst} via 10.254.9.9`);
+    const before = await sh("ip -o link; ip route; ls -d /var/lib/overlay");
+    await expect(apply("r1", planRunner(plain, 1, "vxkr1", there, here))).rejects.toThrow(
+      `ROUTE_OVERLAP: hub: There is already a route to ${dst} (via 10.254.9.9 dev eth0`,
+    );
+    expect(await sh("ip -o link; ip route; ls -d /var/lib/overlay")).toBe(before);
+  });
+
+  test("a foreign route that is wider stays beside ours, and after ours", async () => {
+    await sh("ip route add 10.0.0.0/8 via 10.254.9.9");
+    await apply("r1", planRunner(plain, 1, "vxkr1", there, here));
+    await apply("r1", []);
+    expect(await sh("ip route show 10.0.0.0/8")).toBe("10.0.0.0/8 via 10.254.9.9 dev eth0");
+  });
+});

@@ -1,0 +1,116 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import type { Values } from "../../provider/lifecycle/values";
+import { must } from "./kohaku";
+import { LabCtl } from "./labctl";
+import { LabStack } from "./world";
+
+/** `overlayctl plan`: what it prints is what an up then does, and printing it changes nothing. */
+let lab: Lab;
+let ctl: LabCtl;
+let stack: LabStack;
+let [network, runner]: [Values, Values] = [{}, {}];
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 2 });
+  ctl = new LabCtl(lab);
+  stack = await LabStack.on(lab, ctl.store);
+  network = await stack.network({ persist: false });
+  runner = await stack.runner("r1");
+});
+afterAll(async () => {
+  await lab?.down();
+  ctl?.remove();
+});
+
+const hidden = (props: Values): Values => ({
+  ...props,
+  hubConnection: "[secret]",
+  ...(props.connection !== undefined && { connection: "[secret]" }),
+});
+const step = (op: string, type: string, props: Values) => {
+  const state = { type: `pulumi-nodejs:dynamic/overlay:${type}`, inputs: hidden(props), outputs: hidden(props) };
+  const urn = `urn:pulumi:dev::lab::${state.type}::${String(props.owner).split("::").at(-1)}`;
+  return {
+    op,
+    urn,
+    ...(op === "create" ? {} : { oldState: state }),
+    ...(op.startsWith("delete") ? {} : { newState: state }),
+  };
+};
+const plan = async (...steps: object[]) => (await ctl.run(["plan", "--json"], JSON.stringify({ steps }))).json;
+const seen = () =>
+  must(
+    lab,
+    "hub",
+    "ip -o -4 addr; ip route; find /var/lib/overlay -type f | xargs cat; iptables-save | grep -v '^[#:]'",
+  );
+
+test("nothing to do is nothing to run; drift is mended by the very commands that are shown", async () => {
+  const both = [step("same", "OverlayNetwork", network), step("same", "RunnerSubnet", runner)];
+  expect((await plan(...both)).map(({ machine, changes }) => [machine, changes])).toEqual([
+    ["10.254.0.1", []],
+    ["10.254.1.1", []],
+  ]);
+  await must(lab, "hub", "ip link set vxkr1 mtu 1400; ip addr del 10.128.64.254/18 dev vxkr1");
+  const before = await seen();
+  const [hub] = await plan(...both);
+  expect(String(hub!.script).split("\n")).toEqual([
+    "rc=0",
+    "ip -force -batch - <<'END' || rc=1",
+    expect.stringMatching(/^link set dev vxkr1 type vxlan id 101 remote 10\.254\.1\.1 local 10\.254\.0\.1 nolearning$/),
+    expect.stringMatching(/^link set dev vxkr1 address \S+ mtu 1450 up$/),
+    "address replace 10.128.64.254/18 dev vxkr1",
+    "END",
+    "exit $rc",
+  ]);
+  expect(await seen()).toBe(before);
+  await must(lab, "hub", String(hub!.script));
+  expect((await plan(...both))[0]!.changes).toEqual([]);
+});
+
+test("a runner that comes, one that goes, and one in the other's place", async () => {
+  const { inputs } = await stack.checked("r2");
+  const [hub, r2] = await plan(step("create", "RunnerSubnet", inputs));
+  expect(hub).toMatchObject({
+    machine: "10.254.0.1",
+    changes: ["add link vxkr2", "add address 10.128.128.254/18 on vxkr2"],
+  });
+  expect(r2).toMatchObject({
+    machine: "10.254.1.2",
+    records: [{ uid: "uid-of-r2", network: "training" }],
+    refused: [],
+  });
+  expect((r2!.changes as string[]).length).toBeGreaterThan(8);
+
+  expect((await plan(step("delete", "RunnerSubnet", runner)))[0]!.changes).toEqual(["remove link vxkr1"]);
+  const replaced = await plan(
+    step("delete-replaced", "RunnerSubnet", runner),
+    step("replace", "RunnerSubnet", runner),
+    step("create-replacement", "RunnerSubnet", { ...runner, runnerDevice: "vxnew" }),
+  );
+  expect(replaced.find(({ machine }) => machine === "10.254.1.1")!.changes).toEqual(
+    expect.arrayContaining([
+      "remove link vxkr1",
+      "remove link kohaku-overlay",
+      "add link kohaku-overlay",
+      "add link vxnew",
+    ]),
+  );
+});
+
+test("what would be refused is said, and the exit code tells", async () => {
+  await must(lab, "hub", "ip link add vxkr2 type vxlan id 7 remote 10.254.9.9 dstport 4790");
+  const { inputs } = await stack.checked("r2");
+  const { code, stdout } = await ctl.run(["plan"], JSON.stringify({ steps: [step("create", "RunnerSubnet", inputs)] }));
+  expect(code).toBe(1);
+  expect(stdout).toMatch(
+    /^# 10\.254\.0\.1: 0 changes\n# refused: DEVICE_FOREIGN: 10\.254\.0\.1: There is already a device vxkr2/,
+  );
+});
+
+test("from an export it is what mending drift would take, with the connections that stand there", async () => {
+  await must(lab, "r1", "ip route del 10.128.0.0/12");
+  const { json } = await ctl.run(["plan", "-", "--json"], stack.exported());
+  expect(json.find(({ machine }) => machine === "10.254.1.1")!.changes).toEqual(["add route 10.128.0.0/12"]);
+});

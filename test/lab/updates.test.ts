@@ -1,0 +1,31 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { leftOn } from "../../lab/leftovers";
+import { must } from "./kohaku";
+import { lossDuring } from "./pings";
+import { Live, PING, UPDATES } from "./updates";
+
+/** Each change to a live network does what it says; those in place make no device anew and lose no packet. */
+let live: Live;
+
+beforeAll(async () => {
+  live = await Live.up();
+});
+afterAll(async () => {
+  await live?.lab.down();
+});
+
+test.each(UPDATES)("$name", async ({ inPlace, before, act, after }) => {
+  await before?.(live.lab);
+  const devices = await live.devices();
+  const { lost } = await lossDuring(live.lab, PING, () => act(live));
+  if (inPlace) expect({ lost, devices: await live.devices() }).toEqual({ lost: 0, devices });
+  await must(live.lab, PING.host, `ip netns exec ${PING.container} ping -c 1 -W 5 ${PING.target}`);
+  live.stack.steps();
+  await live.look();
+  await after?.(live.lab);
+  for (const runner of ["r1", "r2"]) expect(await live.stack.drift("RunnerSubnet", runner)).toEqual([]);
+});
+
+test("the machine that was the hub has nothing of it left", async () => {
+  expect(await leftOn(live.lab, "hub")).toBe("");
+});

@@ -1,0 +1,48 @@
+import type { Facts } from "../../../provider/network/facts";
+import type { Item, Link } from "../../../provider/network/items";
+import type { Want } from "../../../provider/network/steps";
+
+/** A machine on which exactly these wants have been fulfilled. */
+export function machineWith(wants: Want[]): Facts {
+  const facts: Facts = {
+    links: new Map(),
+    addresses: new Set(),
+    routes: [],
+    policies: new Set(),
+    chains: new Map(),
+    sysctls: new Map(),
+    files: new Map(),
+    barriers: [],
+    lacks: [],
+    records: wants.map(({ record, items }) => ({ ...record, items })),
+  };
+  facts.sysctls.set("net.ipv4.ip_forward", "0");
+  for (const chain of ["4 filter INPUT", "4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
+  for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
+  return facts;
+}
+
+function put(facts: Facts, item: Item): void {
+  const chain = (name: string): string[] => {
+    const key = "table" in item ? `${item.family} ${item.table} ${name}` : "";
+    if (!facts.chains.has(key)) facts.chains.set(key, []);
+    return facts.chains.get(key)!;
+  };
+  if (item.kind === "sysctl") facts.sysctls.set(item.key, item.value);
+  if (item.kind === "link") facts.links.set(item.name, linkFact(item));
+  if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
+  if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
+  if (item.kind === "chain") chain(item.chain);
+  if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
+  if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
+    chain(item.from).unshift(`-j ${item.chain}`);
+}
+
+const linkFact = (link: Link) => ({
+  type: link.type === "anchor" ? "bridge" : link.type,
+  mac: link.mac ?? "",
+  mtu: link.mtu ?? 1500,
+  up: true,
+  ...(link.master && { master: link.master }),
+  ...(link.vxlan && { vxlan: { ...link.vxlan, learning: false } }),
+});

@@ -1,0 +1,118 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { preflight } from "../../../provider/network/preflight";
+import type { Want } from "../../../provider/network/steps";
+
+const network = (changes: Partial<Network> = {}): Network => ({
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: "auto",
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+  ...changes,
+});
+const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMtu });
+const hub = at("192.0.2.1");
+const runner = at("192.0.2.11");
+const record = { uid: "r1", owner: "o", network: "training", store: "s" };
+const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = false): Want => ({
+  record,
+  items: planRunner(network(changes), 1, "vxkr1", ends[0]!, ends[1]!),
+  adopt,
+});
+const dual = { layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] };
+
+const route = (dst: string, dev: string, protocol = "static"): string =>
+  `@@ route4\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
+const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
+const dockerNetwork = (Subnet: string): string =>
+  `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;
+
+test.each<[string, Want, Facts, string]>([
+  [
+    "an underlay that is too small",
+    want({}, [hub, at("192.0.2.11", 600)]),
+    host(),
+    "MTU_TOO_SMALL: kohaku-overlay would have an MTU of 550, and IPv4 needs at least 576.",
+  ],
+  [
+    "an underlay that is too small for IPv6",
+    want(dual, [hub, at("192.0.2.11", 1300)]),
+    host(),
+    "MTU_TOO_SMALL: kohaku-overlay would have an MTU of 1250, and IPv6 needs at least 1280.",
+  ],
+  [
+    "SSH from inside the range",
+    want(),
+    host("@@ ssh\n10.130.1.1 50000 192.0.2.11 22"),
+    "ROUTE_OVERLAP: 10.130.1.1, the address from which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
+  ],
+  [
+    "SSH to an address inside the range",
+    want(),
+    host("@@ ssh\n203.0.113.5 50000 10.128.7.7 22"),
+    "ROUTE_OVERLAP: 10.128.7.7, the address at which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
+  ],
+  [
+    "an underlay inside the range",
+    want({}, [at("10.129.0.1"), runner]),
+    host("@@ ssh\n203.0.113.5 50000 192.0.2.11 22"),
+    "ROUTE_OVERLAP: 10.129.0.1, its peer's underlay address, lies in the overlay's range 10.128.0.0/12",
+  ],
+  [
+    "a network that the machine is on",
+    want(),
+    host(route("10.130.0.0/24", "eth1", "kernel")),
+    "ROUTE_OVERLAP: There is already a route to 10.130.0.0/24 (dev eth1, protocol kernel), which lies in the overlay's range 10.128.0.0/12.",
+  ],
+  [
+    "a Docker network",
+    want(),
+    host(dockerNetwork("10.128.0.0/16")),
+    "ROUTE_OVERLAP: Docker network apps (10.128.0.0/16) overlaps the overlay's range 10.128.0.0/12.",
+  ],
+  [
+    "a kernel without VXLAN",
+    want(),
+    host("@@ lacks\nvxlan"),
+    "HOST_TOOL_MISSING: The kernel has no vxlan devices, and vxkr1 must be one.",
+  ],
+  [
+    "IPv6 without ip6tables",
+    want(dual),
+    host("@@ lacks\nip6tables-restore"),
+    "HOST_TOOL_MISSING: There is no 'ip6tables-restore'.",
+  ],
+])("refused before anything is changed: %s", (_, wanted, facts, text) => {
+  expect(() => preflight(wanted, facts)).toThrow(text);
+});
+
+test.each<[string, Want, Facts]>([
+  ["a bare machine", want(), host()],
+  ["default and wider routes", want(), host(route("10.0.0.0/8", "eth0"), route("default", "eth0"))],
+  ["the routes of our own devices", want(), host(route("10.128.64.0/18", "kohaku-overlay", "kernel"))],
+  [
+    "the tunnels of other runners on a hub",
+    { record: { ...record, uid: "net" }, items: planHub(network()) },
+    host(
+      route("10.128.64.0/18", "vxkr1", "kernel"),
+      `@@ record x\n${JSON.stringify({ ...record, items: planTunnel(network(), 1, hub, runner) })}`,
+    ),
+  ],
+  [
+    "devices that stand, when they are to be taken over",
+    { record: { ...record, uid: "net" }, items: planHub(network()), adopt: true },
+    host(route("10.128.64.0/18", "vxkr1", "kernel")),
+  ],
+  ["Docker networks elsewhere", want(), host(dockerNetwork("172.17.0.0/16"))],
+  ["SSH from elsewhere", want(), host("@@ ssh\nfe80::1%eth0 50000 192.0.2.11 22")],
+  ["IPv4 alone without ip6tables", want(), host("@@ lacks\nip6tables-restore")],
+])("passes: %s", (_, wanted, facts) => {
+  expect(() => preflight(wanted, facts)).not.toThrow();
+});

@@ -1,0 +1,176 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { renderChange } from "../../../provider/network/commands";
+import type { Facts } from "../../../provider/network/facts";
+import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import type { Item } from "../../../provider/network/items";
+import { planSteps, type Want } from "../../../provider/network/steps";
+import { machineWith } from "./machine";
+
+/** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
+const network: Network = {
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+};
+const hub: Machine = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+const runner: Machine = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+
+interface State {
+  network: Network;
+  hub: Machine;
+  runner: Machine;
+}
+const start: State = { network, hub, runner };
+
+const want = (uid: string, items: Item[]): Want => ({
+  record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
+  items,
+});
+const onHub = ({ network, hub, runner }: State): Want[] => [
+  want("net", planHub(network)),
+  want("r1", planTunnel(network, 1, hub, runner)),
+];
+const onRunner = ({ network, hub, runner }: State): Want[] => [
+  want("r1", planRunner(network, 1, "vxkr1", hub, runner)),
+];
+
+/** The lines that matter of what is sent. */
+const told = (wants: Want[], facts: Facts): string[] => {
+  const steps = planSteps(wants, facts);
+  const lines = steps.length === 0 ? [] : renderChange(steps, []).split("\n");
+  return lines.filter((line) => !/^(rc=0|ip -force.*|ip6?tables-restore.*|\*\w+|COMMIT|END|exit .*)$/.test(line));
+};
+
+test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
+  [
+    "underlay address of the runner: both ends of one tunnel, in place",
+    { runner: { ...runner, underlayIp: "192.0.2.99" } },
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.99 local 192.0.2.1 nolearning",
+      "link set dev vxkr1 HUBMAC mtu 1450 up",
+      "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.99/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    ],
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.99 nolearning",
+      "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+    ],
+  ],
+  [
+    "underlay address of the hub: the same, the other way round",
+    { hub: { ...hub, underlayIp: "192.0.2.2" } },
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.2 nolearning",
+      "link set dev vxkr1 HUBMAC mtu 1450 up",
+    ],
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.2 local 192.0.2.11 nolearning",
+      "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+      "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.2/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    ],
+  ],
+  [
+    "MTU: tunnel and bridge, in place",
+    { network: { ...network, mtu: 1400 } },
+    [
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.1 nolearning",
+      "link set dev vxkr1 HUBMAC mtu 1400 up",
+    ],
+    [
+      "link set dev kohaku-overlay BRIDGEMAC mtu 1400 up",
+      "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
+      "link set dev vxkr1 RUNNERMAC mtu 1400 master kohaku-overlay up",
+    ],
+  ],
+  [
+    "masquerade off: the rule with its chain and jump, on the runner alone",
+    { network: { ...network, masquerade: false } },
+    [],
+    [
+      "-D POSTROUTING -j OVERLAY-NAT",
+      "-D OVERLAY-NAT -s 10.128.64.0/18 ! -d 10.128.0.0/12 -j MASQUERADE",
+      "-F OVERLAY-NAT",
+      "-X OVERLAY-NAT",
+    ],
+  ],
+  [
+    "VNI base: the tunnel is made anew; bridge, routes and firewall stay",
+    { network: { ...network, vniBase: 300 } },
+    [
+      "link del dev vxkr1",
+      "link add vxkr1 HUBMAC type vxlan id 301 dstport 4789 remote 192.0.2.11 local 192.0.2.1 nolearning",
+      "link set dev vxkr1 HUBMAC mtu 1450 up",
+      "address replace 10.128.64.254/18 dev vxkr1",
+    ],
+    [
+      "link del dev vxkr1",
+      "link add vxkr1 RUNNERMAC type vxlan id 301 dstport 4789 remote 192.0.2.1 local 192.0.2.11 nolearning",
+      "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+    ],
+  ],
+  [
+    "UDP port: likewise, and what may come in",
+    { network: { ...network, vxlanPort: 4790 } },
+    [
+      "link del dev vxkr1",
+      "link add vxkr1 HUBMAC type vxlan id 101 dstport 4790 remote 192.0.2.11 local 192.0.2.1 nolearning",
+      "link set dev vxkr1 HUBMAC mtu 1450 up",
+      "address replace 10.128.64.254/18 dev vxkr1",
+      "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4790 -j ACCEPT",
+    ],
+    [
+      "link del dev vxkr1",
+      "link add vxkr1 RUNNERMAC type vxlan id 101 dstport 4790 remote 192.0.2.1 local 192.0.2.11 nolearning",
+      "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+      "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4790 -j ACCEPT",
+    ],
+  ],
+])("%s", (_, change, hubLines, runnerLines) => {
+  const later = { ...start, ...change };
+  expect(told(onHub(later), machineWith(onHub(start))).map(named)).toEqual(hubLines);
+  expect(told(onRunner(later), machineWith(onRunner(start))).map(named)).toEqual(runnerLines);
+});
+
+/** MACs are fixed, and have tests of their own. */
+const named = (line: string): string =>
+  line
+    .replace("address 02:9d:2c:a0:82:d1", "HUBMAC")
+    .replace("address 02:6d:9b:be:e2:62", "RUNNERMAC")
+    .replace("address 02:b4:50:c4:a4:32", "BRIDGEMAC");
+
+test("chain repair: what is missing comes back in one piece, and the jump goes to the top", () => {
+  const facts = machineWith(onHub(start));
+  facts.chains.delete("4 filter OVERLAY-FWD");
+  facts.chains.set("4 filter FORWARD", ["-j DOCKER-USER"]);
+  expect(told(onHub(start), facts)).toEqual([
+    ":OVERLAY-FWD - [0:0]",
+    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
+    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-I FORWARD 1 -j OVERLAY-FWD",
+  ]);
+});
+
+test("the hub moves: the new machine gets everything, the old one loses it, a runner changes one end", () => {
+  const moved = { ...start, hub: { ...hub, underlayIp: "192.0.2.2" } };
+  const bare = machineWith([]);
+  bare.sysctls.set("net.ipv4.ip_forward", "1");
+  expect(told(onHub(moved), bare)).toHaveLength(15);
+  expect(told([want("net", []), want("r1", [])], machineWith(onHub(start)))).toEqual(
+    expect.arrayContaining([
+      "link del dev vxkr1",
+      "-X OVERLAY-FWD",
+      "route del unreachable 10.128.0.0/12 proto 183 metric 4096",
+    ]),
+  );
+  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(4);
+});

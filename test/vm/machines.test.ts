@@ -1,0 +1,161 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { Vm } from "../../lab/vm";
+import { type Stack, Workspace } from "../e2e/stack";
+
+/**
+ * Two whole machines, a hub and a runner, under a real systemd: what happens to the overlay when things are restarted, and
+ * when the power goes. One story, in this order; each chapter ends with a machine that Pulumi finds nothing wrong with.
+ */
+let lab: Lab;
+let workspace: Workspace;
+let stack: Stack;
+let hub: Vm;
+let runner: Vm;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 0 });
+  [hub, runner] = [await Vm.make(lab, "vm-hub", 1), await Vm.make(lab, "vm-r1", 2)];
+  await Promise.all([hub.start(), runner.start()]);
+  workspace = new Workspace(lab);
+  const patience = { OVERLAY_CONNECT_TIMEOUT: "60", OVERLAY_OPERATION_TIMEOUT: "600" };
+  stack = await workspace.stack("vm", { env: patience });
+  stack.program(`
+    const network = new overlay.OverlayNetwork("training", { hubConnection: at("${hub.address}") });
+    const runner = new overlay.RunnerSubnet("r1", { network, connection: at("${runner.address}") });
+    return { subnet: runner.subnet };
+  `);
+});
+
+afterAll(async () => {
+  await lab?.down();
+  workspace?.remove();
+});
+
+async function must(vm: Vm, script: string): Promise<string> {
+  const { code, stdout, stderr } = await vm.exec(script);
+  if (code !== 0) throw new Error(`${vm.name}: ${script}: exit code ${code}: ${stderr}${stdout}`);
+  return stdout.trim();
+}
+
+const SERVICE = "overlay-network.service";
+
+/** Pings of full size from the runner to the hub, through the tunnel. */
+const ping = (): Promise<string> => must(runner, "ping -q -c 5 -W 10 -M do -s 1422 10.128.0.1");
+
+/** No machine differs from the plan, to the last rule and route. */
+async function expectNoDrift(): Promise<void> {
+  const { code, text } = await stack.pulumi("preview", "--refresh", "--diff", "--expect-no-changes", "--stack", "vm");
+  expect(text).not.toContain("drift");
+  expect(code, text).toBe(0);
+}
+
+/** When the unit last ended its work, and well; waits for one that is still at it. */
+async function lastRun(vm: Vm): Promise<number> {
+  const of = (property: string) => `systemctl show -P ${property} ${SERVICE}`;
+  const wait = `while [ "$(${of("ActiveState")})" = activating ]; do sleep 1; done`;
+  const [result, exited] = (await must(vm, `${wait}; ${of("Result")}; ${of("ExecMainExitTimestampMonotonic")}`)).split(
+    "\n",
+  );
+  expect(result).toBe("success");
+  return Number(exited);
+}
+
+test("up configures them, with a dummy device, MACs that udev leaves alone, and units that are enabled", async () => {
+  await stack.mustUp();
+  await ping();
+  expect(await must(hub, "ip -d link show kohaku-host")).toContain("dummy");
+  for (const vm of [hub, runner]) {
+    expect(await must(vm, "systemctl is-enabled overlay-network overlay-network-reload; udevadm settle")).toBe(
+      "enabled\nenabled",
+    );
+  }
+  await expectNoDrift();
+});
+
+test.each<[string, string]>([
+  ["systemd-networkd is restarted", "systemctl restart systemd-networkd"],
+  ["systemd-networkd is stopped and started", "systemctl stop systemd-networkd; systemctl start systemd-networkd"],
+  ["nftables is started, which flushes all rules", "systemctl start nftables"],
+  ["nftables is reloaded", "systemctl reload nftables"],
+  ["nftables is restarted", "systemctl restart nftables"],
+])("all is well after %s", async (_, command) => {
+  for (const vm of [hub, runner]) {
+    const before = await lastRun(vm);
+    await must(vm, command);
+    const reloads = command.includes("reload"); // that is the other unit's
+    if (!reloads) expect(await lastRun(vm)).toBeGreaterThan(before);
+  }
+  await ping();
+  await expectNoDrift();
+});
+
+test("the unit is what puts it back: without it a restart of systemd-networkd takes something away", async () => {
+  await must(hub, `systemctl mask --runtime ${SERVICE}; systemctl restart systemd-networkd`);
+  const { text } = await stack.pulumi("preview", "--refresh", "--diff", "--stack", "vm");
+  expect(text).toMatch(new RegExp(`${hub.address}: (unreachable|address|route) .*: missing`));
+  await must(hub, `systemctl unmask --runtime ${SERVICE}; systemctl start ${SERVICE}`);
+  await expectNoDrift();
+});
+
+test("a unit that was disabled is drift, and up mends it", async () => {
+  await must(runner, `systemctl disable ${SERVICE}`);
+  const { text } = await stack.pulumi("preview", "--refresh", "--diff", "--stack", "vm");
+  expect(text).toContain(`${runner.address}: service ${SERVICE}: start at boot is disabled, should be enabled`);
+  await stack.mustUp("--refresh");
+  await expectNoDrift();
+});
+
+test("Docker comes later, and is restarted", async () => {
+  await must(runner, "systemctl enable --now docker");
+  await stack.mustUp("--refresh");
+  await ping();
+  await must(runner, "systemctl restart docker");
+  await ping();
+  await expectNoDrift();
+  expect(await must(runner, "iptables -S FORWARD | head -2; iptables -S DOCKER-USER | sed -n 2p")).toBe(
+    "-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n-A DOCKER-USER -j OVERLAY-FWD",
+  );
+});
+
+test("after a power cut of both everything is back without Pulumi, before Docker starts", async () => {
+  const look =
+    "ip -br link show type vxlan; ip -br addr show kohaku-overlay; ip route show proto 183; iptables-save | grep OVERLAY";
+  const before = [await must(hub, look.replace("kohaku-overlay", "kohaku-host")), await must(runner, look)];
+  for (const vm of [hub, runner]) {
+    await must(vm, "sync");
+    await vm.cutPower();
+  }
+  await Promise.all([hub.start(), runner.start()]);
+  for (const vm of [hub, runner]) await lastRun(vm);
+  const after = [await must(hub, look.replace("kohaku-overlay", "kohaku-host")), await must(runner, look)];
+  expect(after.map(withoutState)).toEqual(before.map(withoutState));
+  await ping();
+  await until("Docker is up", async () => (await runner.exec("docker network inspect kohakuriver-overlay")).code === 0);
+  await ping();
+  const dockerStarted = await must(runner, "systemctl show -P ExecMainStartTimestampMonotonic docker");
+  expect(await lastRun(runner)).toBeLessThan(Number(dockerStarted));
+  await expectNoDrift();
+});
+
+test("destroy takes unit, scripts and records away", async () => {
+  await stack.destroy();
+  for (const vm of [hub, runner]) {
+    const left =
+      "ls -d /var/lib/overlay; find /etc/systemd -name '*overlay*'; ip -br link | grep -E 'vxkr|kohaku'; iptables-save | grep OVERLAY; :";
+    expect(await must(vm, left)).toBe("");
+    expect((await vm.exec(`systemctl cat ${SERVICE}`)).code).not.toBe(0);
+  }
+});
+
+/** What a device is called and has, without whether a carrier is on it just now. */
+const withoutState = (text: string): string =>
+  text.replaceAll(/\b(UP|DOWN|UNKNOWN)\b|<.*>|@\S+/g, "").replaceAll(/[ \t]+/g, " ");
+
+async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
+  for (let tries = 0; !(await holds()); tries++) {
+    if (tries > 100) throw new Error(`never: ${what}`);
+    await sleep(3000);
+  }
+}
