@@ -20,8 +20,6 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return carriers.has(item.name) || carriers.has(item.master ?? "");
     case "docker":
       return carriers.has(item.bridge);
-    case "zone":
-      return carriers.has(item.interface ?? "");
     case "address": // with it comes or goes the route to its range, and with the first of a range the others
       return covers(item.address, ssh.client) || covers(item.address, ssh.server);
     case "route": // another table than the main one is only asked for what a policy sends there
