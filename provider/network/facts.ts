@@ -104,8 +104,18 @@ export const FACTS_SCRIPT = [
   `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
 ].join("\n");
 
-/** Read before the first change: also what could keep it from working. */
-export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, SURROUNDINGS_FACTS, BARRIER_FACTS].join("\n");
+/**
+ * Read before the first change: also what could keep it from working. The firewalls of others are read at the same time as
+ * the rest, and said last.
+ */
+export const PREFLIGHT_SCRIPT = `{
+${BARRIER_FACTS}
+} | {
+exec 3<&0 </dev/null
+${FACTS_SCRIPT}
+${SURROUNDINGS_FACTS}
+cat <&3
+}`;
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
