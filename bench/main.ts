@@ -1,5 +1,6 @@
 import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
+import { benchScale } from "./scale";
 import { benchUp } from "./up";
 
 /** `npm run bench -- NAME`: figures as ratios against a peer or a physical floor, measured in one run. */
@@ -7,6 +8,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
   loss: benchLoss,
+  scale: benchScale,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

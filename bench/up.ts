@@ -2,6 +2,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Lab } from "../lab/lab";
 import { type TraceEvent, Workspace } from "../test/e2e/stack";
+import { insideProvider, ratio, seconds, timed } from "./measure";
 import { table } from "./table";
 
 /**
@@ -91,26 +92,6 @@ function report(m: Measured): void {
     connections: m.connections,
   };
   console.log(JSON.stringify(json));
-}
-
-const seconds = (milliseconds: number): string => (milliseconds / 1000).toFixed(2);
-const ratio = (a: number, b: number): string => `${(a / b).toFixed(2)}×`;
-
-async function timed(act: () => Promise<unknown>): Promise<number> {
-  const started = performance.now();
-  await act();
-  return Math.round(performance.now() - started);
-}
-
-/** The time during which at least one call was at work. */
-function insideProvider(events: TraceEvent[]): number {
-  const spans = events.filter(({ call }) => call).map(({ at, milliseconds = 0 }) => [at - milliseconds, at] as const);
-  let [sum, until] = [0, 0];
-  for (const [from, to] of spans.sort((a, b) => a[0] - b[0])) {
-    sum += Math.max(0, to - Math.max(from, until));
-    until = Math.max(until, to);
-  }
-  return sum;
 }
 
 /** Logins that each host's sshd has seen, before the commands by hand. */

@@ -7,7 +7,7 @@ import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
 import { openPool } from "./pool";
-import { ringOf, tokenOf } from "./pool/token";
+import { type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
 import { readSettings, type Settings, sshSettings } from "./settings";
@@ -56,6 +56,8 @@ function buildWorld(settings: Settings): World {
   let pool: Promise<Pool> | undefined;
   // A failure is kept too: check is serial, and a thousand timeouts are hours.
   const thePool = () => (pool ??= openPool(settings.store, settings));
+  let ring: Promise<KeyRing> | undefined;
+  const theRing = () => (ring ??= thePool().then((opened) => ringOf(opened, settings.tokenKeys)));
   const { hosts, login } = sshSettings(settings);
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
@@ -64,7 +66,7 @@ function buildWorld(settings: Settings): World {
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     warn: warnOnce,
-    token: async (lease) => tokenOf(lease, await ringOf(await thePool(), settings.tokenKeys)),
+    token: async (lease) => tokenOf(lease, await theRing()),
   };
 }
 

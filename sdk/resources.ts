@@ -805,7 +805,7 @@ export class IPReservation extends OverlayResource {
   /** `reserved`, or `used` once somebody does. */
   declare readonly state: pulumi.Output<string>;
   /** When it is over unless it is used, RFC 3339. */
-  declare readonly expiresAt: pulumi.Output<string>;
+  declare readonly expiresAt: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
   /** Machines that it has left and that are still to be cleaned. */

@@ -26,6 +26,7 @@ const forTests = [
   { name: "sudo", command: "sudo" },
   { name: "docker.io", command: "dockerd", services: ["docker", "containerd"] },
   { name: "busybox-static", command: "busybox" },
+  { name: "conntrack", command: "conntrack" },
   { name: "openssl", command: "openssl" },
   { name: "python3-minimal", command: "python3" },
   { name: "arping", command: "arping" },

@@ -101,8 +101,13 @@ async function unrest(engine: Engine, folder: string, seconds: number) {
   const killing = async () => {
     for (; going; await pause(crew.kills, aim.kills)) crew.killOne();
   };
+  // A server that takes long to come back is left in peace for longer: nobody claims anything while it is away.
   const troubling = async ({ make }: Trouble) => {
-    for (; going; await pause(troubles, aim.troubles)) if (await make()) troubles++;
+    while (going) {
+      const began = Date.now();
+      if (await make()) troubles++;
+      await Promise.all([pause(troubles, aim.troubles), sleep(2 * (Date.now() - began))]);
+    }
   };
   await Promise.all([watching(), killing(), trouble && troubling(trouble)]);
   await crew.end();

@@ -116,7 +116,7 @@ export const hidesMachines = ({ type, props }: Exported): boolean =>
 /** The lease that a resource in state must have. */
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
-  const { pool, names, labels, tenant, usedBy } = def.request(props, props.owner);
+  const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
   const opens = def.opens?.(props, def.held(props));
   return {
     pool,
@@ -131,5 +131,7 @@ export function factOf({ type, props }: Exported): Fact {
     ...(names && { names }),
     ...(opens && { opens }),
     ...(labels && { labels }),
+    ...(sharingKey !== undefined && { sharingKey }),
+    ...(ports && { ports }),
   };
 }

@@ -1,9 +1,9 @@
 import { type Code, isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
-import { warningsIn } from "../network/announce";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
+import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";

@@ -16,17 +16,19 @@ export async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
-  const pool = kept && !def.createFirst && sameDetails(def, olds, inputs, kept) ? undefined : await world.pool();
-  if (kept && !(def.createFirst && (await isGone(def, pool!, olds)))) {
-    if (pool) await refuseCollision(def, pool, olds, inputs, kept);
+  const settled = kept && sameDetails(def, olds, inputs, kept);
+  if (settled && !def.createFirst) return def.values(inputs, kept);
+  const pool = await world.pool();
+  if (kept && !(def.createFirst && (await isGone(def, pool, olds)))) {
+    if (!settled) await refuseCollision(def, pool, olds, inputs, kept);
     return def.values(inputs, kept);
   }
-  if (olds) await refuseLost(def, pool!, olds);
-  const lease = await offered(def, pool!, caller, inputs);
+  if (olds) await refuseLost(def, pool, olds);
+  const lease = await offered(def, pool, caller, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
   const computed = def.values(inputs, lease.extents);
-  await refuseBeside(def, pool!, caller.owner, { ...inputs, ...computed });
+  await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed });
   return computed;
 }
 
@@ -64,7 +66,8 @@ const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Ext
 
 const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
-  return { names: def.request(known, String(owner)).names, opens: def.opens?.(known, extents) };
+  const { names, sharingKey, ports, takes } = def.request(known, String(owner));
+  return { names, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
 };
 
 /** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */

@@ -170,7 +170,8 @@ export class Lifecycle {
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {
     try {
-      const told = await apply(this.def, this.world, pool, props, held);
+      const isOnMachines = this.def.hosts(props).length > 0;
+      const told = isOnMachines ? await apply(this.def, this.world, pool, props, held) : { drift: [] };
       const seen = "lastSeen" in this.def.outputs.shape ? { lastSeen: new Date().toISOString() } : {};
       return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {

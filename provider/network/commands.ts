@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
-import { announcements } from "./announce";
 import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath, unitPath } from "./facts";
+import { announcements, forgetting } from "./follow-up";
 import {
   type Address,
   type HostRecord,
@@ -40,6 +40,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...lines.late.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    ...forgetting(steps),
     ...announcements(steps),
     "exit $rc",
   ].join("\n");

@@ -117,6 +117,8 @@ export interface Rule extends InFirewall {
   chain: string;
   /** In iptables-save's own form, or every refresh would show a change. */
   rule: string;
+  /** What the kernel remembers of it is forgotten when it comes or goes. */
+  flows?: { protocol: string; ip: string; port: number };
 }
 
 /** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */

@@ -42,6 +42,7 @@ export interface ReturnPath {
 }
 
 const ANCHOR = "overlay-vip";
+const INPUT = "OVERLAY-IN";
 const DNAT = "OVERLAY-DNAT";
 const RETURN = "OVERLAY-BACK";
 /** One bit, high up, where none of the known users of marks has its own. */
@@ -57,12 +58,15 @@ export function planCarrier(address: StaticAddress, carrier: Machine, runners: M
   const nat = { family, table: "nat" as const };
   return [
     ...home(ip, family, carrier.uplink),
+    ...closed(ip, family),
     { kind: "sysctl", key: FORWARDING[family], value: "1" },
     { kind: "chain", ...filter },
     { kind: "rule", ...filter, rule: `-m conntrack --ctstate DNAT --ctorigdst ${ip} -j ACCEPT` },
     { kind: "jump", ...filter, from: "FORWARD" },
     { kind: "chain", ...nat, chain: DNAT },
-    ...forwards.map((forward): Item => ({ kind: "rule", ...nat, chain: DNAT, rule: dnat(ip, forward) })),
+    ...forwards.map(
+      (forward): Item => ({ kind: "rule", ...nat, chain: DNAT, rule: dnat(ip, forward), ...stale(ip, forward) }),
+    ),
     { kind: "jump", ...nat, chain: DNAT, from: "PREROUTING" },
     { kind: "jump", ...nat, chain: DNAT, from: "OUTPUT" },
     { kind: "chain", ...nat, chain: NAT },
@@ -88,6 +92,28 @@ function home(ip: string, family: Family, uplink: string | undefined): Item[] {
     { ...address, dev: ANCHOR },
   ];
 }
+
+/**
+ * The carrier's own services listen on all its addresses, and nobody asked for them on this one. What the carrier itself
+ * asked for comes back to the address, too.
+ */
+function closed(ip: string, family: Family): Item[] {
+  const place = { family, table: "filter" as const, chain: INPUT };
+  const [ping, reject] = family === 4 ? ["icmp", "icmp-port-unreachable"] : ["ipv6-icmp", "icmp6-port-unreachable"];
+  return [
+    { kind: "chain", ...place },
+    {
+      kind: "rule",
+      ...place,
+      rule: `-d ${host(ip)} ! -p ${ping} -m conntrack --ctstate NEW -j REJECT --reject-with ${reject}`,
+    },
+    { kind: "jump", ...place, from: "INPUT" },
+  ];
+}
+
+/** A UDP client that goes on sending would stay with the old target for ever. */
+const stale = (ip: string, { protocol, port }: Forward) =>
+  protocol === "udp" ? { flows: { protocol, ip, port } } : {};
 
 const dnat = (ip: string, { protocol, port, to, toPort }: Forward): string =>
   `-d ${host(ip)} -p ${protocol} -m ${protocol} --dport ${port} -j DNAT --to-destination ${to.includes(":") ? `[${to}]` : to}:${toPort}`;
@@ -130,10 +156,18 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
       { kind: "rule", ...raw, rule: `${reply} -j MARK --set-xmark ${MARK}` },
       { kind: "rule", ...raw, rule: `${reply} -j CT --notrack` },
     ]),
+    { kind: "rule", ...raw, rule: `-d ${path.subnet} -p ${REDIRECT[family]} -j DROP` },
     { kind: "jump", ...raw, from: "PREROUTING" },
+    { kind: "jump", ...raw, from: "OUTPUT" },
     ...(family === 6 ? neighbours(path.bridge) : []),
   ];
 }
+
+/**
+ * Replies leave by the device on which they came, so the runner would tell workloads to send them to the hub themselves, and
+ * with them all that they ever begin towards that client.
+ */
+const REDIRECT: Record<Family, string> = { 4: "icmp -m icmp --icmp-type 5", 6: "ipv6-icmp -m icmp6 --icmpv6-type 137" };
 
 /**
  * For a client from outside the hub looks for the workload from its link-local address. Where bridged packets pass the

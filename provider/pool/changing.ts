@@ -5,7 +5,7 @@ import { enter } from "./entering";
 import { uidOf } from "./ids";
 import { leaseKey } from "./keys";
 import { log, record, specOf } from "./ledger";
-import { shut } from "./pools";
+import { mustBeOfTenant, shut } from "./pools";
 import { given } from "./records";
 import { isFirm, isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -32,13 +32,14 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
   if (!isFirm(lease)) throw onlyOffered(lease);
   const spec = yield* specOf(tx, pool);
+  mustBeOfTenant(spec, changes);
   const changed = amended(tx, lease, changes);
   yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
   const taking = takingFor(tx, resizing(changed, changes.takes));
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
   const after = yield* enter(tx, lease, changed, changes);
-  log(tx, eventOf(lease, after), after);
+  yield* log(tx, eventOf(lease, after), after);
   if (changes.extents) yield* mustKeepQuota(tx, spec);
   return after;
 }
@@ -80,7 +81,7 @@ export function* close(tx: Draft, pool: string, leaseId: string): Rule<void> {
 export function* release(tx: Draft, pool: string, leaseId: string): Rule<boolean> {
   const lease = yield* current(tx, pool, leaseId);
   if (!lease) return false;
-  if (isFirm(lease)) log(tx, "released", lease);
+  if (isFirm(lease)) yield* log(tx, "released", lease);
   yield* vacate(tx, lease, tx.now + tx.terms.quarantine * 1000);
   return true;
 }

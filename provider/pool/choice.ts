@@ -113,7 +113,7 @@ export const takingFor = (tx: Draft, asking: Asking) =>
 /** Takes a lease away from its holder. An offer can only imagine that. */
 function* oust(tx: Draft, { firm }: Asking, holder: Lease, how: "handed over" | "reclaimed"): Rule<void> {
   if (isFirm(holder) && !firm) tx.onlyImagined = true;
-  log(tx, how, holder);
+  yield* log(tx, how, holder);
   yield* vacate(tx, holder);
 }
 

@@ -36,13 +36,18 @@ export class Draft {
     this.#inherited = [...writes.entries()];
   }
 
-  *get<T>({ at, codec }: Key<T>): Rule<T | undefined> {
+  *get<T>({ at, codec, rare }: Key<T>): Rule<T | undefined> {
     let text = this.writes.get(at);
     if (text === undefined) {
-      if (!this.#read.has(at)) this.#read.set(at, (yield this.below.get(at)) as string | undefined);
+      if (!this.#read.has(at)) this.#read.set(at, (yield this.below.get(at, rare)) as string | undefined);
       text = this.#read.get(at);
     }
     return text === undefined || text === null ? undefined : codec.decode(text);
+  }
+
+  /** What will be asked for one by one is got together where that matters. */
+  *foresee(keys: Key<unknown>[]): Rule<void> {
+    if (keys.length > 1) yield this.below.foresee?.(keys.map(({ at }) => at));
   }
 
   put<T>({ at, codec }: Key<T>, value: T): void {
@@ -83,10 +88,10 @@ export class Draft {
     return [rows.map(([, value]) => value), rest];
   }
 
-  *rows<T>({ from, to, codec }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
+  *rows<T>({ from, to, codec, rare }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let start = from; start < to; ) {
-      const stored = yield* this.#stored(start, to, limit - found.length);
+      const stored = yield* this.#stored(start, to, limit - found.length, rare);
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
@@ -99,10 +104,10 @@ export class Draft {
   }
 
   /** Who picks a value from an extent looks for the extent again when it is taken. */
-  *#stored(from: string, to: string, limit: number): Rule<Row[]> {
+  *#stored(from: string, to: string, limit: number, rare?: boolean): Rule<Row[]> {
     const seen = limit === 1 ? this.#seen.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
-    const rows = (yield this.below.range(from, to, limit)) as Row[];
+    const rows = (yield this.below.range(from, to, limit, rare)) as Row[];
     if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
     return rows;
   }

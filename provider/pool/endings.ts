@@ -35,7 +35,7 @@ const atRest = ({ pool, owner, type, extents, leaseId, uid, createdAt, lastSeen 
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
 export function* lapse(tx: Draft, lease: Lease, rest = lease.expiresAt! + tx.terms.quarantine * 1000): Rule<void> {
-  if (isFirm(lease)) log(tx, "expired", lease);
+  if (isFirm(lease)) yield* log(tx, "expired", lease);
   yield* vacate(tx, lease, rest);
 }
 

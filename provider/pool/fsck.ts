@@ -1,6 +1,7 @@
 import { type Draft, drafted, type Terms } from "./draft";
 import { merged, total } from "./extents";
 import { countsKey, derivedOf, leaseKey, leasesOf, names, poolIn, poolKey, poolsFrom, rowsBehind } from "./keys";
+import { eventsIn } from "./ledger";
 import { fits } from "./openings";
 import { freeRows } from "./pools";
 import type { PoolRecord } from "./records";
@@ -136,11 +137,11 @@ function* checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report):
   const live = leases.filter(({ state }) => state !== "resting").flatMap(({ extents }) => extents);
   const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
   demanded.held = total(merged(live));
-  const text = ({ soonest: _, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);
+  const text = ({ soonest: _, events: __, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);
   const tooLate = (has.soonest ?? Infinity) > (demanded.soonest ?? Infinity);
   if (text(has) === text(demanded) && !tooLate) return;
   report(pool, `counts are ${text(has)} instead of ${text(demanded)}`, true);
-  tx.put(countsKey(pool), demanded);
+  tx.put(countsKey(pool), { ...demanded, events: yield* eventsIn(tx, pool) });
 }
 
 function* checkOpener(tx: Draft, { spec, opener }: PoolRecord, report: Report): Rule<void> {

@@ -7,7 +7,7 @@ import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
-import { poolFor } from "./pools";
+import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
 import { isFirm, isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -20,6 +20,7 @@ import { nearlyFull } from "./wording";
 export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const { opens: _, ...request } = asking.request;
   const pool = yield* poolFor(tx, request.pool, false);
+  mustBeOfTenant(pool.spec, request);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine);
   if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
@@ -49,10 +50,11 @@ function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): 
 export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   const { request } = asking;
   const pool = yield* poolFor(tx, request.pool, true);
+  mustBeOfTenant(pool.spec, request);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine) ?? outgrown(request, mine);
   const lease = yield* grant(tx, pool, asking, own);
-  log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
+  yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
   for (const { state, uid } of mine) {
     const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
     if (other) yield* vacate(tx, other);

@@ -33,13 +33,14 @@ import type { Event, Extent, Lease, Port } from "./types";
 export interface Key<T> {
   at: string;
   codec: Codec<T>;
+  /** Mostly nothing is there when somebody asks. */
+  rare?: boolean;
 }
 
 /** Keys with from ≤ key < to. */
-export interface Span<T> {
+export interface Span<T> extends Omit<Key<T>, "at"> {
   from: string;
   to: string;
-  codec: Codec<T>;
 }
 
 /** One part of a key: without slashes, so that no pool's keys lie among another's. Pools come up in every key. */
@@ -87,6 +88,7 @@ export const leasesMarked = (pool: string, mark: string): Span<Lease> => ({
   from: `l/${part(pool)}/${mark}`,
   to: `l/${part(pool)}/${mark}~`,
   codec: leaseCodec,
+  rare: true,
 });
 export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", part(pool));
 
@@ -101,7 +103,10 @@ export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> 
 
 export const ownerKey = (pool: string, owner: string, uid: string): Key<string> =>
   key(textCodec, "o", part(pool), part(owner), uid);
-export const ownedBy = (pool: string, owner: string): Span<string> => under(textCodec, "o", part(pool), part(owner));
+export const ownedBy = (pool: string, owner: string): Span<string> => ({
+  ...under(textCodec, "o", part(pool), part(owner)),
+  rare: true,
+});
 
 export const timeKey = (pool: string, type: Class, time: number, uid: string): Key<string> =>
   key(textCodec, "x", part(pool), type, moment(time), uid);
@@ -120,7 +125,7 @@ export const portKey = (pool: string, last: bigint, { protocol, port }: Port): K
   key(textCodec, "q", part(pool), digits(last), protocol, String(port));
 
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
-export const nameKey = (name: string): Key<Place> => key(placeCodec, "u", part(name));
+export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), rare: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
 

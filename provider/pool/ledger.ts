@@ -4,7 +4,18 @@ import type { Draft } from "./draft";
 import { total, without } from "./extents";
 import { give, take } from "./free";
 import { markOf } from "./ids";
-import { countsKey, eventKey, leaseKey, leasesMarked, ownedBy, poolKey, seatKey, seatsFrom, sharersOf } from "./keys";
+import {
+  countsKey,
+  eventKey,
+  eventsFrom,
+  leaseKey,
+  leasesMarked,
+  ownedBy,
+  poolKey,
+  seatKey,
+  seatsFrom,
+  sharersOf,
+} from "./keys";
 import type { Seat } from "./records";
 import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -58,6 +69,7 @@ export function* hasFellows(tx: Draft, lease: Lease): Rule<boolean> {
 /** The leases that index rows point to. */
 export function* leasesIn(tx: Draft, pool: string, uids: string[]): Rule<Lease[]> {
   const leases: Lease[] = [];
+  yield* tx.foresee(uids.map((uid) => leaseKey(pool, uid)));
   for (const uid of uids) {
     const lease = yield* tx.get(leaseKey(pool, uid));
     if (lease) leases.push(lease);
@@ -90,7 +102,21 @@ export function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Sea
   return yield* leasesIn(tx, pool, uids);
 }
 
-export function log(tx: Draft, what: Event["what"], { pool, owner, uid, leaseId, extents, by }: Lease): void {
+/** So many lines of a pool's history are kept; then the oldest go, some at a time, so that few writes have to look. */
+const [KEPT, SPARE] = [10_000, 50];
+
+export function* log(tx: Draft, what: Event["what"], lease: Lease): Rule<void> {
+  const { pool, owner, uid, leaseId, extents, by } = lease;
   const event: Event = { at: tx.now, what, pool, owner, uid, leaseId, extents, ...(by !== undefined && { by }) };
   tx.put(eventKey(pool, tx.now, randomUUID()), event);
+  const counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
+  const events = (counts.events ?? 0) + 1;
+  const oldest = events < KEPT + SPARE ? [] : yield* tx.rows(eventsFrom(pool, 0), SPARE);
+  for (const [key] of oldest) tx.writes.set(key, null);
+  tx.put(countsKey(pool), { ...counts, events: events - oldest.length });
+}
+
+/** How long the history of a pool is that is opened; mostly it is new. */
+export function* eventsIn(tx: Draft, pool: string): Rule<number> {
+  return (yield* tx.rows({ ...eventsFrom(pool, 0), rare: true }, KEPT + SPARE)).length;
 }

@@ -20,7 +20,7 @@ export function* open(tx: Draft, lease: Lease, spec: PoolSpec, until?: number): 
     opener: { pool: lease.pool, uid: lease.uid },
     ...(until !== undefined && { until }),
   };
-  if (!old) return establish(tx, pool);
+  if (!old) return yield* establish(tx, pool);
   if (layoutOf(old.spec) !== layoutOf(spec)) yield* relayout(tx, old.spec, spec);
   if (reclaims(old.spec) !== reclaims(spec)) yield* reindex(tx, old.spec, spec);
   tx.put(poolKey(spec.name), pool);

@@ -3,12 +3,12 @@ import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
-import { specOf } from "./ledger";
+import { eventsIn, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
 import { isFirm, isLive, noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
-import type { Lease, PoolSpec } from "./types";
-import { poolInUse, poolMissing } from "./wording";
+import type { Lease, PoolSpec, Tenant } from "./types";
+import { otherTenant, poolInUse, poolMissing } from "./wording";
 
 /** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
 
@@ -33,13 +33,21 @@ export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecor
   if (!pool) throw poolMissing(name);
   if (pool.closing) throw poolMissing(name, "is being deleted");
   if (firm && pool.until !== undefined) throw poolMissing(name, "stands only in a preview so far");
-  if (!pool.opener && !(yield* tx.get(poolKey(name)))) establish(tx, pool);
+  if (!pool.opener && !(yield* tx.get(poolKey(name)))) yield* establish(tx, pool);
   return pool;
 }
 
-export function establish(tx: Draft, pool: PoolRecord): void {
-  tx.put(poolKey(pool.spec.name), pool);
-  tx.put(countsKey(pool.spec.name), noCounts());
+/** A tenant's pool is for nobody else's leases; whose a request is that does not say so, its stack must know. */
+export function mustBeOfTenant(spec: PoolSpec, { tenant }: { tenant?: Tenant }): void {
+  const theirs = spec.tenant;
+  if (theirs && tenant && (theirs.org !== tenant.org || theirs.project !== tenant.project))
+    throw otherTenant(spec, theirs, tenant);
+}
+
+export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
+  const { name } = pool.spec;
+  tx.put(poolKey(name), pool);
+  tx.put(countsKey(name), { ...noCounts(), events: yield* eventsIn(tx, name) });
   for (const [key, text] of freeRows(pool.spec, [])) tx.writes.set(key, text);
 }
 
@@ -79,7 +87,7 @@ export function* shut(tx: Draft, name: string): Rule<void> {
   const pool = yield* tx.get(poolKey(name));
   if (!pool) return;
   yield* vanish(tx, name);
-  establish(tx, { ...pool, closing: true });
+  yield* establish(tx, { ...pool, closing: true });
 }
 
 /** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays. */

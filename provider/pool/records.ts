@@ -33,6 +33,8 @@ export interface Counts {
   held: bigint;
   /** Nothing in the pool expires before this time. */
   soonest?: number;
+  /** Lines of its history. */
+  events?: number;
 }
 
 export type Place = { pool: string; uid: string };

@@ -8,10 +8,11 @@ import { newLeaseId, newUid } from "./ids";
 import { leaseKey, nameKey, poolKey } from "./keys";
 import { leasesIn, leasesOfOwner, log, sitting } from "./ledger";
 import { fits } from "./openings";
-import { poolFor } from "./pools";
+import { mustBeOfTenant, poolFor } from "./pools";
 import { given } from "./records";
-import { isFirm, isLive, isOver } from "./rows";
+import { isFirm, isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
+import { takePorts } from "./sharing";
 import type { Enrolment, Fact, Lease, Opening, PoolSpec } from "./types";
 import { listOf, nameTaken, outside, taken } from "./wording";
 
@@ -57,29 +58,35 @@ function* standing(tx: Draft, { pool, owner, want, identity }: Fact): Rule<Lease
 
 function* added(tx: Draft, fact: Fact): Rule<Lease> {
   const { spec } = yield* poolFor(tx, fact.pool, true);
+  mustBeOfTenant(spec, fact);
   const inTheWay = [...(yield* sitters(tx, spec, fact)), ...(yield* namesakes(tx, fact))];
   for (const { uid, pool } of inTheWay) {
     const [lease] = yield* leasesIn(tx, pool, [uid]);
     if (lease) yield* isOver(lease, tx.now) ? lapse(tx, lease, tx.now) : vacate(tx, lease);
   }
+  yield* takePorts(tx, spec, fact.want, fact.ports ?? []);
   const lease = yield* enter(tx, undefined, leaseOf(tx, fact), fact);
-  log(tx, "enrolled", lease);
+  yield* log(tx, "enrolled", lease);
   return lease;
 }
 
 const stays = (tx: Draft, lease: Lease): boolean => isFirm(lease) && isLive(lease, tx.now);
 
-function* sitters(tx: Draft, spec: PoolSpec, { want }: Fact): Rule<Lease[]> {
+/** Who has to go for it. Those who share the value with it stay. */
+function* sitters(tx: Draft, spec: PoolSpec, fact: Fact): Rule<Lease[]> {
   const found: Lease[] = [];
-  for (const extent of want) {
+  for (const extent of fact.want) {
     if (!fits(spec, { extents: [extent] })) throw outside(spec, extent);
-    const leases = yield* sitting(tx, spec.name, extent);
-    const holder = leases.find((lease) => stays(tx, lease));
+    const strangers = (yield* sitting(tx, spec.name, extent)).filter((lease) => !shares(lease, fact));
+    const holder = strangers.find((lease) => stays(tx, lease));
     if (holder) throw taken(spec, extent, holder);
-    found.push(...leases);
+    found.push(...strangers);
   }
   return found;
 }
+
+const shares = (lease: Lease, fact: Fact): boolean =>
+  fact.sharingKey !== undefined && sharedAs(lease) === sharedAs(fact) && sameExtents(lease.extents, fact.want);
 
 /** Who has one of its names, or has its pool open. */
 function* namesakes(tx: Draft, { names = [], opens }: Fact): Rule<Lease[]> {
@@ -96,7 +103,8 @@ function* holderAt(tx: Draft, name: string, place?: { pool: string; uid: string 
   return holder ? [holder] : [];
 }
 
-function leaseOf(tx: Draft, { pool, owner, type, want, identity, tenant, labels, usedBy, data, by }: Fact): Lease {
+function leaseOf(tx: Draft, fact: Fact): Lease {
+  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports } = fact;
   const uid = identity?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
@@ -114,5 +122,7 @@ function leaseOf(tx: Draft, { pool, owner, type, want, identity, tenant, labels,
     usedBy,
     data,
     by,
+    sharingKey,
+    ports,
   });
 }

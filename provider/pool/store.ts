@@ -25,9 +25,12 @@ export type Write = [key: string, value: string | null];
 export interface Tx {
   /** The store's clock, which decides about expiry; milliseconds. */
   now(): Maybe<number>;
-  get(key: string): Maybe<string | undefined>;
+  /** `rare`: mostly nothing is there, so that a far engine may go on as if that were known, and find out at its commit. */
+  get(key: string, rare?: boolean): Maybe<string | undefined>;
   /** The first `limit` rows with `from` ≤ key < `to`, in order. */
-  range(from: string, to: string, limit: number): Maybe<Row[]>;
+  range(from: string, to: string, limit: number, rare?: boolean): Maybe<Row[]>;
+  /** These keys will be asked for one by one: a far engine gets them together. */
+  foresee?(keys: string[]): Maybe<void>;
   write(writes: Write[]): Maybe<void>;
 }
 

@@ -128,7 +128,7 @@ export interface Changes extends Omit<Details, "ttl"> {
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** A lease that stands outside the store, and must be in it. */
-export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl" | "sharingKey" | "ports"> {
+export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl"> {
   want: Extent[];
   opens?: PoolSpec;
   /** Where it had a place in a store before; else it gets a new one. */

@@ -46,13 +46,17 @@ export function* spec(tx: Draft, pool: string): Rule<PoolSpec | undefined> {
   return structuredClone((yield* poolOf(tx, pool))?.spec);
 }
 
-/** In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. */
+/**
+ * In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. All who
+ * share a value come together, even past the limit.
+ */
 export function* leases(tx: Draft, pool: string, { after = -1n, limit = Infinity } = {}): Rule<Lease[]> {
   const found: Lease[] = [];
   if (!(yield* poolOf(tx, pool))) return found;
   yield* cleanedUp(tx, pool);
   for (let at = after + 1n; found.length < limit; ) {
     const page = yield* tx.range(seatsFrom(pool, at), Math.min(limit, PAGE));
+    yield* tx.foresee(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
     for (const seat of page) {
       for (const lease of yield* sitters(tx, pool, seat)) if (begins(lease, seat.extent)) found.push(lease);
     }
@@ -81,7 +85,7 @@ export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
   const record = yield* poolOf(tx, pool);
   if (!record) return undefined;
   yield* cleanedUp(tx, pool);
-  const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool))) ?? noCounts();
+  const { soonest: _, events: __, ...counts } = (yield* tx.get(countsKey(pool))) ?? noCounts();
   return { capacity: capacityOf(record.spec), ...counts };
 }
 
@@ -90,7 +94,7 @@ export function* usages(tx: Draft, prefix: string): Rule<Map<string, Usage>> {
   const counts = new Map((yield* tx.allRows(countsFrom(prefix))).map(([key, each]) => [poolIn(key), each]));
   const found = new Map<string, Usage>();
   for (const spec of yield* pools(tx, prefix)) {
-    const { soonest = Infinity, ...now } = counts.get(spec.name) ?? noCounts();
+    const { soonest = Infinity, events: _, ...now } = counts.get(spec.name) ?? noCounts();
     const current = tx.now > soonest ? yield* usage(tx, spec.name) : { capacity: capacityOf(spec), ...now };
     found.set(spec.name, current!);
   }

@@ -1,6 +1,6 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
-import type { Extent, Lease, PoolSpec, Port } from "./types";
+import type { Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
 /** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
 
@@ -94,6 +94,13 @@ const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${
 
 export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
   new OverlayError("POOL_NOT_FOUND", `Pool ${pool} ${why}.`, "Create what opens it first, or correct the name.");
+
+export const otherTenant = ({ name }: PoolSpec, theirs: Tenant, asking: Tenant): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `Pool ${name} belongs to ${theirs.org}/${theirs.project}; ${asking.org}/${asking.project} cannot have anything in it.`,
+    "Use a pool of that tenant, or correct the tenant.",
+  );
 
 export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
   new OverlayError("POOL_IN_USE", `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`, "Release them first.");

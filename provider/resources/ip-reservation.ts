@@ -100,7 +100,7 @@ export const ipReservation = defineResource({
     "ip6",
     "port",
   ],
-  late: ["labels", "usedBy", "runner.dockerNetwork"],
+  late: ["labels", "usedBy"],
   quiet: [],
   createFirst: true,
 
@@ -226,11 +226,11 @@ const forVm = (network: string, ip: string) => ({ mac: vmMac(network, ip), tapDe
 
 function* impossible({ runner, network, pool, tenant, type, port, ip, ip6 }: Inputs): Generator<Impossible> {
   const ways = [runner && "runner", network && "network", pool && "pool", type && "type"].filter(Boolean);
+  const wrong = ways.length === 0 ? "is missing" : `does not go with ${ways[0]}`;
   if (ways.length !== 1) {
-    const given = ways.length === 0 ? "none is" : `${ways.join(" and ")} are`;
     yield {
       property: String(ways[1] ?? "runner"),
-      reason: `: give one of runner, network, pool, or tenant with type; ${given} given`,
+      reason: `${wrong}: give runner, network, pool, or tenant with type`,
     };
   }
   if (type !== undefined && !tenant) yield { property: "tenant", reason: "is missing: type says which of its pools" };

@@ -43,7 +43,7 @@ function resourceSource(def: Definition, schema: ResourceSchema): string {
 }
 
 const isOptional = (def: Definition, key: string): boolean =>
-  def.computed.shape[key]?.safeParse(undefined).success ?? false;
+  (def.computed.shape[key] ?? def.outputs.shape[key])?.safeParse(undefined).success ?? false;
 
 /** What the base class must know to turn arguments into properties. */
 const shapeOf = (def: Definition, schema: ResourceSchema) => ({

@@ -10,7 +10,7 @@ import { etcdStore } from "../../provider/pool/stores/etcd";
 import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
 import { timeAt } from "../../provider/pool/stores/etcd-time";
 import { clusterOf } from "../../provider/pool/stores/etcd-url";
-import { Wire } from "../../provider/pool/stores/etcd-wire";
+import { put, Wire } from "../../provider/pool/stores/etcd-wire";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
@@ -103,7 +103,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
       dying.calls = calls;
       const commit = { number: 1, id: "half", at: 0, writes: rows };
-      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit)).rejects.toThrow("killed");
+      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit, [])).rejects.toThrow("killed");
       expect(await (await open(url)).read(countRows)).toBe(there);
       const store = await open(url);
       expect(await store.transact("", countRows)).toBe(there);
@@ -112,13 +112,33 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("a ticket whose holder is dead does not stop the others for long", async () => {
+  test("somebody in front of the line who does nothing is passed by", async () => {
     const url = newUrl();
     const store = await open(url);
     const { prefix } = clusterOf(url);
     const wire = new Wire([cluster.client], clusterOf(url));
-    await wire.putOn(await wire.lease(2), keysUnder(prefix).ticket("dead"));
+    await wire.txn([], [put(keysUnder(prefix).ticket("dead"), "0")]);
     await store.transact("", write);
+  });
+
+  test("a crowd leaves nothing behind in the line", async () => {
+    const url = newUrl();
+    const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
+    const often = async (i: number) => {
+      for (let j = 0; j < 10; j++)
+        await crowd[i]!.transact("", function* (tx) {
+          const before = yield* countRows(tx);
+          yield tx.write([[`row/${String(before).padStart(4, "0")}`, `${i}/${j}`]]);
+        });
+    };
+    await Promise.all(crowd.map((_, i) => often(i)));
+    expect(await crowd[0]!.read(countRows)).toBe(40);
+    const tickets = () =>
+      cluster.client
+        .getAll()
+        .prefix(`${clusterOf(url).prefix}queue/`)
+        .count();
+    await vi.waitFor(async () => expect(await tickets()).toBe(0), { timeout: 5000 });
   });
 
   test("a cluster that has lost commits gives out nothing more", async () => {

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import type { Row, Write } from "../../provider/pool/store";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
 /** Offers and claims: who gets what, and keeps it. */
@@ -151,6 +152,35 @@ export function leaseContract(engine: Engine): void {
       [3000, "released", "b", "commit 1"],
     ]);
     expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
+  });
+
+  test("of a long history the oldest lines go, also when its pool is opened anew", async () => {
+    const { pool, store } = await world(engine);
+    const opener = await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, '{"extents":[]}'];
+    await store.transact("", function* (tx) {
+      yield tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
+    });
+    const oldest = async () => (await pool.history("pool/p", { limit: 1 })).length;
+    expect(await oldest()).toBe(1);
+    await pool.release("space/id", opener.leaseId);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const lengthNow = () =>
+      store.read(function* (tx) {
+        return ((yield tx.range("h/pool%2Fp/", "h/pool%2Fp0", 20_000)) as Row[]).length;
+      });
+    await pool.claim(by("a"));
+    await pool.claim(by("b"));
+    expect(await lengthNow()).toBe(10_049);
+    await pool.claim(by("c"));
+    expect(await lengthNow()).toBe(10_000);
+    expect(
+      (await pool.history("pool/p", { limit: 20_000 }))
+        .slice(-3)
+        .map(({ owner }) => owner)
+        .sort(),
+    ).toEqual(["a", "b", "c"]);
+    expect(await pool.fsck()).toEqual([]);
   });
 
   test("leases are listed in the order of their values, page by page", async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
+import { by, type Engine, extents, fact, firstOf, opened, wants, world } from "./world";
 
 /** Pools that leases open: networks with their runners, runners with their addresses. */
 export function poolContract(engine: Engine): void {
@@ -367,6 +367,26 @@ export function poolContract(engine: Engine): void {
     expect(await pool.holder("user/n/other")).toBeUndefined();
     pass(61);
     expect(await pool.holder("user/n/box")).toBeUndefined();
+  });
+
+  test("a tenant's pool refuses another tenant, in preview, up, amend and enrol", async () => {
+    const { pool } = await world(engine);
+    const [ours, theirs] = [
+      { org: "a", project: "p" },
+      { org: "b", project: "p" },
+    ];
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
+    const lease = await pool.claim(by("x", { tenant: ours }));
+    const refused = {
+      message:
+        "INPUT_INVALID: Pool pool/p belongs to a/p; b/p cannot have anything in it. Use a pool of that tenant, or correct the tenant.",
+    };
+    await expect(pool.offer(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
+    await expect(pool.claim(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
+    await expect(pool.amend("pool/p", lease.leaseId, { tenant: theirs })).rejects.toMatchObject(refused);
+    const { conflicts } = await pool.enrol([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
+    expect(conflicts.map(({ error }) => error)).toMatchObject([refused]);
+    expect((await pool.claim(by("z"))).owner).toBe("z");
   });
 
   test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {

@@ -5,6 +5,7 @@ import { openPool } from "../../provider/pool";
 import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
+import { VERSION } from "../../provider/pool/version";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, newAuthority } from "./servers/certificates";
@@ -66,7 +67,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       await server.sql(`CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shown TO reader; ${grant}`);
       const store = await open(server.url({ schema: "shown", login: "reader" }));
       expect(store.readOnly).toBe(true);
-      expect(await store.read(version)).toBe("1");
+      expect(await store.read(version)).toBe(String(VERSION));
       await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
       await server.sql("DROP OWNED BY reader; DROP ROLE reader");
     });
@@ -77,7 +78,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       try {
         const store = await postgresStore(standby.url({ schema: "followed" }));
         expect(store.readOnly).toBe(true);
-        expect(await store.read(version)).toBe("1");
+        expect(await store.read(version)).toBe(String(VERSION));
         await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
         await store.close();
         await expect(postgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Extent, Port, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, opened, world } from "./world";
+import { by, type Engine, extents, fact, opened, world } from "./world";
 
 /** One address for several leases. */
 export function sharingContract(engine: Engine): void {
@@ -100,6 +100,23 @@ export function sharingContract(engine: Engine): void {
     });
     pass(61);
     expect(await pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).toMatchObject({ sharingKey: "l" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("leases that share an address are enrolled with their keys and ports, and contradictions are refused", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const at5 = (owner: string, port: string, key = "k") => fact(shared(owner, key, port), "10.0.0.5");
+    const refused = await pool.enrol([at5("web", "tcp/80"), at5("dns", "tcp/80")]);
+    expect(refused.conflicts.map(({ error }) => error.code)).toEqual(["PORT_CONFLICT"]);
+    const { added } = await pool.enrol([at5("web", "tcp/80"), at5("dns", "udp/53")]);
+    expect(added.map(({ owner, sharingKey }) => [owner, sharingKey])).toEqual([
+      ["web", "k"],
+      ["dns", "k"],
+    ]);
+    const other = await pool.enrol([at5("x", "tcp/81", "other")]);
+    expect(other.conflicts.map(({ error }) => error.code)).toEqual(["IP_IN_USE"]);
+    expect((await pool.claim(shared("mail", "k", "tcp/25"))).extents).toEqual(extents("10.0.0.5"));
     expect(await pool.fsck()).toEqual([]);
   });
 

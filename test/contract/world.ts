@@ -1,7 +1,7 @@
 import { pointOf, toLine } from "../../provider/addressing/line";
 import { LivePool, type Settings } from "../../provider/pool/pool";
 import type { Store } from "../../provider/pool/store";
-import type { Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
 /** An engine under test: opens an empty store whose time is the given clock's. */
 export interface Engine {
@@ -66,5 +66,16 @@ export const by = (owner: string, more: Partial<Request> = {}): Request => ({
 });
 
 export const wants = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
+
+/** What stands already, and is to be enrolled. */
+export const fact = ({ pool, owner, type, tenant, sharingKey, ports }: Request, ...values: string[]): Fact => ({
+  pool,
+  owner,
+  type,
+  want: extents(...values),
+  ...(tenant && { tenant }),
+  ...(sharingKey !== undefined && { sharingKey }),
+  ...(ports && { ports }),
+});
 
 export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;

@@ -13,6 +13,7 @@ let wiki: Stack;
 
 const OUTSIDE = { at: "controller" };
 let address: string;
+let gateways: Outputs["gateways"];
 
 interface Outputs {
   address: string;
@@ -49,7 +50,8 @@ test("the first preview shows the very address, for both services, and asks no m
 
 test("up: both services answer at it, and the shop sees its customers", async () => {
   await shop.mustUp();
-  const { address: given, sameAddress, names, services, gateways } = await outputs();
+  const { address: given, sameAddress, names, services, ...rest } = await outputs();
+  gateways = rest.gateways;
   expect([given, sameAddress]).toEqual([address, address]);
   expect(names).toEqual(["storefront-tcp-80", "storefront-tcp-8000"]);
   for (const [name, host] of [
@@ -60,63 +62,117 @@ test("up: both services answer at it, and the shop sees its customers", async ()
     await serve(lab, host, name, "tcp", 8080, name);
   }
   expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
-  expect(await ask(lab, OUTSIDE, address, 8000)).toBe("blog sees 10.128.128.254");
-  expect(await ask(lab, { at: "r1", inside: "shop" }, address, 8000)).toBe("blog sees 10.128.128.254");
+  expect(await ask(lab, OUTSIDE, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);
+  expect(await ask(lab, { at: "r1", inside: "shop" }, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);
   shop.trace();
   await shop.mustUp("--expect-no-changes");
   expect(Stack.writes(shop.trace())).toEqual({});
 });
 
-const wikiProgram = (more: string): string => `
-  const front = new overlay.StaticIP("wiki", {
-    pool: "public", attach: "training", connection: at("hub"), sharingKey: "storefront", ${more}
+/** The wiki's own place is a reservation of this stack; where it is wanted decides on which address. */
+const wikiProgram = (port: number, last: number, attach = "training"): string => `
+  const place = new overlay.IPReservation("wiki", { runner: "training/r2", ip: "${inBlogs(last)}" });
+  new overlay.StaticIP("front", {
+    pool: "public", attach: "${attach}", connection: at("hub"), sharingKey: "storefront",
+    forwards: [{ port: ${port}, to: place.ip, toPort: 9000 }],
   });
-  return { address: front.ip, sharedWith: front.sharedWith };
 `;
+
+/** An address in the subnet of the blog's runner. */
+const inBlogs = (last: number): string => gateways.blog.replace(/\.1$/, `.${last}`);
 
 test("another stack: a port that is taken is refused in its preview, with the holder's name", async () => {
   wiki = await workspace.stack("dev", { project: "wiki" });
-  wiki.program(wikiProgram(`forwards: [{ port: 80, to: "10.254.1.2", toPort: 9000 }]`));
+  wiki.program(wikiProgram(80, 50));
   const { code, text } = await wiki.pulumi("preview", "--stack", "dev");
   expect(code).not.toBe(0);
   expect(text).toMatch(
     new RegExp(`PORT_CONFLICT: Port tcp/80 on ${address} of pool/public belongs to \\S+::shop-front\\.`),
   );
-  wiki.program(
-    wikiProgram(`forwards: [{ port: 81, to: "10.254.1.2", toPort: 9000 }], attach: "training/r1"`).replace(
-      `attach: "training", `,
-      "",
-    ),
-  );
+  wiki.program(wikiProgram(81, 50, "training/r1"));
   expect((await wiki.pulumi("preview", "--stack", "dev")).text).toMatch(
     /SHARING_CONFLICT: .* which has it on training; this one would have it on training\/r1/,
   );
 });
 
 test("another stack joins the address with a port of its own", async () => {
-  await serve(lab, "r2", "", "tcp", 9000, "wiki");
-  wiki.program(wikiProgram(`forwards: [{ port: 81, to: "10.254.1.2", toPort: 9000 }]`));
+  for (const [name, last] of [
+    ["old", 50],
+    ["new", 60],
+  ] as const) {
+    const place = { bridge: "kohaku-overlay", address: `${inBlogs(last)}/18`, gateway: gateways.blog };
+    await lab.container("r2", name, place);
+    await serve(lab, "r2", name, "tcp", 9000, name);
+  }
+  wiki.program(wikiProgram(81, 50));
   await wiki.mustUp();
-  expect((await wiki.state()).wiki!.outputs).toMatchObject({
+  expect((await wiki.state()).front!.outputs).toMatchObject({
     ip: address,
     sharedWith: [expect.stringContaining("::blog-front"), expect.stringContaining("::shop-front")],
   });
-  expect(await ask(lab, OUTSIDE, address, 81)).toBe("wiki sees 10.254.0.1");
+  expect(await ask(lab, OUTSIDE, address, 81)).toBe(`old sees ${inBlogs(254)}`);
+});
+
+/** Asks until it is told to stop; prints how often in vain. */
+const REQUESTS = `
+import socket, sys, threading
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set())).start()
+lost = sent = 0
+while not stop.wait(0.05):
+    sent += 1
+    try:
+        s = socket.create_connection((sys.argv[1], 81), 1); s.recv(99); s.close()
+    except OSError:
+        lost += 1
+print(f"{lost} of {sent} requests lost")
+`;
+
+const leasesOnR2 = async (): Promise<number> => {
+  const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
+  const wikis = (await pool.leases("runner/training/r2")).filter(
+    ({ owner, state }) => owner.endsWith("::wiki") && state === "reserved",
+  );
+  await pool.end();
+  return wikis.length;
+};
+
+test("its reservation moves: the old place answers until the new one does; a failure in the middle holds both", async () => {
+  wiki.program(wikiProgram(81, 60));
+  const stub = "/usr/local/sbin/iptables-restore";
+  await lab.exec("hub", `printf '#!/bin/sh\\nexit 1\\n' >${stub}; chmod +x ${stub}`);
+  const failed = await wiki.up();
+  expect(failed.text).toMatch(/HOST_COMMAND_FAILED: 10\.254\.0\.1/);
+  expect(await ask(lab, OUTSIDE, address, 81)).toBe(`old sees ${inBlogs(254)}`);
+  expect(await leasesOnR2()).toBe(2);
+  await lab.exec("hub", `rm ${stub}`);
+
+  const requests = lab.spawnInController("/usr/bin/python3", ["-c", REQUESTS, address], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  const said = new Promise<string>((resolve) => requests.stdout!.setEncoding("utf8").once("data", resolve));
+  await wiki.mustUp();
+  requests.stdin!.end();
+  const result = await said;
+  console.log(`the reservation behind a forward moved amid requests: ${result.trim()}`);
+  expect(result).toMatch(/^0 of \d+ requests lost/);
+  expect(await ask(lab, OUTSIDE, address, 81)).toBe(`new sees ${inBlogs(254)}`);
+  expect(await leasesOnR2()).toBe(1);
 });
 
 test("drift: a flushed chain is found, and mended without touching what others have there", async () => {
   await lab.exec("hub", "iptables -t nat -F OVERLAY-DNAT");
   await shop.mustUp("--refresh");
   expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
-  expect(await ask(lab, OUTSIDE, address, 81)).not.toContain("wiki");
+  expect(await ask(lab, OUTSIDE, address, 81)).toMatch(/refused/);
   await wiki.mustUp("--refresh");
-  expect(await ask(lab, OUTSIDE, address, 81)).toBe("wiki sees 10.254.0.1");
+  expect(await ask(lab, OUTSIDE, address, 81)).toBe(`new sees ${inBlogs(254)}`);
 });
 
 test("destroy: the address goes with the last of them, and nothing is left", async () => {
   await wiki.destroy();
   expect(await ask(lab, OUTSIDE, address, 81)).toMatch(/refused/);
-  expect(await ask(lab, OUTSIDE, address, 8000)).toBe("blog sees 10.128.128.254");
+  expect(await ask(lab, OUTSIDE, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);
   await shop.destroy();
   for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
   const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });

@@ -28,10 +28,11 @@ while True:
     c.close()
 `;
 
-const client = (protocol: Protocol, ip: string, port: number, seconds: number): string => `
+const client = (protocol: Protocol, ip: string, port: number, from: number): string => `
 import socket
 s = socket.socket(socket.AF_INET6 if ":" in "${ip}" else socket.AF_INET, ${KINDS[protocol]})
-s.settimeout(${seconds})
+s.settimeout(3)
+s.bind(("", ${from}))
 s.connect(("${ip}", ${port}))
 s.send(b"?") if ${protocol === "udp" ? "True" : "False"} else None
 print(s.recv(100).decode())
@@ -56,16 +57,16 @@ export interface Client {
   inside?: string;
 }
 
-/** What the client hears; an error's last line where it hears nothing. */
+/** What the client hears; an error's last line where it hears nothing. `from`: its own port. */
 export async function ask(
   lab: Lab,
   { at, inside }: Client,
   ip: string,
   port: number,
   protocol: Protocol = "tcp",
-  seconds = 3,
-) {
-  const command = python(client(protocol, ip, port, seconds));
+  from = 0,
+): Promise<string> {
+  const command = python(client(protocol, ip, port, from));
   const script = inside ? `ip netns exec ${inside} ${command}` : command;
   const result: Result = at === "controller" ? await lab.controller("sh", ["-c", script]) : await lab.exec(at, script);
   return result.stdout.trim() || (result.stderr.trim().split("\n").at(-1) ?? "");

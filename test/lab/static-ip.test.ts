@@ -193,6 +193,21 @@ test("a forward changes its target in one stroke, and may lead out of the overla
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 80)).toBe("plain sees 10.254.0.1");
 });
 
+test("a UDP client that goes on asking from one port hears the new target", async () => {
+  await serve(lab, "r2", "mail", "udp", 5353, "names2");
+  await put("hub", "static-a", carrier("hub", [names]));
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 53, "udp", 40053)).toBe("names sees 10.128.64.254");
+  await put("hub", "static-a", carrier("hub", [{ ...names, to: addressOf("mail") }]));
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 53, "udp", 40053)).toBe("names2 sees 10.128.128.254");
+});
+
+test("what the carrier itself listens to is not reached at the address; only pings are answered", async () => {
+  await put("hub", "static-a", carrier("hub", [web]));
+  expect(await ask(lab, CLIENTS["from outside"]!, lab.host("hub").address, 22)).toMatch(/^SSH-2.0/);
+  expect(await ask(lab, CLIENTS["from outside"]!, IP, 22)).toMatch(/refused/);
+  expect((await lab.controller("ping", ["-c", "1", "-W", "2", IP])).code).toBe(0);
+});
+
 test("a runner can carry it, for its own workloads and for those of others", async () => {
   await put("r1", "static-a", carrier("r1", [web, mail]));
   expect(await hear([web, mail])).toEqual(allHear("web sees 10.128.64.1", "mail sees 10.128.64.1"));

@@ -1,6 +1,8 @@
-import type { IRequestOp } from "etcd3";
+import type { ICompare, IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
-import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
+import { isSeek, Seeker } from "./etcd-seek";
+import type { Sight } from "./etcd-turn";
+import { type Answer, glance, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
 
@@ -38,44 +40,73 @@ const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 
 /** At which revision of etcd the newest version was seen. */
 export type Seen = { id?: string; revision: string };
 
+/** Our ticket, when it is our turn, and what our commit makes of it. */
+export interface Ticket {
+  key: string;
+  afterCommit(number: number): IRequestOp;
+}
+
+export interface Reading {
+  wire: Wire;
+  seeker: Seeker;
+}
+
 export class EtcdJournal implements Journal {
-  /** `ticket`: ours, when it is our turn. */
   constructor(
-    private readonly wire: Wire,
+    readonly wire: Wire,
     private readonly keys: Keys,
     private readonly seen: Seen,
-    private readonly ticket?: string,
+    readonly seeker = new Seeker(wire),
+    private readonly ticket?: Ticket,
   ) {}
 
   async news(since?: Version): Promise<News> {
     return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
   }
 
+  /** The line and what is new, from near by; where that is behind what we know already, from the leader. */
+  async sight(since?: Version): Promise<Sight> {
+    const { wire, keys } = this;
+    const looks = [look(keys.ticket(), keys.ticketEnd), ...this.#looks(since)];
+    const near = await wire.txn([], looks.map(glance));
+    const behindUs = headOf(near.found[1]!).number < (since?.number ?? 0);
+    const { found, revision } = behindUs ? await wire.txn([], looks) : near;
+    const [tickets, ...rest] = found as [Row[], ...Row[][]];
+    const line = tickets.sort(([, a], [, b]) => Number(a) - Number(b)).map(([key]) => key);
+    return { line, latest: await this.#newsFrom({ found: rest, revision, succeeded: true }, since) };
+  }
+
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
     if (this.seen.id !== at.id) throw new LostRace();
-    return rowsAt(this.wire, this.keys, this.seen.revision, spans);
+    return rowsAt(this, this.keys, this.seen.revision, spans);
   }
 
-  async commit(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+  async commit(from: Version, commit: Required<Commit>, hoped: Span[]): Promise<News | undefined> {
     const parts = inParts(commit.writes);
-    return parts.length === 1 ? this.#commitAtOnce(from, commit) : this.#commitInParts(from, commit, parts);
+    const may = [...this.#mayFollow(from), ...hoped.map((span) => this.#isEmpty(span))];
+    return parts.length === 1 ? this.#commitAtOnce(from, commit, may) : this.#commitInParts(from, commit, parts, may);
   }
 
-  async #commitAtOnce(from: Version, commit: Required<Commit>): Promise<News | undefined> {
+  async #commitAtOnce(from: Version, commit: Required<Commit>, may: ICompare[]): Promise<News | undefined> {
     const { writes, ...version } = commit;
     const operations = [...this.#heading(from, version, commit), ...writes.map((write) => this.#operation(write))];
-    const answer = await this.wire.txn(this.#mayFollow(from), operations, this.#looks(from));
+    const answer = await this.wire.txn(may, operations, this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     this.#see(version, answer.revision);
     return undefined;
   }
 
   /** The parts lie ready before the head points to them; from then on the commit is made, whoever finishes it. */
-  async #commitInParts(from: Version, commit: Required<Commit>, parts: Write[][]): Promise<News | undefined> {
+  async #commitInParts(
+    from: Version,
+    commit: Required<Commit>,
+    parts: Write[][],
+    may: ICompare[],
+  ): Promise<News | undefined> {
     const { writes: _, ...version } = commit;
     const head = { ...version, parts: parts.length };
     for (const [i, part] of parts.entries()) await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
-    const answer = await this.wire.txn(this.#mayFollow(from), this.#heading(from, head, version), this.#looks(from));
+    const answer = await this.wire.txn(may, this.#heading(from, head, version), this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     await this.#finish(head);
     return undefined;
@@ -105,13 +136,17 @@ export class EtcdJournal implements Journal {
       put(keys.log(head.number), JSON.stringify(logged)),
       ...(from.number === 0 ? [put(keys.log(0), JSON.stringify(from))] : []),
       ...(head.number >= KEPT ? [remove(keys.log(head.number - KEPT))] : []),
-      ...(ticket ? [remove(ticket)] : []),
+      ...(ticket ? [ticket.afterCommit(head.number)] : []),
     ];
   }
 
   #mayFollow(from: Version) {
     const { keys, ticket } = this;
     return [isHead(keys, from), ...(ticket ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
+  }
+
+  #isEmpty({ from, to }: Span): ICompare {
+    return isNotThere(this.keys.row(from), this.keys.row(to));
   }
 
   #looks(since?: Version): IRequestOp[] {
@@ -145,13 +180,17 @@ export class EtcdJournal implements Journal {
   }
 }
 
-export async function rowsAt(wire: Wire, keys: Keys, revision: string, spans: Span[]): Promise<Row[][]> {
-  const answers: Row[][] = [];
-  for (let i = 0; i < spans.length; i += OPERATIONS) {
-    const some = spans.slice(i, i + OPERATIONS);
-    const places = some.map(({ from, to, limit }) => ({ from: keys.row(from), to: keys.row(to), limit }));
-    answers.push(...(await wire.past(revision, places)));
-  }
+export async function rowsAt({ wire, seeker }: Reading, keys: Keys, revision: string, spans: Span[]): Promise<Row[][]> {
+  const places = spans.map(({ from, to, limit }) => ({ from: keys.row(from), to: keys.row(to), limit }));
+  const looking = async (): Promise<Row[][]> => {
+    const [looks, answers] = [places.filter((span) => !isSeek(span)), [] as Row[][]];
+    for (let i = 0; i < looks.length; i += OPERATIONS) {
+      for (const { rows } of await wire.past(revision, looks.slice(i, i + OPERATIONS))) answers.push(rows);
+    }
+    return answers;
+  };
+  const [looks, seeks] = await Promise.all([looking(), seeker.first(revision, places.filter(isSeek))]);
+  const answers = places.map((span) => (isSeek(span) ? seeks : looks).shift()!);
   return answers.map((rows) => rows.map(([at, value]) => [keys.rowKey(at), value]));
 }
 

@@ -1,72 +1,123 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { EtcdJournal, Keys } from "./etcd-journal";
-import { remove, type Wire } from "./etcd-wire";
+import type { EtcdJournal, Keys, Ticket } from "./etcd-journal";
+import { put, remove, type Wire } from "./etcd-wire";
 import { LostRace, type News, type Turn, type Version } from "./journal";
 
 /** A ticket that is not renewed is void after so many seconds: its holder is dead or has fallen asleep. */
 const LIFETIME = 5;
+/** Nor does anybody wait so many milliseconds for somebody in front who does not come forward. */
+const STANDSTILL = 400;
+/** Who has nothing more to do for so many milliseconds leaves the line. */
+const IDLE = 10;
+
+/** How it looks from here: the line, and what is new. */
+export interface Sight {
+  /** Tickets, in front first. */
+  line: string[];
+  latest: News;
+}
 
 /**
- * Who loses draws a ticket: nobody without one commits while there are any, and the oldest goes first. It is about
- * fairness, and about not proposing in vain; what is safe is decided by the head alone.
+ * Who loses draws a ticket: nobody without one commits while there are any. Its number is the version at which it was
+ * drawn, and the lowest goes first. A commit puts its own ticket at the end of the line by the way, so that in a crowd a
+ * turn costs one write and not two. It is about fairness, and about not proposing in vain; what is safe is decided by the
+ * head alone. So somebody who stands in front and does nothing, killed perhaps, is simply passed by.
  */
 export class Line {
+  readonly #key: string;
   #lease: { id: string; at: number } | undefined;
+  /** Our number and what it lies on, while we stand in line. */
+  #drawn: { number: number; lease: string } | undefined;
+  #leaving: NodeJS.Timeout | undefined;
   /** How long a turn takes here, in milliseconds; whoever is further behind asks less often. */
   #pace = 5;
 
   constructor(
     private readonly wire: Wire,
-    private readonly keys: Keys,
-  ) {}
+    keys: Keys,
+  ) {
+    this.#key = keys.ticket(randomBytes(8).toString("hex"));
+  }
 
-  async turn(journalWith: (ticket: string) => EtcdJournal, patience: number, since?: Version): Promise<Turn> {
-    const ticket = this.keys.ticket(randomBytes(8).toString("hex"));
+  async turn(journalWith: (ticket: Ticket) => EtcdJournal, patience: number, since?: Version): Promise<Turn> {
+    clearTimeout(this.#leaving);
+    let alone = true;
+    const ticket: Ticket = {
+      key: this.#key,
+      afterCommit: (number) => (alone ? remove(this.#key) : this.#again(number)),
+    };
     const journal = journalWith(ticket);
-    const leave = () => this.wire.txn([], [remove(ticket)]);
     try {
-      await this.#reachFront(ticket, Date.now() + patience);
-      const began = performance.now();
-      return this.#atFront(journal, await journal.news(since), leave, began);
+      const { line, latest } = await this.#reachFront(journal, Date.now() + patience, since);
+      alone = line.length === 1;
+      return this.#atFront(journal, latest, () => alone);
     } catch (error) {
-      await leave().catch(() => {});
+      await this.leave().catch(() => {});
       throw error;
     }
   }
 
-  async #reachFront(ticket: string, deadline: number): Promise<void> {
-    for (let drawn: string | undefined; ; ) {
-      const lease = await this.#freshLease();
-      if (lease !== drawn) await this.wire.putOn(lease, ticket);
-      drawn = lease;
-      const place = (await this.wire.byAge(this.keys.ticket(), this.keys.ticketEnd)).indexOf(ticket);
-      if (place === 0) return;
+  async leave(): Promise<void> {
+    clearTimeout(this.#leaving);
+    if (!this.#drawn) return;
+    this.#drawn = undefined;
+    await this.wire.txn([], [remove(this.#key)]);
+  }
+
+  async #reachFront(journal: EtcdJournal, deadline: number, since?: Version): Promise<Sight> {
+    for (let still = { front: "", head: -1, from: 0 }; ; ) {
+      await this.#draw(since?.number ?? 0);
+      const sight = await journal.sight(since);
+      const { line, latest } = sight;
+      const place = line.indexOf(this.#key);
+      if (place === 0) return sight;
       if (Date.now() > deadline) throw new LostRace();
+      if (still.front !== line[0] || still.head !== latest.head.number)
+        still = { front: line[0] ?? "", head: latest.head.number, from: Date.now() };
+      else if (Date.now() - still.from > STANDSTILL) await this.wire.txn([], [remove(still.front)]);
+      // Others may have taken us for dead.
+      if (place < 0) this.#drawn = undefined;
       await sleep(place > 1 ? this.#pace * (place - 1) : this.#pace / 4);
     }
   }
 
-  #atFront(journal: EtcdJournal, latest: News, leave: () => Promise<unknown>, began: number): Turn {
-    let isOurs = true;
+  async #draw(number: number): Promise<void> {
+    const lease = await this.#freshLease();
+    if (this.#drawn?.lease === lease) return;
+    const drawn = { number: this.#drawn?.number ?? number, lease };
+    await this.wire.txn([], [put(this.#key, String(drawn.number), lease)]);
+    this.#drawn = drawn;
+  }
+
+  #again(number: number) {
+    return put(this.#key, String(number), this.#drawn!.lease);
+  }
+
+  #atFront(journal: EtcdJournal, latest: News, alone: () => boolean): Turn {
+    const began = performance.now();
+    let committed = false;
     return {
       latest,
       news: (since) => journal.news(since),
       rows: (at, spans) => journal.rows(at, spans),
-      commit: async (from, commit) => {
-        const news = await journal.commit(from, commit);
-        // A commit takes the ticket with it.
-        if (!news) isOurs = false;
-        return news;
+      commit: async (from, commit, hoped) => {
+        const news = await journal.commit(from, commit, hoped);
+        if (news) return news;
+        committed = true;
+        this.#drawn = alone() ? undefined : { number: commit.number, lease: this.#drawn!.lease };
+        return undefined;
       },
       end: async () => {
         this.#pace = Math.min(Math.max(performance.now() - began, 2), 50);
-        if (isOurs) await leave();
+        if (!committed) return this.leave();
+        this.#leaving = setTimeout(() => void this.leave().catch(() => {}), IDLE);
+        this.#leaving.unref();
       },
     };
   }
 
-  /** Put on a new lease, a ticket keeps its place: age counts from when it was drawn. */
+  /** Put on a new lease, a ticket keeps its number. */
   async #freshLease(): Promise<string> {
     if (!this.#lease || Date.now() - this.#lease.at > (LIFETIME * 1000) / 2)
       this.#lease = { at: Date.now(), id: await this.wire.lease(LIFETIME) };

@@ -10,14 +10,18 @@ import type { Span } from "./view";
 const bytes = (key: string): Buffer => Buffer.from(key, "latin1");
 const until = (end?: string) => (end === undefined ? {} : { range_end: bytes(end) });
 
-export const put = (key: string, value: string): IRequestOp => ({
-  request_put: { key: bytes(key), value: Buffer.from(value) },
+export const put = (key: string, value: string, lease?: string): IRequestOp => ({
+  request_put: { key: bytes(key), value: Buffer.from(value), ...(lease !== undefined && { lease }) },
 });
 export const remove = (key: string, end?: string): IRequestOp => ({
   request_delete_range: { key: bytes(key), ...until(end) },
 });
 export const look = (key: string, end?: string, limit = 0): IRequestOp => ({
   request_range: { key: bytes(key), ...until(end), limit },
+});
+/** As the member whom we ask knows it, who may be a little behind. */
+export const glance = ({ request_range }: IRequestOp): IRequestOp => ({
+  request_range: { ...request_range, serializable: true },
 });
 
 /** undefined: it is not there. */
@@ -44,6 +48,12 @@ export interface Answer {
   revision: string;
 }
 
+export interface Found {
+  rows: Row[];
+  /** How many there are in the whole span, whatever its limit. */
+  count: number;
+}
+
 export class Wire {
   /** Whom we talk to: another one for each process, and as long as it answers. */
   #member: number;
@@ -66,7 +76,7 @@ export class Wire {
   }
 
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
-  async past(revision: string, spans: Span[]): Promise<Row[][]> {
+  async past(revision: string, spans: Span[]): Promise<Found[]> {
     const ask = ({ kv }: Etcd3, serializable: boolean) => {
       const at = (span: Span) => ({ ...look(span.from, span.to, span.limit).request_range, revision, serializable });
       return kv.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
@@ -74,24 +84,12 @@ export class Wire {
     const { responses } = await this.#say(true, (member) =>
       ask(member, true).catch((error: unknown) => (isOutOfRange(error) ? ask(member, false) : Promise.reject(error))),
     );
-    return responses.map(({ response_range }) => response_range.kvs.map(rowOf));
+    return responses.map(({ response_range: { kvs, count } }) => ({ rows: kvs.map(rowOf), count: Number(count) }));
   }
 
   /** What is put on it vanishes after so many seconds. */
   async lease(seconds: number): Promise<string> {
     return (await this.#say(false, ({ leaseClient }) => leaseClient.leaseGrant({ TTL: seconds }))).ID;
-  }
-
-  async putOn(lease: string, key: string): Promise<void> {
-    await this.#say(false, ({ kv }) => kv.put({ key: bytes(key), value: Buffer.of(), lease }));
-  }
-
-  /** Keys in the order of their creation, as some member knows it: it may be a little behind. */
-  async byAge(key: string, end: string): Promise<string[]> {
-    const request = { key: bytes(key), range_end: bytes(end), keys_only: true, serializable: true };
-    const { kvs } = await this.#say(true, ({ kv }) => kv.range(request));
-    const age = ({ create_revision }: IKeyValue) => Number(create_revision);
-    return kvs.sort((a, b) => age(a) - age(b)).map(({ key }) => key.toString("latin1"));
   }
 
   close(): void {

@@ -3,7 +3,8 @@ import { isOverlayError } from "../../errors";
 import type { Rule } from "../rule";
 import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
-import { EtcdJournal, headOf, type Keys, keysUnder, rowsAt, type Seen } from "./etcd-journal";
+import { EtcdJournal, headOf, type Keys, keysUnder, type Reading, rowsAt, type Seen } from "./etcd-journal";
+import { Seeker } from "./etcd-seek";
 import { timeAt } from "./etcd-time";
 import { Line } from "./etcd-turn";
 import { type Cluster, clusterOf } from "./etcd-url";
@@ -11,7 +12,7 @@ import { isStill, look, put, Wire } from "./etcd-wire";
 import { Away, type Engine, type Version } from "./journal";
 import { Known } from "./known";
 import { optimisticStore, type Patience } from "./optimistic";
-import { outcomeOn, type Span, settled } from "./view";
+import { runOn, type Span, settled } from "./view";
 
 /**
  * The version of the store is the value of one key, `head`, which every commit compares and replaces in one Txn. So that
@@ -73,7 +74,8 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
     return asked;
   };
   const seen: Seen = { revision: "0" };
-  const journal = new EtcdJournal(wire, keys, seen);
+  const seeker = new Seeker(wire);
+  const journal = new EtcdJournal(wire, keys, seen, seeker);
   const line = new Line(wire, keys);
   return {
     news: async (since) => {
@@ -89,10 +91,13 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
     remembers: true,
     turn: async (patience, since) => {
       await time();
-      return line.turn((ticket) => new EtcdJournal(wire, keys, seen, ticket), patience, since);
+      return line.turn((ticket) => new EtcdJournal(wire, keys, seen, seeker, ticket), patience, since);
     },
-    read: async (work) => readOn(wire, keys, await time(), work),
-    close: async () => wire.close(),
+    read: async (work) => readOn({ wire, seeker }, keys, await time(), work),
+    close: async () => {
+      await line.leave().catch(() => {});
+      wire.close();
+    },
   };
 }
 
@@ -108,18 +113,19 @@ async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
   }
 }
 
-async function readOn<T>(wire: Wire, keys: Keys, now: number, work: (tx: Tx) => Rule<T>): Promise<T> {
+async function readOn<T>(on: Reading, keys: Keys, now: number, work: (tx: Tx) => Rule<T>): Promise<T> {
+  const { wire } = on;
   const { found, revision } = await wire.txn([], [look(keys.head)]);
   const { parts, ...head } = headOf(found[0]!);
-  const fetch = (spans: Span[]) => rowsAt(wire, keys, revision, spans);
+  const fetch = (spans: Span[]) => rowsAt(on, keys, revision, spans);
   const unwritten = parts ? await partsAt(wire, keys, revision, head) : [];
-  const [outcome] = await outcomeOn(new Known(), Math.max(now, head.at), fetch, work, unwritten);
+  const { outcome } = await runOn({ known: new Known(), time: Math.max(now, head.at), fetch, unwritten }, work);
   return settled(outcome);
 }
 
 /** Rows that are not in their places yet. */
 async function partsAt(wire: Wire, keys: Keys, revision: string, { number, id }: Version): Promise<Write[]> {
   const parts = { from: keys.part(number, `/${id}/`), to: keys.part(number, `/${id}0`), limit: 0 };
-  const [rows] = await wire.past(revision, [parts]);
-  return rows!.flatMap(([, text]) => JSON.parse(text) as Write[]);
+  const [found] = await wire.past(revision, [parts]);
+  return found!.rows.flatMap(([, text]) => JSON.parse(text) as Write[]);
 }

@@ -29,8 +29,11 @@ export type Clock = () => number | undefined;
 export interface Journal {
   news(since?: Version): Promise<News>;
   rows(at: Version, spans: Span[]): Promise<Row[][]>;
-  /** News when `from` is not the newest version any more, or it is somebody else's turn; nothing when it went well. */
-  commit(from: Version, commit: Required<Commit>): Promise<News | undefined>;
+  /**
+   * News when `from` is not the newest version any more, when it is somebody else's turn, or when there is something where
+   * nothing was `hoped` to be; nothing when it went well.
+   */
+  commit(from: Version, commit: Required<Commit>, hoped: Span[]): Promise<News | undefined>;
 }
 
 export interface Engine extends Journal {

@@ -2,10 +2,10 @@ import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import type { Rule } from "../rule";
-import { EngineFault, type Store, type Tx, type Write } from "../store";
+import { EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Turn, type Version } from "./journal";
 import { Known } from "./known";
-import { type Outcome, outcomeOn, settled } from "./view";
+import { type Circumstances, type Outcome, type Run, runOn, type Span, settled } from "./view";
 
 export type * from "./journal";
 
@@ -33,6 +33,8 @@ export const PATIENCE: Patience = { others: 30, server: 10 };
 
 /** A process forgets everything rather than to keep more than this. */
 const MEMORY = 10_000;
+/** So many transactions leave nothing to hope after one that hoped in vain: who finds something once finds it again. */
+const SOBER = 16;
 
 export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): Store {
   const writer = new Writer(engine, patience);
@@ -59,6 +61,8 @@ class Writer {
   #stale = true;
   /** Others have been writing since our last turn: then it is better to wait in line than to lose first. */
   #crowded = false;
+  /** Transactions still to be run without hope. */
+  #sober = 0;
   /** Transactions of one process do not race each other. */
   #last: Promise<unknown> = Promise.resolve();
 
@@ -92,8 +96,7 @@ class Writer {
     const { engine } = this;
     const [head, now] = [this.#head, engine.clock()];
     const looksBack = engine.remembers && head && now !== undefined;
-    const preparing =
-      looksBack && outcomeOn(this.#known, now, (spans) => engine.rows(head, spans), work).catch(() => {});
+    const preparing = looksBack && runOn(this.#circumstances(engine, head, now), work).catch(() => {});
     try {
       return await this.engine.turn(left, head);
     } finally {
@@ -111,18 +114,23 @@ class Writer {
     }
     this.#stale = true;
     const now = Math.max(time, head.at);
-    const [outcome, drafted] = await outcomeOn(this.#known, now, (spans) => journal.rows(head, spans), work);
-    const writes = "error" in outcome ? [] : drafted;
-    const landedInstead = await this.#settle(journal, head, { at: now, writes }, outcome, sent);
-    return settled(landedInstead ?? outcome);
+    const run = await runOn(this.#circumstances(journal, head, now), work);
+    if (this.#sober > 0) this.#sober--;
+    const landedInstead = await this.#settle(journal, head, now, run, sent);
+    return settled(landedInstead ?? run.outcome);
+  }
+
+  #circumstances(journal: Journal, head: Version, time: number): Circumstances {
+    const fetch = (spans: Span[]) => journal.rows(head, spans);
+    return { known: this.#known, time, fetch, hopeful: this.#sober === 0 };
   }
 
   /** Makes an outcome true. Another one is returned if it turns out that an earlier commit has landed after all. */
   async #settle<T>(
     journal: Journal,
     head: Version,
-    { at, writes }: { at: number; writes: Write[] },
-    outcome: Outcome<T>,
+    at: number,
+    { outcome, writes, hoped }: Run<T>,
     sent: Sent<T>[],
   ): Promise<Outcome<T> | undefined> {
     // What was decided without writing must hold as well: nothing may have happened since. But an earlier commit whose
@@ -134,14 +142,16 @@ class Writer {
     }
     const commit = { number: head.number + 1, id: randomBytes(8).toString("hex"), at, writes };
     sent.push({ id: commit.id, outcome });
-    const news = await journal.commit(head, commit);
+    const news = await journal.commit(head, commit, hoped);
     if (!news) {
+      for (const { from, to } of hoped) this.#known.learn(from, to, []);
       this.#follow([commit]);
       return undefined;
     }
     const landed = this.#take(news, sent);
-    if (!landed) throw new LostRace();
-    return landed;
+    if (landed) return landed;
+    if (hoped.length > 0 && news.head.id === head.id) this.#sober = SOBER;
+    throw new LostRace();
   }
 
   /** Learns what others wrote, and finds out whether one of the commits sent has landed. */

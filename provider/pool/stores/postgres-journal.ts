@@ -47,6 +47,8 @@ export function statementsFor(name: string): Record<"news" | "rows" | "commit", 
           INSERT INTO ${schema}.log
           SELECT number + 1, $3, $4, $5 FROM ${schema}.log
           WHERE number = $1 AND id = $2 AND pg_try_advisory_xact_lock_shared($9) IS NOT FALSE
+            AND NOT EXISTS (SELECT FROM unnest($10::text[], $11::text[]) AS hoped (low, high)
+              WHERE EXISTS (SELECT FROM ${schema}.kv WHERE key >= low AND key < high))
           ON CONFLICT DO NOTHING RETURNING number
         ), put AS (
           INSERT INTO ${schema}.kv SELECT key, value FROM won, unnest($6::text[], $7::text[]) AS new (key, value)
@@ -79,8 +81,9 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
       if (rows[0].id !== at.id) throw new LostRace();
       return rowsBySpan(spans, rows);
     },
-    commit: async (from, commit) => {
-      const { rows } = await ask({ ...statements.commit, values: [from.number, from.id, ...valuesOf(commit), lock] });
+    commit: async (from, commit, hoped) => {
+      const values = [from.number, from.id, ...valuesOf(commit), lock, ...boundsOf(hoped)];
+      const { rows } = await ask({ ...statements.commit, values });
       hear(rows[0].now);
       return rows[0].number === null ? news(from) : undefined;
     },
@@ -89,8 +92,13 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
 
 export const rowsQuery = (schema: string, spans: Span[]): QueryConfig => ({
   ...statementsFor(schema).rows,
-  values: [spans.map(({ from }) => toText(from)), spans.map(({ to }) => toText(to)), spans.map(({ limit }) => limit)],
+  values: [...boundsOf(spans), spans.map(({ limit }) => limit)],
 });
+
+const boundsOf = (spans: Span[]): [low: string[], high: string[]] => [
+  spans.map(({ from }) => toText(from)),
+  spans.map(({ to }) => toText(to)),
+];
 
 /** Spans are numbered from one; where none has rows there is still one line, for the version. */
 export function rowsBySpan(spans: Span[], lines: { n: string | null; key: string; value: string }[]): Row[][] {

@@ -9,7 +9,7 @@ import { translated } from "./postgres-errors";
 import { type Ask, journalOn, rowsBySpan, rowsQuery, statementsFor } from "./postgres-journal";
 import { ensureTables, lockOf } from "./postgres-schema";
 import { type Address, addressOf } from "./postgres-url";
-import { outcomeOn, type Span, settled } from "./view";
+import { runOn, type Span, settled } from "./view";
 
 /**
  * Two tables: the rows, and a log whose newest entry is the version of the store. A commit is one statement that inserts
@@ -114,7 +114,7 @@ async function turnOn(
       latest,
       news,
       rows,
-      commit: async (from, what) => (await Promise.all([commit(from, what), ask({ text: "COMMIT" })]))[0],
+      commit: async (...what) => (await Promise.all([commit(...what), ask({ text: "COMMIT" })]))[0],
       end: () => giveBack(client),
     };
   } catch (error) {
@@ -139,7 +139,7 @@ async function readOn<T>(
     const [head] = rows;
     const now = Math.max(clock?.() ?? Math.round(head.now), head.at);
     const fetch = async (spans: Span[]) => rowsBySpan(spans, (await ask(rowsQuery(address.schema, spans))).rows);
-    const [outcome] = await outcomeOn(new Known(), now, fetch, work);
+    const { outcome } = await runOn({ known: new Known(), time: now, fetch }, work);
     return settled(outcome);
   } finally {
     void giveBack(client);

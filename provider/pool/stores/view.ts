@@ -15,10 +15,10 @@ export type Fetch = (spans: Span[]) => Promise<Row[][]>;
 
 /** So many rows are fetched at once at most. */
 const PAGE = 1000;
-/** So much is guessed in one run at most. */
-const GUESSES = 2000;
 /** So often it runs ahead before it waits for each answer. */
 const AHEAD = 4;
+/** More than this is not left to the commit: etcd takes 128 comparisons. */
+const HOPES = 100;
 
 export type Outcome<T> = { value: T } | { error: unknown };
 
@@ -27,25 +27,39 @@ export const settled = <T>(outcome: Outcome<T>): T => {
   return outcome.value;
 };
 
+export interface Run<T> {
+  outcome: Outcome<T>;
+  writes: Write[];
+  /** The outcome is true if nothing lies in these, which has not been looked at. */
+  hoped: Span[];
+}
+
+export interface Circumstances {
+  known: Known;
+  time: number;
+  fetch: Fetch;
+  /** What is rare may be left to the commit to find out. */
+  hopeful?: boolean;
+  unwritten?: Write[];
+}
+
 /**
- * Runs work on what is known over what the engine has. A far engine's answers are waited for together: from the second
- * gap on it runs ahead on the guess that nothing is there, only to find out what else will be asked for; then all of it is
- * fetched at once, and the work runs anew. So 64 claims in one transaction cost a few round trips and not one each.
+ * Runs work on what is known over what the engine has. Answers of a far engine are waited for together: who comes to a
+ * gap stops there, whoever else is in the transaction goes on, then all gaps are fetched at once, and the work runs anew.
+ * What is mostly empty stops nobody: it is taken to be empty, and fetched with the rest or proven by the commit. So a claim
+ * needs no round trip of its own to find out that its owner has nothing yet, and 64 claims hardly more than one.
  */
-export async function outcomeOn<T>(
-  known: Known,
-  time: number,
-  fetch: Fetch,
-  work: (tx: Tx) => Rule<T>,
-  unwritten: Write[] = [],
-): Promise<[Outcome<T>, Write[]]> {
+export async function runOn<T>(on: Circumstances, work: (tx: Tx) => Rule<T>): Promise<Run<T>> {
   for (let round = 0; ; round++) {
-    const view = new View(known, time, fetch, round < AHEAD, unwritten);
+    const view = new View(on, round < AHEAD);
     const outcome = await settledOf(work(view));
     if (view.fault) throw view.fault.cause;
-    const gaps = [...view.gaps.values()];
-    if (gaps.length === 0) return [outcome, view.writes];
-    learn(known, gaps, await fetch(gaps));
+    const [gaps, hoped] = [[...view.gaps.values()], [...view.hoped.values()]];
+    const writes = "error" in outcome ? [] : view.writes;
+    const provable = on.hopeful && writes.length > 0 && hoped.length <= HOPES;
+    if (gaps.length === 0 && (hoped.length === 0 || provable)) return { outcome, writes, hoped };
+    const asked = [...gaps, ...hoped];
+    learn(on.known, asked, await on.fetch(asked));
   }
 }
 
@@ -64,24 +78,25 @@ function learn(known: Known, spans: Span[], answers: Row[][]): void {
   }
 }
 
+/** Where a run came to its end for now. */
+class Gap extends Error {}
+
 /** One run of a transaction. Keys inside are bytes. */
 class View implements Tx {
   readonly #writes = new Sorted<string | null>();
-  /** What was guessed to be empty: then this run has no result. By place. */
+  /** What is not known and has to be: then this run has no result. By place. */
   readonly gaps = new Map<string, Span>();
+  /** What was taken to be empty. */
+  readonly hoped = new Map<string, Span>();
   /** The engine's first failure: whatever the rule made of it, this run has no result. */
   fault: EngineFault | undefined;
-  #waited = false;
-  #guesses = 0;
 
+  /** `ahead`: it stops at gaps, instead of waiting there for the engine. */
   constructor(
-    private readonly known: Known,
-    private readonly time: number,
-    private readonly fetch: Fetch,
-    private readonly mayGuess: boolean,
-    unwritten: Write[],
+    private readonly on: Circumstances,
+    private readonly ahead: boolean,
   ) {
-    for (const [key, value] of unwritten) this.#writes.set(key, value);
+    for (const [key, value] of on.unwritten ?? []) this.#writes.set(key, value);
   }
 
   get writes(): Write[] {
@@ -89,25 +104,25 @@ class View implements Tx {
   }
 
   now(): number {
-    return this.time;
+    return this.on.time;
   }
 
-  get(key: string): Maybe<string | undefined> {
+  get(key: string, rare = false): Maybe<string | undefined> {
     const at = toBytes(key);
     const own = this.#writes.get(at);
     if (own !== undefined) return own ?? undefined;
-    const stored = this.known.get(at);
+    const stored = this.on.known.get(at);
     if (stored !== undefined) return stored;
     const first = (rows: Row[]) => rows[0]?.[1];
-    const rows = this.#stored(at, behind(at), 1);
+    const rows = this.#stored(at, behind(at), 1, rare);
     return rows instanceof Promise ? rows.then(first) : first(rows);
   }
 
-  async range(from: string, to: string, limit: number): Promise<Row[]> {
+  async range(from: string, to: string, limit: number, rare = false): Promise<Row[]> {
     const [end, found]: [string, Row[]] = [toBytes(to), []];
     for (let at = toBytes(from); at < end && found.length < limit; ) {
       const wanted = Math.min(limit - found.length, PAGE);
-      const stored = await this.#stored(at, end, wanted);
+      const stored = await this.#stored(at, end, wanted, rare);
       // Up to here everything stored is known; own deletions may have left too little, then it goes on from there.
       const horizon = stored.length < wanted ? end : behind(stored.at(-1)![0]);
       for (const [key, value] of this.#covered(stored, at, horizon)) {
@@ -116,6 +131,19 @@ class View implements Tx {
       at = horizon;
     }
     return found;
+  }
+
+  async foresee(keys: string[]): Promise<void> {
+    const unknown = keys.map(toBytes).filter((at) => this.on.known.until(at) === at && !this.#has(at));
+    const gaps = unknown.map((at) => ({ from: at, to: behind(at), limit: 1 }));
+    if (gaps.length === 0) return;
+    if (!this.ahead) return this.#fetched(gaps);
+    for (const gap of gaps) this.gaps.set(placeOf(gap), gap);
+    throw new Gap();
+  }
+
+  #has(at: string): boolean {
+    return this.#writes.get(at) !== undefined || this.on.known.get(at) !== undefined;
   }
 
   write(writes: Write[]): void {
@@ -128,37 +156,44 @@ class View implements Tx {
     return [...new Map<string, string | null>([...stored, ...own])].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
-  #stored(from: string, to: string, limit: number): Maybe<Row[]> {
+  #stored(from: string, to: string, limit: number, rare: boolean): Maybe<Row[]> {
+    const { known } = this.on;
     const found: Row[] = [];
     for (let at = from; at < to && found.length < limit; ) {
-      const end = this.known.until(at);
-      if (end === at) return this.#acrossGap(found, { from: at, to, limit: limit - found.length });
-      found.push(...this.known.range(at, end < to ? end : to, limit - found.length));
+      const end = known.until(at);
+      if (end === at) return this.#acrossGap(found, { from: at, to, limit: limit - found.length }, rare);
+      found.push(...known.range(at, end < to ? end : to, limit - found.length));
       at = end;
     }
     return found;
   }
 
-  #acrossGap(found: Row[], gap: Span): Maybe<Row[]> {
-    if (this.mayGuess && this.#waited) {
-      // Rules that are led astray must come to an end as well.
-      if (++this.#guesses > GUESSES) throw new EngineFault("enough");
-      this.gaps.set(`${gap.from} ${gap.to} ${gap.limit}`, gap);
+  #acrossGap(found: Row[], gap: Span, rare: boolean): Maybe<Row[]> {
+    if (rare) {
+      this.hoped.set(placeOf(gap), gap);
       return found;
     }
-    this.#waited = true;
-    return this.#fetched(gap).then(async () => [...found, ...(await this.#stored(gap.from, gap.to, gap.limit))]);
+    if (this.ahead) {
+      this.gaps.set(placeOf(gap), gap);
+      throw new Gap();
+    }
+    return this.#fetched([gap]).then(async () => [
+      ...found,
+      ...(await this.#stored(gap.from, gap.to, gap.limit, rare)),
+    ]);
   }
 
-  async #fetched(gap: Span): Promise<void> {
+  async #fetched(gaps: Span[]): Promise<void> {
     try {
-      learn(this.known, [gap], await this.fetch([gap]));
+      learn(this.on.known, gaps, await this.on.fetch(gaps));
     } catch (error) {
       this.fault ??= new EngineFault(error);
       throw this.fault;
     }
   }
 }
+
+const placeOf = ({ from, to, limit }: Span): string => `${from} ${to} ${limit}`;
 
 /**
  * JavaScript orders text by UTF-16 units, engines by bytes. With one character for each byte of UTF-8, both agree; plain

@@ -5,7 +5,7 @@ import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Rule } from "../../../provider/pool/rule";
-import type { Store, Tx } from "../../../provider/pool/store";
+import type { Row, Store, Tx } from "../../../provider/pool/store";
 import { by, extents, firstOf, opened } from "../world";
 import type { Cables } from "./cables";
 
@@ -68,6 +68,49 @@ function racesContract(remote: Remote): void {
     expect(await other.read(get("result"))).toBe(seen[1]);
     expect(result).toBe(seen[1]);
   });
+
+  const looks: [what: string, look: (tx: Tx) => Rule<string | undefined>][] = [
+    [
+      "a row",
+      function* (tx: Tx) {
+        return (yield tx.get("rare/2", true)) as string | undefined;
+      },
+    ],
+    [
+      "a range",
+      function* (tx: Tx) {
+        return ((yield tx.range("rare/", "rare0", 9, true)) as Row[])[0]?.[1];
+      },
+    ],
+  ];
+  test.each(looks)(
+    "%s that is mostly empty is found where it is not, with and without a write",
+    async (_what, look) => {
+      const url = remote.newUrl();
+      await (await remote.open(url)).transact("", put("rare/2", "found"));
+      const [writer, thrower, reader] = [await remote.open(url), await remote.open(url), await remote.open(url)];
+      const decide = function* (tx: Tx): Rule<string> {
+        const seen = yield* look(tx);
+        if (seen === undefined) throw new Error("nothing there");
+        yield tx.write([["decided", seen]]);
+        return seen;
+      };
+      const writing = function* (tx: Tx): Rule<string> {
+        const seen = (yield* look(tx)) ?? "nothing";
+        yield tx.write([["written", seen]]);
+        return seen;
+      };
+      for (const store of [writer, thrower]) await store.transact("", increment);
+      expect(await writer.transact("", writing)).toBe("found");
+      expect(await thrower.transact("", decide)).toBe("found");
+      expect(await reader.read(look)).toBe("found");
+      expect(await reader.read(get("written"))).toBe("found");
+      await reader.transact("", put("rare/2", null));
+      expect(await writer.transact("", writing)).toBe("nothing");
+      await reader.transact("", put("rare/2", "again"));
+      expect(await writer.transact("", writing)).toBe("again");
+    },
+  );
 
   test("what is decided without writing, or thrown, is decided on the newest state too", async () => {
     const url = remote.newUrl();

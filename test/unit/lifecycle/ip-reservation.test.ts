@@ -62,8 +62,8 @@ test("by the runner's name, as from another stack", async () => {
 
 describe("inputs that do not fit together", () => {
   test.each<[Values, RegExp]>([
-    [{}, /give one of runner, network, pool, or tenant with type; none is given/],
-    [{ network: "training" }, /^INPUT_INVALID: network .*runner and network are given/],
+    [{}, /^INPUT_INVALID: runner is missing: give runner, network, pool, or tenant with type/],
+    [{ network: "training" }, /^INPUT_INVALID: network does not go with runner/],
     [{ ttl: 59 }, /^INPUT_INVALID: ttl/],
     [{ ttl: 86401 }, /^INPUT_INVALID: ttl/],
     [{ usedBy: "two words" }, /^INPUT_INVALID: usedBy must be/],

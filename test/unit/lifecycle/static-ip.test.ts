@@ -228,7 +228,7 @@ test("clients shown by a hub: the workload's runner gets the way back, and loses
   const shown = inputs({ preserveClientIp: true, runners: ["training/r1"], runnerConnections: [{ host: R1 }] });
   const made = await stage.make("StaticIP", "web", shown);
   const back = () => stage.fleet.standing(R1!).filter((key) => /BACK|table/.test(key));
-  expect(back()).toHaveLength(6);
+  expect(back()).toHaveLength(8);
   expect(stage.fleet.standing(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
   const hidden = await stage.change("StaticIP", "web", made, inputs());
   expect(back()).toEqual([]);

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { announcements } from "../../../provider/network/announce";
 import { renderChange } from "../../../provider/network/commands";
 import { differences } from "../../../provider/network/compare";
 import { parseFacts } from "../../../provider/network/facts";
+import { announcements, forgetting } from "../../../provider/network/follow-up";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/static-ip";
 import { refuseForeign, type Want } from "../../../provider/network/steps";
@@ -43,6 +43,9 @@ test("the carrier has the address on a device of ours, and rewrites what comes t
     "END",
     "iptables-restore --noflush -w 10 <<'END' || rc=1",
     "*filter",
+    ":OVERLAY-IN - [0:0]",
+    "-A OVERLAY-IN -d 203.0.113.10/32 ! -p icmp -m conntrack --ctstate NEW -j REJECT --reject-with icmp-port-unreachable",
+    "-I INPUT 1 -j OVERLAY-IN",
     ":OVERLAY-FWD - [0:0]",
     "-A OVERLAY-FWD -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
@@ -67,6 +70,19 @@ test("each forward is rewritten by its own protocol and port", () => {
     "-d 203.0.113.10/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.128.64.6:53",
     "-d 203.0.113.10/32 -p sctp -m sctp --dport 3868 -j DNAT --to-destination 10.128.64.7:3868",
   ]);
+});
+
+test("what the kernel remembers of a UDP forward is forgotten when that changes; TCP connections live on", () => {
+  const rule = (forward: Forward): Item =>
+    planCarrier(address({ forwards: [forward] }), carrier).find(
+      (item) => item.kind === "rule" && item.chain === "OVERLAY-DNAT",
+    )!;
+  const steps = (verb: "add" | "remove", forward: Forward) => forgetting([{ verb, item: rule(forward) }]);
+  const forgotten = [
+    "! command -v conntrack >/dev/null || conntrack -D -p udp --orig-dst 203.0.113.10 --orig-port-dst 53 >/dev/null 2>&1 || :",
+  ];
+  expect([steps("add", names), steps("remove", names)]).toEqual([forgotten, forgotten]);
+  expect(steps("remove", web)).toEqual([]);
 });
 
 test("clients that are shown to workloads are hidden only where the way back would not lead past the carrier", () => {
@@ -98,7 +114,9 @@ test("on the runner, replies to clients outside are untracked, marked, and led b
     ":OVERLAY-BACK - [0:0]",
     "-A OVERLAY-BACK -s 10.128.64.5/32 ! -d 10.128.0.0/12 -p tcp -m tcp --sport 8080 -j MARK --set-xmark 0x10000000/0x10000000",
     "-A OVERLAY-BACK -s 10.128.64.5/32 ! -d 10.128.0.0/12 -p tcp -m tcp --sport 8080 -j CT --notrack",
+    "-A OVERLAY-BACK -d 10.128.64.0/18 -p icmp -m icmp --icmp-type 5 -j DROP",
     "-I PREROUTING 1 -j OVERLAY-BACK",
+    "-I OUTPUT 1 -j OVERLAY-BACK",
     "COMMIT",
     "END",
     "exit $rc",

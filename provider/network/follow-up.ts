@@ -2,10 +2,11 @@ import type { Address } from "./items";
 import type { Step } from "./steps";
 
 /**
+ * What follows a change, once everything stands. It is no item, for nothing of it stays.
+ *
  * An address that comes to a host may have been on another one a moment ago, and neighbours believe their caches: 31.8 s
- * were seen without an announcement, 0.07 to 1.1 s with one. It is no item, for nothing of it stays: it follows the step
- * that puts the address there, once everything else stands. Where no tool can do it, the script says so on a line that
- * begins with WARNING.
+ * were seen without an announcement, 0.07 to 1.1 s with one. Where no tool can announce it, the script says so on a line
+ * that begins with WARNING.
  */
 const WARNING = "@@ warning ";
 
@@ -15,6 +16,16 @@ export function announcements(steps: Step[]): string[] {
   );
   if (arrived.length === 0) return [];
   return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${bare(item)}`)];
+}
+
+/** Without the tool flows end by themselves, once their client is silent for a while. It fails when there are none. */
+export function forgetting(steps: Step[]): string[] {
+  const flows = steps.flatMap(({ item }) => (item.kind === "rule" && item.flows ? [item.flows] : []));
+  const forget = flows.map(
+    ({ protocol, ip, port }) =>
+      `! command -v conntrack >/dev/null || conntrack -D -p ${protocol} --orig-dst ${ip} --orig-port-dst ${port} >/dev/null 2>&1 || :`,
+  );
+  return [...new Set(forget)];
 }
 
 export const warningsIn = (stderr: string): string[] =>

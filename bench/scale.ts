@@ -1,0 +1,80 @@
+import { Lab } from "../lab/lab";
+import { type Stack, Workspace } from "../test/e2e/stack";
+import { insideProvider, ratio, seconds, timed } from "./measure";
+import { table } from "./table";
+
+/**
+ * Programs with many reservations, beside the same programs with resources that do nothing. Checkpoints are skipped on
+ * both sides: a state file that is rewritten with every resource takes most of the time, and is not ours.
+ */
+const SIZES = [100, 1000];
+const env = { PULUMI_EXPERIMENTAL: "true", PULUMI_SKIP_CHECKPOINTS: "true" };
+
+const ours = (count: number): string => `
+  const pool = new overlay.IPPool("pool", { ranges: ["10.0.0.0/16"] });
+  for (let i = 0; i < ${count}; i++) new overlay.IPReservation("ip" + i, { pool });
+`;
+const empty = (count: number): string => `
+  const create = async (inputs) => ({ id: "x", outs: inputs });
+  const first = new pulumi.dynamic.Resource({ create }, "first", { x: 1 });
+  for (let i = 0; i < ${count}; i++) new pulumi.dynamic.Resource({ create }, "n" + i, { x: first.id });
+`;
+
+interface Times {
+  preview: number;
+  up: number;
+  unchanged: number;
+}
+type Measured = Record<"ours" | "empty" | "inside", Times>;
+
+export async function benchScale(): Promise<void> {
+  const lab = await Lab.up({ runners: 1 });
+  const workspace = new Workspace(lab);
+  const measured = new Map<number, Measured>();
+  try {
+    for (const size of SIZES) measured.set(size, await measure(workspace, size));
+    report(measured);
+  } finally {
+    await lab.down();
+    workspace.remove();
+  }
+}
+
+async function measure(workspace: Workspace, size: number): Promise<Measured> {
+  const [mine, theirs] = [
+    await workspace.stack(`ours-${size}`, { env: { ...env, OVERLAY_STORE: `${workspace.store}-${size}` } }),
+    await workspace.stack(`empty-${size}`, { project: "empty", env }),
+  ];
+  mine.program(ours(size));
+  theirs.program(empty(size));
+  const inside: number[] = [];
+  const run = async (stack: Stack): Promise<Times> => {
+    const preview = await timed(() => stack.must("preview", "--stack", stack.name));
+    inside.push(insideProvider(stack.trace()));
+    const up = await timed(() => stack.mustUp());
+    inside.push(insideProvider(stack.trace()));
+    const unchanged = await timed(() => stack.mustUp());
+    inside.push(insideProvider(stack.trace()));
+    return { preview, up, unchanged };
+  };
+  const times = { empty: await run(theirs), ours: await run(mine) };
+  const [preview, up, unchanged] = inside.slice(-3) as [number, number, number];
+  return { ...times, inside: { preview, up, unchanged } };
+}
+
+function report(measured: Map<number, Measured>): void {
+  const rows = [...measured].flatMap(([size, { ours, empty, inside }]) =>
+    (["preview", "up", "unchanged"] as const).map((what) => [
+      `${size} reservations, ${what === "unchanged" ? "up again" : what}`,
+      seconds(ours[what]),
+      seconds(empty[what]),
+      ratio(ours[what], empty[what]),
+      seconds(inside[what]),
+    ]),
+  );
+  console.log(table([["", "seconds", "empty resources", "against", "inside the provider"], ...rows], [1, 2, 3, 4]));
+  const [[few, small], [many, large]] = [...measured] as [[number, Measured], [number, Measured]];
+  const growth = ratio(large.inside.up, small.inside.up);
+  console.log(`Inside the provider, an up with ${many / few} times as many takes ${growth} the time.`);
+  console.log(JSON.stringify(Object.fromEntries(measured)));
+}
