@@ -50,13 +50,22 @@ export class Workspace {
     runners: string[],
     options: { stack?: string; env?: Record<string, string>; config?: Record<string, string> } = {},
   ): Promise<Stack> {
-    const stack = new Stack(this, options.stack ?? "dev", `overlay-${name}`, options.env ?? {});
+    const stack = new Stack(this, options.stack ?? "dev", `overlay-${name.replaceAll("/", "-")}`, options.env ?? {});
     await stack.initExample(name, {
       hub: this.lab.host("hub").address,
       runners: JSON.stringify(Object.fromEntries(runners.map((runner) => [runner, this.lab.host(runner).address]))),
       ...options.config,
     });
     return stack;
+  }
+
+  /** On the store that the stacks share. */
+  async overlayctl(...args: string[]): Promise<string> {
+    const command = [join(REPO, "dist/provider/cli/overlayctl.js"), ...args];
+    const options = { env: { ...process.env, OVERLAY_STORE: this.store } };
+    const { code, stdout, stderr } = await this.lab.controller(process.execPath, command, options);
+    if (code !== 0) throw new Error(`overlayctl ${args[0]} ${args[1]} ended with ${code}: ${stderr}`);
+    return stdout;
   }
 
   remove(): void {

@@ -1,0 +1,132 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { leftOn } from "../../lab/leftovers";
+import { ask, serve } from "../lab/services";
+import { type Stack, Workspace } from "./stack";
+
+/** The programs under examples/ as their readers would run them: preview, up, real traffic, a change, destroy, nothing left. */
+let lab: Lab;
+let workspace: Workspace;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 3 });
+  workspace = new Workspace(lab);
+});
+
+afterAll(async () => {
+  await lab?.down();
+  workspace?.remove();
+});
+
+interface Workload {
+  runnerName: string;
+  ip: string;
+  cidr: string;
+  gateway: string;
+}
+
+/** A container at the address that was reserved for it, with a service that tells its name to whoever connects. */
+async function start(name: string, { runnerName, cidr, gateway }: Workload, port: number): Promise<void> {
+  await lab.container(runnerName, name, { bridge: "kohaku-overlay", address: cidr, gateway });
+  await serve(lab, runnerName, name, "tcp", port, name);
+}
+
+/** The end of a stack and of its workloads. */
+async function end(stack: Stack, ...containers: [host: string, name: string][]): Promise<void> {
+  for (const [host, name] of containers)
+    await lab.exec(host, `ip netns pids ${name} | xargs -r kill; ip netns del ${name}`);
+  await stack.destroy();
+}
+
+async function nothingIsLeft(): Promise<void> {
+  for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
+}
+
+const runnersOf = (...names: string[]): string =>
+  JSON.stringify(Object.fromEntries(names.map((name) => [name, lab.host(name).address])));
+
+const previewed = async (stack: Stack): Promise<Record<string, unknown>> =>
+  Object.fromEntries((await stack.preview()).map(({ name, inputs }) => [name, inputs.ip]));
+
+test("distributed-training: every worker knows the master's address before anything is started", async () => {
+  const stack = await workspace.example("distributed-training", ["r1", "r2"]);
+  const promised = await previewed(stack);
+  await stack.mustUp();
+  interface Outputs {
+    masterAddress: string;
+    jobs: (Workload & { command: string })[];
+  }
+  const { masterAddress, jobs } = await stack.outputs<Outputs>();
+  expect(masterAddress).toBe(promised["worker-r1"]);
+  expect(jobs.map(({ ip }) => ip)).toEqual([promised["worker-r1"], promised["worker-r2"]]);
+  expect(jobs[1]!.command).toBe(
+    `docker run --network kohakuriver-overlay --ip ${jobs[1]!.ip} -e RANK=1 -e WORLD_SIZE=2 -e MASTER_ADDR=${masterAddress} -e MASTER_PORT=29500 train`,
+  );
+  for (const [rank, job] of jobs.entries()) await start(`rank${rank}`, job, 29500);
+  expect(await ask(lab, { at: "r2", inside: "rank1" }, masterAddress, 29500)).toBe(`rank0 sees ${jobs[1]!.ip}`);
+
+  await stack.configure({ runners: runnersOf("r1", "r2", "r3") });
+  await stack.mustUp();
+  const grown = await stack.outputs<Outputs>();
+  expect(grown.jobs.slice(0, 2).map(({ ip }) => ip)).toEqual(jobs.map(({ ip }) => ip));
+  await start("rank2", grown.jobs[2]!, 29500);
+  expect(await ask(lab, { at: "r3", inside: "rank2" }, masterAddress, 29500)).toBe(`rank0 sees ${grown.jobs[2]!.ip}`);
+  await end(stack, ["r1", "rank0"], ["r2", "rank1"], ["r3", "rank2"]);
+  await nothingIsLeft();
+});
+
+test("ci-runners: addresses wherever there is room, redeemed by token, and gone by themselves", async () => {
+  const jobs = { jobs: JSON.stringify(["lint", "unit"]) };
+  const stack = await workspace.example("ci-runners", ["r1", "r2"], { config: jobs });
+  const promised = await previewed(stack);
+  await stack.mustUp();
+  type Leased = Workload & { expiresAt: string; token: string };
+  const { leases } = await stack.outputs<{ leases: Leased[] }>();
+  expect(leases.map(({ ip }) => ip)).toEqual([promised.lint, promised.unit]);
+  expect(leases.map(({ runnerName }) => runnerName).sort()).toEqual(["r1", "r2"]);
+  expect(Date.parse(leases[0]!.expiresAt) - Date.now()).toBeGreaterThan(0);
+
+  const [lint, unit] = leases as [Leased, Leased];
+  const used = await workspace.overlayctl("ip", "use", "--token", lint.token, "--by", "job-1", "--json");
+  expect(JSON.parse(used)).toMatchObject({ ip: lint.ip, state: "used", usedBy: "job-1" });
+  await start("lint", lint, 8080);
+  await start("unit", unit, 8080);
+  expect(await ask(lab, { at: unit.runnerName, inside: "unit" }, lint.ip, 8080)).toBe(`lint sees ${unit.ip}`);
+
+  await stack.configure({ jobs: JSON.stringify(["lint", "unit", "docs"]) });
+  await stack.mustUp();
+  const { leases: three } = await stack.outputs<{ leases: Leased[] }>();
+  expect(three.slice(0, 2).map(({ ip }) => ip)).toEqual([lint.ip, unit.ip]);
+  expect(new Set(three.map(({ ip }) => ip)).size).toBe(3);
+
+  const refused = await stack.pulumi("destroy", "--yes", "--skip-preview", "--stack", "dev", "--color", "never");
+  expect(refused.code).not.toBe(0);
+  expect(refused.text).toContain(`${lint.ip} is used by job-1`);
+  await workspace.overlayctl("ip", "release", "--by", "job-1");
+  await end(stack, [lint.runnerName, "lint"], [unit.runnerName, "unit"]);
+  await nothingIsLeft();
+});
+
+test("two-stacks: one owns the network, the other only addresses on it, by name", async () => {
+  const platform = await workspace.example("two-stacks/platform", ["r1", "r2"]);
+  await platform.mustUp();
+  const app = await workspace.example("two-stacks/app", [], {
+    config: { platform: "organization/overlay-two-stacks-platform/dev" },
+  });
+  const promised = await previewed(app);
+  await app.mustUp();
+  const { services } = await app.outputs<{ services: Workload[] }>();
+  const [web, database] = services as [Workload, Workload];
+  expect([web.ip, database.ip]).toEqual([promised.web, promised.database]);
+  expect([web.runnerName, database.runnerName]).toEqual(["r1", "r2"]);
+  await start("web", web, 80);
+  await start("database", database, 5432);
+  expect(await ask(lab, { at: "r1", inside: "web" }, database.ip, 5432)).toBe(`database sees ${web.ip}`);
+
+  const early = await platform.pulumi("destroy", "--yes", "--skip-preview", "--stack", "dev", "--color", "never");
+  expect(early.code).not.toBe(0);
+  expect(early.text).toMatch(/POOL_IN_USE: .*overlay-two-stacks-app.*IPReservation::(web|database)/);
+  await end(app, ["r1", "web"], ["r2", "database"]);
+  await platform.destroy();
+  await nothingIsLeft();
+});
