@@ -15,9 +15,9 @@ const ours = (count: number): string => `
   for (let i = 0; i < ${count}; i++) new overlay.IPReservation("ip" + i, { pool });
 `;
 const empty = (count: number): string => `
-  const create = async (inputs) => ({ id: "x", outs: inputs });
-  const first = new pulumi.dynamic.Resource({ create }, "first", { x: 1 });
-  for (let i = 0; i < ${count}; i++) new pulumi.dynamic.Resource({ create }, "n" + i, { x: first.id });
+  const provider = { create: async (inputs) => ({ id: "x", outs: inputs }) };
+  const first = new pulumi.dynamic.Resource(provider, "first", { x: 1 });
+  for (let i = 0; i < ${count}; i++) new pulumi.dynamic.Resource(provider, "n" + i, { x: first.id });
 `;
 
 interface Times {
