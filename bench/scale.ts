@@ -8,6 +8,7 @@ import { table } from "./table";
  * both sides: a state file that is rewritten with every resource takes most of the time, and is not ours.
  */
 const SIZES = [100, 1000];
+const FEW = [20, 200];
 const env = { PULUMI_EXPERIMENTAL: "true", PULUMI_SKIP_CHECKPOINTS: "true" };
 
 const ours = (count: number): string => `
@@ -15,9 +16,9 @@ const ours = (count: number): string => `
   for (let i = 0; i < ${count}; i++) new overlay.IPReservation("ip" + i, { pool });
 `;
 const empty = (count: number): string => `
-  const create = async (inputs) => ({ id: "x", outs: inputs });
-  const first = new pulumi.dynamic.Resource({ create }, "first", { x: 1 });
-  for (let i = 0; i < ${count}; i++) new pulumi.dynamic.Resource({ create }, "n" + i, { x: first.id });
+  const provider = { create: async (inputs) => ({ id: "x", outs: inputs }) };
+  const first = new pulumi.dynamic.Resource(provider, "first", { x: 1 });
+  for (let i = 0; i < ${count}; i++) new pulumi.dynamic.Resource(provider, "n" + i, { x: first.id });
 `;
 
 interface Times {
@@ -27,12 +28,12 @@ interface Times {
 }
 type Measured = Record<"ours" | "empty" | "inside", Times>;
 
-export async function benchScale(): Promise<void> {
+export async function benchScale(args: string[]): Promise<void> {
   const lab = await Lab.up({ runners: 1 });
   const workspace = new Workspace(lab);
   const measured = new Map<number, Measured>();
   try {
-    for (const size of SIZES) measured.set(size, await measure(workspace, size));
+    for (const size of args.includes("--quick") ? FEW : SIZES) measured.set(size, await measure(workspace, size));
     report(measured);
   } finally {
     await lab.down();

@@ -37,6 +37,15 @@ const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
   delete: async (id, props) => require("pulumi-overlay/runtime").provider(type).delete(id, props),
 });
 
+const providers = new Map<string, pulumi.dynamic.ResourceProvider>();
+
+/** One object for each type: Pulumi turns each object into text once, which takes longer than all else about a resource. */
+function theProvider(type: string): pulumi.dynamic.ResourceProvider {
+  const provider = providers.get(type) ?? providerOf(type);
+  providers.set(type, provider);
+  return provider;
+}
+
 /** What each resource was given, and its type; those that refer to it pass it on. */
 const given = new WeakMap<OverlayResource, { type: string; args: Record<string, unknown> }>();
 
@@ -49,7 +58,7 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
       dryRun: pulumi.runtime.isDryRun(),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
-    super(providerOf(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+    super(theProvider(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
     given.set(this, { type: shape.type, args: args as Record<string, unknown> });
   }
 }
