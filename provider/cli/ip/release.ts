@@ -1,5 +1,6 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
+import { userName } from "../../resources/addresses";
 import { command, plainName, type Session, withPool } from "../command";
 import { addressLeases } from "./list";
 import { COLUMNS, ipOf, isOf, isOfStack, view } from "./reservation";
@@ -23,15 +24,21 @@ export const releaseCommand = () =>
         }
         const leases = token === undefined ? await allOf(session, by!, network) : [await unused(session, token)];
         const released: Lease[] = [];
-        for (const lease of leases) if (await session.pool.release(lease.pool, lease.leaseId)) released.push(lease);
+        for (const lease of leases) if (await giveUp(session, lease)) released.push(lease);
         session.out.list(released.map(view), [...COLUMNS]);
         if (released.length === 0) session.out.note(`${by ?? "The token"} holds nothing.`);
       }),
     );
 
-async function allOf({ pool, out }: Session, by: string, network?: string): Promise<Lease[]> {
-  const leases = (await addressLeases(pool, { ...(network && { network }) })).filter((lease) => isOf(lease, by));
-  for (const lease of leases.filter(isOfStack))
-    out.note(`${ipOf(lease)} belongs to ${lease.owner}, which releases it itself.`);
-  return leases.filter((lease) => !isOfStack(lease));
+const allOf = async ({ pool }: Session, by: string, network?: string): Promise<Lease[]> =>
+  (await addressLeases(pool, { ...(network && { network }) })).filter((lease) => isOf(lease, by));
+
+/** What belongs to a stack stays its own: it is only out of use, and whoever has its token may use it again. */
+async function giveUp({ pool, out }: Session, lease: Lease): Promise<boolean> {
+  if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId);
+  const user = userName(lease.pool.split("/")[1]!, lease.usedBy ?? "");
+  const names = (lease.names ?? []).filter((name) => name !== user);
+  await pool.amend(lease.pool, lease.leaseId, { state: "reserved", names });
+  out.note(`${ipOf(lease)} is out of use, and stays reserved for ${lease.owner}.`);
+  return true;
 }

@@ -33,7 +33,7 @@ export const useCommand = () =>
     );
 
 function used({ pool }: Session, lease: Lease, by: string): Promise<Lease> {
-  const names = [userName(lease.pool.split("/")[1]!, by)];
+  const names = [...new Set([...(lease.names ?? []), userName(lease.pool.split("/")[1]!, by)])];
   return pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: by, names });
 }
 
