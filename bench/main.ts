@@ -1,3 +1,4 @@
+import { benchHub } from "./hub";
 import { benchLoss } from "./loss";
 import { benchPool } from "./pool";
 import { benchScale } from "./scale";
@@ -9,6 +10,7 @@ const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   pool: benchPool,
   loss: benchLoss,
   scale: benchScale,
+  hub: benchHub,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

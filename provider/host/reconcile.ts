@@ -2,7 +2,7 @@ import { type Code, isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
-import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts } from "../network/facts";
+import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts, readbackScript } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
@@ -171,7 +171,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
     const result =
       risky.length > 0
         ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
-        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${FACTS_SCRIPT}`);
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackScript(devicesOf(wants, facts))}`);
     passed = judge(host, accepted, facts, result, script);
     for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
     const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
@@ -180,6 +180,14 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
   await settleRecords(host, shell, passed, facts);
   for (const { job } of passed) job.done([]);
   return steps.length;
+}
+
+/** All that this work can have touched, now or before. */
+function devicesOf(wants: Want[], facts: Facts): string[] {
+  const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
+  return [...new Set(items.flatMap((item) => (item.kind === "link" ? [item.name] : "dev" in item ? [item.dev] : [])))]
+    .filter((device) => device !== undefined)
+    .sort();
 }
 
 const staysAway = ({ name }: Host): string =>

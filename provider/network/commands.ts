@@ -126,14 +126,14 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
   }
 }
 
-/** One that has failed is as good as new: what it should have made is made by us. */
+/** Enabling reads all units anew. One that has failed is as good as new: what it should have made is made by us. */
 const putService = ({ name, unit = "", stays }: Service): string => {
   const now = stays ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
-  return `{ ${writeFile(unitPath(name), unit)} && systemctl daemon-reload && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
+  return `{ ${writeFile(unitPath(name), unit)} && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
 };
 
 const dropService = ({ name }: Service): string =>
-  `{ systemctl disable --quiet --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
+  `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);

@@ -79,33 +79,63 @@ export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
 export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
 
-/**
- * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
- * it: what is not seen would be taken for missing, and what is missing is made anew.
- */
-export const FACTS_SCRIPT = [
-  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done",
-  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-  "echo '@@ link'; ip -j -d link show || exit 1",
-  "echo; echo '@@ addr'; ip -j addr show || exit 1",
+const TOOLS =
+  "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
+const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
+
+/** Devices with their addresses, in one dump of the kernel's. */
+const LINKS = "echo '@@ link'; ip -j -d addr show || exit 1";
+const ROUTES = [
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
-  "echo; echo '@@ route6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show || exit 1",
+  `echo; echo '@@ route6'; ${IF_V6} ip -j -6 route show || exit 1`,
+];
+/** Without the protocol, since that is what was asked for. */
+const OUR_ROUTES = [
+  `echo; echo '@@ ours4'; ip -j -4 route show proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ ours6'; ${IF_V6} ip -j -6 route show proto ${ROUTE_PROTOCOL} || exit 1`,
+];
+
+/** What does not grow with the number of runners. */
+const REST = [
   `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
-  `echo; echo '@@ tables6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ tables6'; ${IF_V6} ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
   "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
-  "echo; echo '@@ policy6'; [ ! -e /proc/sys/net/ipv6 ] || ip -j -6 rule show || exit 1",
+  `echo; echo '@@ policy6'; ${IF_V6} ip -j -6 rule show || exit 1`,
   "echo; echo '@@ rules4'; iptables-save || exit 1",
-  "echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || [ ! -e /proc/sys/net/ipv6 ] || ip6tables-save || exit 1",
+  `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
   `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
   ZONE_FACTS,
-  `for f in ${RECORDS}/*/*.json; do [ ! -f "$f" ] || { echo "@@ record $f"; cat "$f" || exit 1; echo; }; done`,
+];
+
+/** One process for all: a hub has a record for each runner. */
+const ALL_RECORDS = `[ ! -d ${RECORDS} ] || { echo '@@ records'; find ${RECORDS} -mindepth 2 -name '*.json' -exec tail -v -n +1 {} + || exit 1; }`;
+
+/**
+ * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
+ * it: what is not seen would be taken for missing, and what is missing is made anew.
+ */
+export const FACTS_SCRIPT = [
+  TOOLS,
+  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
+  LINKS,
+  ...ROUTES,
+  ...REST,
+  ALL_RECORDS,
 ].join("\n");
 
 /** Read before the first change: also what could keep it from working. */
 export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, SURROUNDINGS_FACTS, BARRIER_FACTS].join("\n");
+
+const FEW = 16;
+
+/** Enough to judge a change of these devices by, which on a hub with hundreds of runners is much less than everything. */
+export function readbackScript(devices: string[]): string {
+  const links = devices.map((device) => `echo; echo '@@ link'; ip -j -d addr show dev ${device} 2>/dev/null`);
+  return [...(devices.length > FEW ? [LINKS] : links), ...OUR_ROUTES, ...REST].join("\n");
+}
 
 export function parseFacts(text: string): Facts {
   const facts: Facts = {
@@ -134,13 +164,12 @@ function readPart(facts: Facts, [name = "", argument]: string[], body: string): 
 /** How each part of the answer is read; a part may lean on those before it. */
 const READERS: Record<string, (facts: Facts, body: string, argument?: string) => void> = {
   link: (facts, body) => {
-    for (const link of json<RawLink>(body)) facts.links.set(link.ifname, linkFact(link));
-  },
-  addr: (facts, body) => {
-    for (const link of json<RawAddresses>(body)) readAddresses(facts, link);
+    for (const link of json<RawLink>(body)) readLink(facts, link);
   },
   route4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(4, route))),
   route6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(6, route))),
+  ours4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => ourRoute(4, route))),
+  ours6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => ourRoute(6, route))),
   tables4: (facts, body) => facts.routes.push(...tableRoutes(4, json(body))),
   tables6: (facts, body) => facts.routes.push(...tableRoutes(6, json(body))),
   policy4: (facts, body) => readPolicies(facts, 4, json(body)),
@@ -165,7 +194,7 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
   legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
   legacy6: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(6, body))),
-  record: (facts, body, file) => facts.records.push(parseRecord(file ?? RECORDS, body)),
+  records: (facts, body) => facts.records.push(...readRecords(body)),
 };
 
 /** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
@@ -182,6 +211,13 @@ function parseRecord(file: string, body: string): HostRecord {
   }
 }
 
+/** As `tail -v` prints files: each under a line with its name. */
+const readRecords = (body: string): HostRecord[] => {
+  const parts = `\n${body}`.split(/\n==> (.+) <==\n?/).slice(1);
+  const files = parts.filter((_, i) => i % 2 === 0);
+  return files.map((file, i) => parseRecord(file, parts[2 * i + 1]!.trim()));
+};
+
 const json = <T>(body: string): T[] => (body === "" ? [] : (JSON.parse(body) as T[]));
 
 interface RawLink {
@@ -191,6 +227,7 @@ interface RawLink {
   flags: string[];
   master?: string;
   linkinfo?: { info_kind?: string; info_data?: Record<string, unknown> };
+  addr_info?: { local: string; prefixlen: number }[];
 }
 
 function linkFact(raw: RawLink): LinkFact {
@@ -214,12 +251,8 @@ function linkFact(raw: RawLink): LinkFact {
   };
 }
 
-interface RawAddresses {
-  ifname: string;
-  addr_info?: { local: string; prefixlen: number }[];
-}
-
-function readAddresses(facts: Facts, link: RawAddresses): void {
+function readLink(facts: Facts, link: RawLink): void {
+  facts.links.set(link.ifname, linkFact(link));
   for (const { local, prefixlen } of link.addr_info ?? []) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
 }
 
@@ -232,6 +265,9 @@ interface RawRoute {
   protocol: string;
   table?: string;
 }
+
+const ourRoute = (family: Family, raw: RawRoute): RouteFact =>
+  routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) });
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,

@@ -41,7 +41,7 @@ export function bootScript(network: string, items: Item[]): string {
 
 function making(item: Item): Step[] {
   const add: Step = { verb: "add", item };
-  if (item.kind === "docker") return []; // dockerd keeps its networks itself, and starts later
+  if (item.kind === "docker" || item.kind === "zone") return []; // dockerd and firewalld keep these themselves
   // A device that already stands may have other ends: it is set to the right ones, too.
   if (item.kind === "link") return [add, { verb: "change", item }];
   // Docker, which starts later, takes the chain as it finds it.
@@ -122,6 +122,11 @@ all() {
   done
   return "$failed"
 }
+# systemd-networkd calls itself started before it has turned to its links, and only then takes away what it does not know
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  networkctl list --no-legend 2>/dev/null | grep -qE ' (pending|initialized) *$' || break
+  sleep 1
+done
 # Once more where something failed: it may stand on what a later one has made.
 all || all
 `;

@@ -118,7 +118,7 @@ function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded):
 function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: Demanded, report: Report): Rule<void> {
   const missing = new Map(demanded);
   for (const span of spans) {
-    for (const [key, text] of yield* tx.rows(span, Number.MAX_SAFE_INTEGER)) {
+    for (const [key, text] of yield* tx.allRows(span)) {
       if (missing.get(key)?.text === text) missing.delete(key);
       else if (!missing.has(key)) {
         report(pool, `${key} should not be there`, true);

@@ -176,13 +176,15 @@ function txOf(db: Database, clock: () => number, wrote: () => void): Tx {
   const next = db.prepare("SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT 1");
   const put = db.prepare("INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value");
   const remove = db.prepare("DELETE FROM kv WHERE key = ?");
-  // Most ranges are seeks for one row, which cost a third this way.
-  const found = (from: string, to: string, limit: number) =>
-    (limit === 1 ? [next.get(from, to)].filter(Boolean) : range.all(from, to, limit)) as Found[];
+  // Most ranges are seeks for one row, or for none, which cost a third this way.
+  const found = (from: string, to: string, limit: number, rare?: boolean): Found[] => {
+    const first = limit === 1 || rare ? [next.get(from, to)].filter(Boolean) : undefined;
+    return (first && (limit === 1 || first.length === 0) ? first : range.all(from, to, limit)) as Found[];
+  };
   return {
     now: clock,
     get: asFault((key) => (get.get(key) as Found | undefined)?.value),
-    range: asFault((from, to, limit) => found(from, to, limit).map(({ key, value }): Row => [key, value])),
+    range: asFault((from, to, limit, rare) => found(from, to, limit, rare).map(({ key, value }): Row => [key, value])),
     write: asFault((writes) => {
       wrote();
       for (const [key, value] of writes) value === null ? remove.run(key) : put.run(key, value);

@@ -34,20 +34,15 @@ const tunnel = (ifname: string, id: number, remote: string, more: object = {}) =
   link(ifname, "vxlan", { id, port: 4789, remote, local: "192.0.2.1", learning: false }, more);
 
 function machine(links: object[], addresses: [dev: string, address: string][] = [], routes: object[] = []): Facts {
-  const addr = addresses.map(([ifname, address]) => {
-    const [local, prefixlen] = address.split("/");
-    return { ifname, addr_info: [{ local, prefixlen: Number(prefixlen) }] };
+  const all = (links as { ifname: string }[]).map((each) => {
+    const own = addresses.filter(([dev]) => dev === each.ifname).map(([, address]) => address.split("/"));
+    return { ...each, addr_info: own.map(([local, prefix]) => ({ local, prefixlen: Number(prefix) })) };
   });
   const rules = ["*filter", ":FORWARD ACCEPT [0:0]", ":OVERLAY-FWD - [0:0]", "-A FORWARD -j OVERLAY-FWD"];
-  const ours = [
-    ...["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`),
-    ...[":INPUT ACCEPT [0:0]", ":OVERLAY-IN - [0:0]", "-A INPUT -j OVERLAY-IN"],
-    ...["192.0.2.1", "192.0.2.11"].map((peer) => `-A OVERLAY-IN -s ${peer}/32 -p udp -m udp --dport 4789 -j ACCEPT`),
-    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
-  ];
+  const ours = ["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`);
   return parseFacts(
     [
-      `@@ link\n${JSON.stringify(links)}\n@@ addr\n${JSON.stringify(addr)}\n@@ route4\n${JSON.stringify(routes)}`,
+      `@@ link\n${JSON.stringify(all)}\n@@ route4\n${JSON.stringify(routes)}`,
       ["@@ rules4", ...rules, ...ours, "COMMIT", "@@ sysctl net.ipv4.ip_forward", "1"].join("\n"),
     ].join("\n"),
   );

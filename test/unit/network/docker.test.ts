@@ -40,7 +40,7 @@ const want = (items: Item[], adopt = false): Want => ({ record, items, adopt });
 function host(networks: object[] | "down" | "none", containers = "", recorded: Item[] = [item]): Facts {
   const docker = networks === "down" ? "down" : JSON.stringify(networks, undefined, 4);
   const parts = networks === "none" ? [] : ["@@ docker", docker, "@@ containers", containers];
-  return parseFacts([...parts, "@@ record x", JSON.stringify({ ...record, items: recorded })].join("\n"));
+  return parseFacts([...parts, "@@ records\n==> x <==", JSON.stringify({ ...record, items: recorded })].join("\n"));
 }
 
 const drift = (facts: Facts, of: Item = item): string[] => differences([of], facts).map(differenceText);

@@ -29,13 +29,20 @@ const machine = (ssh: string): Facts =>
       `@@ ssh\n${ssh}`,
       "@@ link",
       JSON.stringify([
-        { ifname: "eth0", address: "02:00:00:00:00:0b", mtu: 1500, flags: ["UP"] },
+        {
+          ifname: "eth0",
+          address: "02:00:00:00:00:0b",
+          mtu: 1500,
+          flags: ["UP"],
+          addr_info: [{ local: "192.0.2.11", prefixlen: 24 }],
+        },
         {
           ifname: "kohaku-overlay",
           address: "02:b4:50:c4:a4:32",
           mtu: 1430,
           flags: ["UP"],
           linkinfo: { info_kind: "bridge" },
+          addr_info: [{ local: "10.128.64.1", prefixlen: 18 }],
         },
         {
           ifname: "vxkr1",
@@ -48,11 +55,6 @@ const machine = (ssh: string): Facts =>
             info_data: { id: 101, remote: "192.0.2.1", local: "192.0.2.11", port: 4789, learning: false },
           },
         },
-      ]),
-      "@@ addr",
-      JSON.stringify([
-        { ifname: "eth0", addr_info: [{ local: "192.0.2.11", prefixlen: 24 }] },
-        { ifname: "kohaku-overlay", addr_info: [{ local: "10.128.64.1", prefixlen: 18 }] },
       ]),
       "@@ route4",
       JSON.stringify([

@@ -263,9 +263,8 @@ test("facts are read from what the tools print", () => {
   const facts = parseFacts(
     [
       "@@ link",
-      '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}}}]',
-      "@@ addr",
-      '[{"ifname":"br0","addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
+      '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}},"addr_info":[]},' +
+        '{"ifname":"br0","address":"","mtu":1450,"flags":[],"addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
       "@@ route4",
       '[{"type":"unreachable","dst":"10.128.0.0/12","protocol":"183","metric":4096,"flags":[]}]',
       "@@ route6",
@@ -279,7 +278,8 @@ test("facts are read from what the tools print", () => {
       "COMMIT",
       "@@ sysctl net.ipv4.ip_forward",
       "1",
-      "@@ record",
+      "@@ records",
+      "==> /var/lib/overlay/n/u.json <==",
       '{"uid":"u","owner":"o","network":"n","items":[]}',
     ].join("\n"),
   );

@@ -102,7 +102,7 @@ test.each<[string, Want, Facts]>([
     { record: { ...record, uid: "net" }, items: planHub(network()) },
     host(
       route("10.128.64.0/18", "vxkr1", "kernel"),
-      `@@ record x\n${JSON.stringify({ ...record, items: planTunnel(network(), 1, hub, runner) })}`,
+      `@@ records\n==> x <==\n${JSON.stringify({ ...record, items: planTunnel(network(), 1, hub, runner) })}`,
     ),
   ],
   [

@@ -32,15 +32,16 @@ const zone = (name: string, interfaces = "", rules: string[] = []): string =>
 const host = (runtime: string[], permanent: string[], recorded: Item[] = []): Facts =>
   parseFacts(
     [
-      "@@ addr",
-      '[{"ifname":"eth0","addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
+      "@@ link",
+      '[{"ifname":"eth0","flags":["UP"],"mtu":1500,"addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
       "@@ zone",
       "public",
       "@@ zones",
       ...runtime,
       "@@ permanent",
       ...permanent,
-      "@@ record x",
+      "@@ records",
+      "==> x <==",
       JSON.stringify({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
     ].join("\n"),
   );

@@ -1,0 +1,128 @@
+import { layoutOf } from "../provider/addressing/layout";
+import { fleetOf } from "../provider/host/fleet";
+import { type ConversationReport, Reconciler, type Work } from "../provider/host/reconcile";
+import { openHosts } from "../provider/host/ssh";
+import { Lifecycle } from "../provider/lifecycle/lifecycle";
+import type { Values } from "../provider/lifecycle/values";
+import type { World } from "../provider/lifecycle/world";
+import { FACTS_SCRIPT, parseFacts } from "../provider/network/facts";
+import { type Network, planTunnel } from "../provider/network/hub";
+import { planSteps } from "../provider/network/steps";
+import { openPool } from "../provider/pool";
+import { resourceOf } from "../provider/resources";
+import { asNetwork, type NetworkSettings } from "../provider/resources/overlay-network";
+
+/** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the machines. */
+interface Options {
+  hub: string;
+  runner: string;
+  devices: number;
+  rounds: number;
+  key: string;
+  knownHosts: string;
+}
+
+export interface HubFigures {
+  create: number;
+  delete: number;
+  hub: number;
+  facts: number;
+  parse: number;
+  plan: number;
+}
+
+const SUBNETS = "10.128.0.0/12/10/10";
+
+async function main({ hub, runner, devices, rounds, key, knownHosts }: Options): Promise<void> {
+  const reports: ConversationReport[] = [];
+  const reconciler = new Reconciler((report) => reports.push(report));
+  const hosts = openHosts({
+    connectTimeout: 15,
+    operationTimeout: 300,
+    parallelHosts: 16,
+    knownHosts: [knownHosts],
+  });
+  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
+  const world: World = {
+    pool: async () => pool,
+    fleet: fleetOf(hosts, reconciler, {}),
+    unreachableOnDelete: "fail",
+    tenantDefaults: {},
+    warn: () => {},
+    token: async () => "",
+  };
+  const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
+    const lifecycle = new Lifecycle(resourceOf(type), world);
+    const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;
+    const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, undefined, news);
+    if (failures.length > 0) throw new Error(JSON.stringify(failures));
+    return [lifecycle, (await lifecycle.create(inputs)).props];
+  };
+
+  await make("OverlayNetwork", "bench", { hubConnection: at(hub), subnets: SUBNETS });
+  const { settings } = (await pool.spec("network/bench"))!.data as unknown as { settings: NetworkSettings };
+  const network = asNetwork(settings);
+  const connection = await hosts.connect(at(hub));
+  const inputs = { network: settings as unknown as Values, connection: at(runner), hubConnection: at(hub) };
+
+  const measure = async (id: number): Promise<HubFigures> => {
+    const samples: HubFigures[] = [];
+    for (let i = 0; i <= rounds; i++) {
+      reports.length = 0;
+      const create = stopwatch();
+      const [lifecycle, props] = await make("RunnerSubnet", "r1", { ...inputs, runnerId: id });
+      const created = create();
+      const hubTime = reports
+        .filter(({ host }) => host === hub)
+        .reduce((sum, { milliseconds }) => sum + milliseconds, 0);
+      const factsTime = stopwatch();
+      const { stdout } = await connection.exec(FACTS_SCRIPT);
+      const facts = factsTime();
+      const parseTime = stopwatch();
+      const parsed = parseFacts(stdout);
+      const parse = parseTime();
+      const planTime = stopwatch();
+      planSteps([workFor(network, id)], parsed);
+      const plan = planTime();
+      const deleting = stopwatch();
+      await lifecycle.delete(props);
+      samples.push({ create: created, delete: deleting(), hub: hubTime, facts, parse, plan });
+    }
+    return median(samples.slice(1)); // the first finds everything cold
+  };
+
+  const first = await measure(1);
+  const ids = Array.from({ length: devices }, (_, i) => i + 1);
+  await Promise.all(ids.map((id) => reconciler.apply(connection, workFor(network, id))));
+  const more = await measure(devices + 1);
+  await hosts.end();
+  process.stdout.write(`${JSON.stringify({ first, more })}\n`);
+}
+
+/** Another runner's tunnel, with its record, as a create would leave it. */
+function workFor(network: Network, id: number): Work {
+  const hub = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
+  const runner = { underlayIp: `10.254.${100 + Math.floor(id / 250)}.${1 + (id % 250)}`, underlayMtu: 1500 };
+  return {
+    record: { uid: `other${id}`, owner: `bench/r${id}`, network: "bench", store: "bench" },
+    items: planTunnel({ ...network, layouts: [layoutOf(SUBNETS)] }, id, hub, runner),
+    persist: true,
+    fence: async () => {},
+    isGone: async () => false,
+  };
+}
+
+const stopwatch = () => {
+  const started = performance.now();
+  return () => performance.now() - started;
+};
+
+function median(samples: HubFigures[]): HubFigures {
+  const middle = (key: keyof HubFigures): number =>
+    samples.map((sample) => sample[key]).sort((a, b) => a - b)[Math.floor(samples.length / 2)]!;
+  const keys = Object.keys(samples[0]!) as (keyof HubFigures)[];
+  return Object.fromEntries(keys.map((key) => [key, middle(key)])) as unknown as HubFigures;
+}
+
+void main(JSON.parse(process.argv[2]!) as Options);
