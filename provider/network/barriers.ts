@@ -88,7 +88,7 @@ export function refuseBarriers(items: Item[], barriers: Barrier[]): void {
 }
 
 function trafficOf(item: Item): Traffic[] {
-  if (item.kind === "route") {
+  if (item.kind === "route" && item.table === undefined) {
     const { family, dst } = item;
     const remedy = ({ tool, where }: Barrier): string[] =>
       tool === "nft"

@@ -18,7 +18,7 @@ export function refuseSurroundings(want: Want, facts: Facts): void {
   refuseLacks(want.items, facts);
   refuseSmallMtu(want.items);
   const ranges = want.items.flatMap((item) =>
-    item.kind === "route" ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
+    item.kind === "route" && item.table === undefined ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
   );
   for (const range of ranges) {
     refuseOwnBranch(range, want.items, facts);
