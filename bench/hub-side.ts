@@ -1,6 +1,6 @@
 import { layoutOf } from "../provider/addressing/layout";
 import { fleetOf } from "../provider/host/fleet";
-import { type ConversationReport, Reconciler, type Work } from "../provider/host/reconcile";
+import { Reconciler, type Work } from "../provider/host/reconcile";
 import { openHosts } from "../provider/host/ssh";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
@@ -25,7 +25,6 @@ interface Options {
 export interface HubFigures {
   create: number;
   delete: number;
-  hub: number;
   facts: number;
   parse: number;
   plan: number;
@@ -34,8 +33,7 @@ export interface HubFigures {
 const SUBNETS = "10.128.0.0/12/10/10";
 
 async function main({ hub, runner, devices, rounds, key, knownHosts }: Options): Promise<void> {
-  const reports: ConversationReport[] = [];
-  const reconciler = new Reconciler((report) => reports.push(report));
+  const reconciler = new Reconciler();
   const hosts = openHosts({
     connectTimeout: 15,
     operationTimeout: 300,
@@ -69,13 +67,9 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   const measure = async (id: number): Promise<HubFigures> => {
     const samples: HubFigures[] = [];
     for (let i = 0; i <= rounds; i++) {
-      reports.length = 0;
       const create = stopwatch();
       const [lifecycle, props] = await make("RunnerSubnet", "r1", { ...inputs, runnerId: id });
       const created = create();
-      const hubTime = reports
-        .filter(({ host }) => host === hub)
-        .reduce((sum, { milliseconds }) => sum + milliseconds, 0);
       const factsTime = stopwatch();
       const { stdout } = await connection.exec(FACTS_SCRIPT);
       const facts = factsTime();
@@ -87,7 +81,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
       const plan = planTime();
       const deleting = stopwatch();
       await lifecycle.delete(props);
-      samples.push({ create: created, delete: deleting(), hub: hubTime, facts, parse, plan });
+      samples.push({ create: created, delete: deleting(), facts, parse, plan });
     }
     return median(samples.slice(1)); // the first finds everything cold
   };

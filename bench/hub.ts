@@ -38,10 +38,9 @@ function report(devices: number, { first, more }: { first: HubFigures; more: Hub
       [
         ["milliseconds, median", "first runner", `with ${devices} others`, "ratio"],
         row("create of a runner", "create"),
-        row("  conversation with the hub", "hub"),
-        row("  of which the hub's own facts", "facts"),
-        row("  of which reading them here", "parse"),
-        row("  of which planning", "plan"),
+        row("  reading the hub once, over SSH", "facts"),
+        row("  understanding what it says", "parse"),
+        row("  planning", "plan"),
         row("delete of it", "delete"),
       ],
       [1, 2, 3],

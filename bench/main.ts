@@ -8,9 +8,9 @@ import { benchUp } from "./up";
 const BENCHES: Record<string, (args: string[]) => Promise<void>> = {
   up: benchUp,
   pool: benchPool,
-  loss: benchLoss,
   scale: benchScale,
   hub: benchHub,
+  loss: benchLoss,
 };
 
 const [name = "", ...args] = process.argv.slice(2);

@@ -1,106 +1,162 @@
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { pathToFileURL } from "node:url";
 import { Lab } from "../lab/lab";
-import { type TraceEvent, Workspace } from "../test/e2e/stack";
-import { insideProvider, ratio, seconds, timed } from "./measure";
+import { type Stack, type TraceEvent, Workspace } from "../test/e2e/stack";
+import { ansiblePlaybook, CLEAN, runAnsible } from "./ansible";
+import { insideProvider, timed } from "./measure";
 import { table } from "./table";
 
 /**
- * `pulumi up` of a hub and 20 runners, beside the same program with resources that do nothing, and beside the floor of
- * doing it by hand: twelve ssh commands for each host, as many hosts at a time as Pulumi has calls.
+ * `pulumi up` of a hub and its runners, created, unchanged and drifted, beside the same work by Ansible, by twelve ssh
+ * commands a host, and beside resources that do nothing; inside the provider, beside the floor of one handshake and two
+ * round trips a host. All of one size in one run, on the same machines.
  */
-const RUNNERS = 20;
+const SIZES = [3, 20, 63];
 const AT_A_TIME = 8;
 const COMMANDS = 12;
 
-const OURS = `
+const ours = (runners: number): string => `
   const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
-  for (let i = 1; i <= ${RUNNERS}; i++) new overlay.RunnerSubnet("r" + i, { network, connection: at("r" + i) });
+  for (let i = 1; i <= ${runners}; i++) new overlay.RunnerSubnet("r" + i, { network, connection: at("r" + i) });
 `;
-const EMPTY = `
+const empty = (runners: number): string => `
   const provider = { create: async (inputs) => ({ id: "x", outs: inputs }) };
   const first = new pulumi.dynamic.Resource({ create: provider.create }, "n0", { x: 1 });
-  for (let i = 1; i <= ${RUNNERS}; i++) new pulumi.dynamic.Resource({ create: provider.create }, "n" + i, { x: first.id });
+  for (let i = 1; i <= ${runners}; i++) new pulumi.dynamic.Resource({ create: provider.create }, "n" + i, { x: first.id });
 `;
 
-export async function benchUp(): Promise<void> {
-  const lab = await Lab.up({ runners: RUNNERS });
+export async function benchUp(args: string[]): Promise<void> {
+  const [flag, list] = args;
+  const sizes = flag === "--hosts" && list ? list.split(",").map(Number) : SIZES;
+  const ansible = ansiblePlaybook();
+  const measured: Measured[] = [];
+  for (const size of sizes) measured.push(await measure(size, ansible));
+  for (const each of measured) report(each);
+  console.log(JSON.stringify(measured));
+}
+
+interface Timed {
+  wall: number;
+  inside: number;
+}
+
+interface Measured {
+  runners: number;
+  created: Timed;
+  unchanged: Timed;
+  drifted: Timed;
+  empty: number;
+  byHand: number;
+  floor: number;
+  ansibleCreated?: number;
+  ansibleUnchanged?: number;
+  connections: number[];
+  hubConversations: number;
+}
+
+async function measure(runners: number, ansible: string | undefined): Promise<Measured> {
+  const lab = await Lab.up({ runners });
   const workspace = new Workspace(lab);
   try {
-    const [ours, empty] = [await workspace.stack("ours"), await workspace.stack("empty", { project: "empty" })];
-    empty.program(EMPTY);
-    const emptyTime = await timed(() => empty.mustUp());
-    ours.program(OURS);
-    const createTime = await timed(() => ours.mustUp());
-    const created = ours.trace();
-    const unchangedTime = await timed(() => ours.mustUp());
-    const unchanged = ours.trace();
-    const byHand = await timed(() => twelveCommands(lab));
-    report({
-      lab,
+    const others = ansible ? await byAnsible(lab, ansible) : {};
+    const [stack, nothing] = [await workspace.stack("ours"), await workspace.stack("empty", { project: "empty" })];
+    nothing.program(empty(runners));
+    const emptyTime = await timed(() => nothing.mustUp());
+    const before = await logins(lab);
+    stack.program(ours(runners));
+    const { events, ...created } = await traced(stack, () => stack.mustUp());
+    const connections = (await logins(lab)).map((count, i) => count - before[i]!);
+    const { events: _, ...unchanged } = await traced(stack, () => stack.mustUp());
+    await onAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'vxkr[0-9a-z]+' | head -n 1)");
+    const { events: __, ...drifted } = await traced(stack, () => stack.mustUp("--refresh"));
+    const [byHand, floor] = [await timed(() => twelveCommands(lab)), await floorOf(lab)];
+    const hub = lab.host("hub").address;
+    const hubConversations = events.filter(({ conversation }) => conversation?.host === hub).length;
+    return {
+      runners,
       created,
       unchanged,
-      createTime,
-      unchangedTime,
-      emptyTime,
+      drifted,
+      empty: emptyTime,
       byHand,
-      connections: await connections(lab),
-    });
-    await ours.destroy();
+      floor,
+      ...others,
+      connections,
+      hubConversations,
+    };
   } finally {
     await lab.down();
     workspace.remove();
   }
 }
 
-interface Measured {
-  lab: Lab;
-  created: TraceEvent[];
-  unchanged: TraceEvent[];
-  createTime: number;
-  unchangedTime: number;
-  emptyTime: number;
-  byHand: number;
-  connections: number[];
+async function byAnsible(lab: Lab, program: string) {
+  const run = () => timed(() => runAnsible(lab, program, AT_A_TIME));
+  const times = { ansibleCreated: await run(), ansibleUnchanged: await run() };
+  await onAll(lab, CLEAN);
+  return times;
+}
+
+const onAll = (lab: Lab, script: string) => Promise.all(lab.hosts.map(({ name }) => lab.exec(name, script)));
+
+async function traced(stack: Stack, act: () => Promise<unknown>): Promise<Timed & { events: TraceEvent[] }> {
+  stack.trace();
+  const wall = await timed(act);
+  const events = stack.trace();
+  return { wall, inside: insideProvider(events), events };
 }
 
 function report(m: Measured): void {
-  const hub = m.lab.host("hub").address;
-  const inside = insideProvider(m.created);
-  const conversations = m.created.filter(({ conversation }) => conversation?.host === hub).length;
+  const row = (name: string, milliseconds: number | undefined, against = ""): string[][] =>
+    milliseconds === undefined ? [] : [[name, (milliseconds / 1000).toFixed(2), against]];
+  const times = (a: number | undefined, b: number, of: string) =>
+    a === undefined ? "" : `${(a / b).toFixed(1)}× ${of}`;
+  const state = (name: string, { wall, inside }: Timed, other: number | undefined, more = ""): string[][] => [
+    ...row(`pulumi up, ${name}`, wall, times(wall, m.empty, "of empty resources")),
+    ...row(
+      "  inside the provider",
+      inside,
+      [times(inside, m.floor, "of the floor"), times(other, inside, "faster than Ansible"), more]
+        .filter(Boolean)
+        .join("; "),
+    ),
+  ];
   console.log(
     table([
-      ["1 hub + 20 runners", "seconds", "against"],
-      ["pulumi up, created", seconds(m.createTime), `${ratio(m.createTime, m.emptyTime)} of empty resources`],
-      ["  inside the provider", seconds(inside), `${ratio(inside, m.byHand)} of twelve ssh commands a host`],
-      ["pulumi up, unchanged", seconds(m.unchangedTime), `${ratio(m.unchangedTime, m.emptyTime)} of empty resources`],
-      ["  inside the provider", seconds(insideProvider(m.unchanged)), ""],
-      ["pulumi up, empty resources", seconds(m.emptyTime), ""],
-      [`${COMMANDS} ssh commands a host, ${AT_A_TIME} hosts at a time`, seconds(m.byHand), ""],
+      [`1 hub + ${m.runners} runners`, "seconds", "against"],
+      ...state("created", m.created, m.ansibleCreated, times(m.byHand, m.created.inside, "faster than by hand")),
+      ...state("unchanged", m.unchanged, m.ansibleUnchanged),
+      ...state("drifted, with --refresh", m.drifted, m.ansibleUnchanged),
+      ...row("pulumi up, empty resources", m.empty),
+      ...row("floor: a handshake and two round trips a host", m.floor),
+      ...row(`${COMMANDS} ssh commands a host, ${AT_A_TIME} hosts at a time`, m.byHand),
+      ...row(`Ansible, pipelining, ${AT_A_TIME} forks, created`, m.ansibleCreated),
+      ...row("Ansible, unchanged", m.ansibleUnchanged),
     ]),
   );
   console.log(`SSH connections for each host: ${Math.min(...m.connections)} to ${Math.max(...m.connections)}`);
-  console.log(`Conversations with the hub: ${conversations} for ${RUNNERS} runners and the network`);
-  const json = {
-    runners: RUNNERS,
-    createTime: m.createTime,
-    unchangedTime: m.unchangedTime,
-    emptyTime: m.emptyTime,
-    byHand: m.byHand,
-    inside,
-    conversations,
-    connections: m.connections,
-  };
-  console.log(JSON.stringify(json));
+  console.log(`Conversations with the hub: ${m.hubConversations} for ${m.runners} runners and the network\n`);
 }
 
-/** Logins that each host's sshd has seen, before the commands by hand. */
-async function connections(lab: Lab): Promise<number[]> {
-  const counts = lab.hosts.map(async ({ name }) => {
-    const { stdout } = await lab.exec(name, "grep -c 'Accepted publickey' /run/sshd.log");
-    return Number(stdout) - COMMANDS;
-  });
-  return Promise.all(counts);
+/** How often each host's sshd has let somebody in. */
+const logins = (lab: Lab): Promise<number[]> =>
+  Promise.all(
+    lab.hosts.map(async ({ name }) =>
+      Number((await lab.exec(name, "grep -c 'Accepted publickey' /run/sshd.log")).stdout),
+    ),
+  );
+
+async function floorOf(lab: Lab): Promise<number> {
+  const options = {
+    hosts: lab.hosts.map(({ address }) => address),
+    key: lab.privateKeyPath,
+    knownHosts: lab.knownHosts,
+  };
+  const side = ["--import", pathToFileURL(require.resolve("tsx")).href, join(__dirname, "floor-side.ts")];
+  const { code, stdout, stderr } = await lab.controller(process.execPath, [...side, JSON.stringify(options)]);
+  if (code !== 0) throw new Error(stderr);
+  return Number(stdout);
 }
 
 async function twelveCommands(lab: Lab): Promise<void> {

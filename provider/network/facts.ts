@@ -126,8 +126,18 @@ export const FACTS_SCRIPT = [
   ALL_RECORDS,
 ].join("\n");
 
-/** Read before the first change: also what could keep it from working. */
-export const PREFLIGHT_SCRIPT = [FACTS_SCRIPT, SURROUNDINGS_FACTS, BARRIER_FACTS].join("\n");
+/**
+ * Read before the first change: also what could keep it from working. The firewalls of others are read at the same time as
+ * the rest, and said last.
+ */
+export const PREFLIGHT_SCRIPT = `{
+${BARRIER_FACTS}
+} | {
+exec 3<&0 </dev/null
+${FACTS_SCRIPT}
+${SURROUNDINGS_FACTS}
+cat <&3
+}`;
 
 const FEW = 16;
 

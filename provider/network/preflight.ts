@@ -31,9 +31,8 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
     );
   }
   const have = dockerNetworkOf(item, docker);
-  if (!have) return;
   const holder = records.find((record) => record.items.some((other) => keyOf(other) === keyOf(item)));
-  if (holder ? !isMine(holder, want) : !want.adopt) {
+  if (holder ? !isMine(holder, want) : have && !want.adopt) {
     const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
@@ -42,8 +41,9 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
     );
   }
   const wrong = wrongNetwork(item, docker) ?? [];
-  if (wrong.length > 0 && have.containers.length > 0) {
-    throw inUse(item, have.containers, `must be made anew (${wrong.join("; ")})`);
+  const containers = have?.containers ?? [];
+  if (wrong.length > 0 && containers.length > 0) {
+    throw inUse(item, containers, `must be made anew (${wrong.join("; ")})`);
   }
 }
 

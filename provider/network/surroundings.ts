@@ -3,7 +3,7 @@ import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import { isOurs } from "./compare";
 import type { Facts } from "./facts";
-import type { Item, Link } from "./items";
+import type { Item, Link, Route } from "./items";
 import type { Want } from "./steps";
 
 /** What a machine must have, and must not have already, for an overlay to come to it. */
@@ -18,7 +18,7 @@ export function refuseSurroundings(want: Want, facts: Facts): void {
   refuseLacks(want.items, facts);
   refuseSmallMtu(want.items);
   const ranges = want.items.flatMap((item) =>
-    item.kind === "route" && item.table === undefined ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
+    isOfOverlay(item) ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
   );
   for (const range of ranges) {
     refuseOwnBranch(range, want.items, facts);
@@ -26,6 +26,9 @@ export function refuseSurroundings(want: Want, facts: Facts): void {
     refuseDockerNetworks(range, facts);
   }
 }
+
+/** Tables of their own are only for what a policy sends there. */
+const isOfOverlay = (item: Item): item is Route => item.kind === "route" && item.table === undefined;
 
 interface Range {
   text: string;
@@ -98,7 +101,7 @@ function refuseRoutes({ text, block }: Range, want: Want, facts: Facts): void {
     const to = rangeOf(route.dst);
     const inside = to !== undefined && block.first <= to.first && to.last <= block.last && route.dst !== text;
     const standing = want.adopt && route.protocol === "kernel"; // it comes with a device that is to be taken over
-    return inside && !isOurs(route) && !(route.dev && ours.has(route.dev)) && !standing;
+    return inside && route.table === undefined && !isOurs(route) && !(route.dev && ours.has(route.dev)) && !standing;
   });
   if (!foreign) return;
   throw new OverlayError(

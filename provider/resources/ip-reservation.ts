@@ -239,8 +239,4 @@ function* impossible({ runner, network, pool, tenant, type, port, ip, ip6 }: Inp
   if (!isPorts && port !== undefined) yield { property: "port", reason: "can be asked for only in a nodePort pool" };
   if (ip6 !== undefined && ip === undefined)
     yield { property: "ip6", reason: "can be asked for only together with ip" };
-  const owner = pool?.tenant;
-  if (owner && tenant && (owner.org !== tenant.org || owner.project !== tenant.project)) {
-    yield { property: "tenant", reason: `is not ${owner.org}/${owner.project}, whose pool ${pool.poolName} is` };
-  }
 }

@@ -205,6 +205,8 @@ describe("tenants without a pool", () => {
   test("another tenant's pool is refused", async () => {
     const pool = await stage.make("IPPool", "lb", lb({ tenant: acme }));
     const other = ipIn(pool, { tenant: { org: "other", project: "web" } });
-    expect(await stage.refusal("IPReservation", "a", other)).toMatch(/^INPUT_INVALID: tenant is not acme\/web/);
+    expect(await stage.refusal("IPReservation", "a", other)).toMatch(
+      /^INPUT_INVALID: Pool pool\/lb belongs to acme\/web/,
+    );
   });
 });

@@ -129,6 +129,12 @@ test.each<[string, Want, Facts, string]>([
     "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it is not in our records.",
   ],
   [
+    "a name that another owner has, even before its network is made",
+    { ...want([item]), record: { ...record, uid: "other" } },
+    host([OWN]),
+    "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it belongs to org/r1 (network training).",
+  ],
+  [
     "containers on a network that differs, stopped ones too",
     want([{ ...item, mtu: 1400 }]),
     host([OWN, STANDS], "running web kohakuriver-overlay\nexited job bridge,kohakuriver-overlay\nrunning else bridge"),

@@ -111,6 +111,14 @@ test.each<[string, Want, Facts]>([
     host(route("10.128.64.0/18", "vxkr1", "kernel")),
   ],
   ["Docker networks elsewhere", want(), host(dockerNetwork("172.17.0.0/16"))],
+  [
+    "a default route in a table of its own",
+    {
+      record,
+      items: [{ kind: "route", family: 4, dst: "default", via: "10.128.64.254", dev: "kohaku-overlay", table: 183 }],
+    },
+    host(),
+  ],
   ["SSH from elsewhere", want(), host("@@ ssh\nfe80::1%eth0 50000 192.0.2.11 22")],
   ["IPv4 alone without ip6tables", want(), host("@@ lacks\nip6tables-restore")],
 ])("passes: %s", (_, wanted, facts) => {

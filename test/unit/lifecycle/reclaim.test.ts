@@ -1,0 +1,69 @@
+import { expect, test } from "vitest";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
+import type { Values } from "../../../provider/lifecycle/values";
+import { openPool } from "../../../provider/pool";
+import { resourceOf } from "../../../provider/resources";
+import { FakeFleet, worldOf } from "./fake-fleet";
+
+/** A network with room for three runners, and a fourth one. */
+const START = Date.parse("2030-01-01T00:00:00Z");
+
+async function full(inputs: Values) {
+  let now = START;
+  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, clock: () => now });
+  const world = worldOf(new FakeFleet(), pool);
+  const [networks, runners] = ["OverlayNetwork", "RunnerSubnet"].map((type) => new Lifecycle(resourceOf(type), world));
+  const hubConnection = { host: "192.0.2.1" };
+  const check = (lifecycle: Lifecycle, name: string, news: Values, dryRun = false) =>
+    lifecycle.check({ owner: `org/urn:pulumi:dev::p::overlay:index:X::${name}`, dryRun }, undefined, news);
+  const create = async (lifecycle: Lifecycle, name: string, news: Values) =>
+    (await lifecycle.create((await check(lifecycle, name, news)).inputs)).props;
+  await create(networks!, "training", { hubConnection, subnets: "10.0.0.0/15/2/15", ...inputs });
+  const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: Values };
+  const runner = (name: string, host: string): Values => ({
+    network: settings,
+    connection: { host },
+    hubConnection,
+    runnerName: name,
+  });
+  const made: Values[] = [];
+  for (const [i, name] of ["a", "b", "c"].entries()) {
+    made.push(await create(runners!, name, runner(name, `192.0.2.1${i}`)));
+    now += 60_000;
+  }
+  return {
+    pool,
+    pass: (seconds: number) => (now += seconds * 1000),
+    /** A refresh sees the machine, and is a sign of life. */
+    refresh: (i: number) => runners!.read("", made[i]!),
+    preview: () => check(runners!, "d", runner("d", "192.0.2.14"), true),
+    create: () => create(runners!, "d", runner("d", "192.0.2.14")),
+    drifted: async (i: number) => (await runners!.diff(made[i]!, made[i]!)).replaces,
+  };
+}
+
+test("when all ids are taken, preview says so, and names the longest unseen first, with their times", async () => {
+  const { preview, refresh } = await full({});
+  await refresh(0);
+  const { failures } = await preview();
+  expect(failures).toHaveLength(1);
+  expect(failures[0]!.reason).toMatch(
+    /^RUNNER_IDS_EXHAUSTED: No runner id is free in network\/training \(1-3\)\. Holders, longest unseen first: 2 \S+::b \(last seen 2030-01-01T00:01:00Z\); 3 \S+::c \(last seen 2030-01-01T00:02:00Z\); 1 \S+::a \(last seen 2030-01-01T00:03:00Z\)\./,
+  );
+});
+
+test("reclaimInactive: the longest unseen gives its id away, in preview as in up; those that were seen never do", async () => {
+  const { pool, preview, create, refresh, pass, drifted } = await full({
+    onExhausted: "reclaimInactive",
+    inactiveAfter: 3600,
+  });
+  pass(3000);
+  expect((await preview()).failures[0]!.reason).toMatch(/^RUNNER_IDS_EXHAUSTED/);
+  await refresh(0);
+  pass(1000);
+  expect((await preview()).inputs.runnerId).toBe(2);
+  expect((await pool.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview moves nobody
+  expect((await create()).runnerId).toBe(2);
+  expect(await drifted(1)).toEqual(["leaseId"]);
+  expect(await drifted(0)).toEqual([]);
+});
