@@ -38,11 +38,15 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
   return { underlayIp, underlayMtu: mtuOf(host, underlayIp, all), ...(uplink && { uplink }) };
 }
 
-/** The device with the smallest network that has the address in it; a network of one address is none. */
+/**
+ * The device with the smallest network that has the address in it; a network of one address is none. Its name goes into
+ * commands, and the kernel lets a name be nearly anything.
+ */
 function uplinkOf(address: string, links: RawLink[]): string | undefined {
   const point = toLine(address);
   const width = widthOf(familyOf(point));
-  const networks = links.flatMap(({ ifname, addr_info = [] }) =>
+  const named = links.filter(({ ifname }) => /^[\w.-]+$/.test(ifname));
+  const networks = named.flatMap(({ ifname, addr_info = [] }) =>
     addr_info
       .filter(({ local, prefixlen }) => prefixlen < width && contains(toLine(local), width - prefixlen, point))
       .map(({ prefixlen }) => ({ ifname, prefixlen })),

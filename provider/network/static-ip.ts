@@ -1,6 +1,6 @@
 import { type Family, familyOf, toLine, widthOf } from "../addressing/line";
 import { macOf, tableOf } from "../addressing/names";
-import { FORWARD, FORWARDING, type Machine, NAT } from "./hub";
+import { FORWARD, FORWARDING, INPUT, type Machine, NAT } from "./hub";
 import type { Item } from "./items";
 
 /**
@@ -42,7 +42,6 @@ export interface ReturnPath {
 }
 
 const ANCHOR = "overlay-vip";
-const INPUT = "OVERLAY-IN";
 const DNAT = "OVERLAY-DNAT";
 const RETURN = "OVERLAY-BACK";
 /** One bit, high up, where none of the known users of marks has its own. */

@@ -160,13 +160,16 @@ test("its reservation moves: the old place answers until the new one does; a fai
   expect(await leasesOnR2()).toBe(1);
 });
 
-test("drift: a flushed chain is found, and mended without touching what others have there", async () => {
-  await lab.exec("hub", "iptables -t nat -F OVERLAY-DNAT");
-  await shop.mustUp("--refresh");
-  expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
+test("drift: a forward that somebody took away is found and mended, and what others have there is left alone", async () => {
+  const rule = `-d ${address}/32 -p tcp -m tcp --dport 81 -j DNAT --to-destination ${inBlogs(60)}:9000`;
+  const { code, stderr } = await lab.exec("hub", `iptables -t nat -D OVERLAY-DNAT ${rule}`);
+  expect(`${code} ${stderr}`).toBe("0 ");
   expect(await ask(lab, OUTSIDE, address, 81)).toMatch(/refused/);
+  wiki.trace();
   await wiki.mustUp("--refresh");
+  expect(Stack.writes(wiki.trace())).toEqual({ [lab.host("hub").address]: 1 });
   expect(await ask(lab, OUTSIDE, address, 81)).toBe(`new sees ${inBlogs(254)}`);
+  expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
 });
 
 test("destroy: the address goes with the last of them, and nothing is left", async () => {

@@ -4,6 +4,7 @@ import { differences } from "../../../provider/network/compare";
 import { parseFacts } from "../../../provider/network/facts";
 import { announcements, forgetting } from "../../../provider/network/follow-up";
 import { type Item, keyOf } from "../../../provider/network/items";
+import { preflight } from "../../../provider/network/preflight";
 import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/static-ip";
 import { refuseForeign, type Want } from "../../../provider/network/steps";
 
@@ -168,6 +169,16 @@ test("policies and routes in tables are read back as they were made", () => {
     ["route default in table 3083008888 (IPv4)", false, ["via is 10.128.64.9, should be 10.128.64.254"]],
     ["policy from 10.128.64.0/18 mark 0x10000000/0x10000000 to table 3083008888", true, []],
   ]);
+});
+
+test("the default route of a table of our own is no range of the overlay's", () => {
+  const facts = parseFacts(
+    "@@ nft\ntable inet own {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}",
+  );
+  expect(facts.barriers).toHaveLength(1);
+  facts.routes.push({ family: 4, dst: "10.0.0.0/8", dev: "eth1", protocol: "static", unreachable: false });
+  const record = { uid: "a", owner: "org/a", network: "203.0.113.10", store: "s" };
+  expect(() => preflight({ record, items: planReturn(PATH, [web]) }, facts)).not.toThrow();
 });
 
 test("owners share the device that carries their addresses, but with nobody who does not know of it", () => {

@@ -1,0 +1,93 @@
+import { z } from "zod";
+import { address, connection, labels, resourceName } from "./inputs";
+import { poolSettings } from "./ip-pool";
+
+/** What the user says of a StaticIP, and what the lease adds. */
+
+const port = z.number().int().min(1).max(65535);
+
+const forward = z
+  .strictObject({
+    protocol: z.enum(["tcp", "udp", "sctp"]).default("tcp").describe("Transport protocol."),
+    port: port.describe("Port of the static address."),
+    to: address.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
+    toPort: port.optional().describe("Port there. Default: the same."),
+    name: z.string().max(63).optional().describe("A word for people, such as `https`."),
+  })
+  .meta({ id: "Forward" });
+
+/** The machine that carries it: a network's hub, or one of its runners. */
+const attachment = z
+  .object({
+    networkName: resourceName.describe("Name of the network."),
+    runnerName: resourceName.optional().describe("Name of the runner; none: the network's hub."),
+    subnets: z
+      .union([z.string(), z.array(z.string())])
+      .describe("Layouts of the network, or the ranges of the runner's workloads."),
+    bridgeName: z.string().optional().describe("Bridge on the network's runners."),
+  })
+  .meta({ id: "Attachment" });
+
+const runner = z
+  .object({
+    networkName: resourceName.describe("Name of the runner's network."),
+    runnerName: resourceName.describe("Name of the runner."),
+    subnets: z.array(z.string()).describe("The ranges of its workloads."),
+  })
+  .meta({ id: "ReturnRunner" });
+
+export const inputs = z.strictObject({
+  pool: poolSettings.describe("Where the address comes from: an IPPool, or the name of one in another stack."),
+  staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
+  ip: address.optional().describe("A wish for this address. Default: the pool picks."),
+  attach: attachment.describe(
+    "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
+  ),
+  connection: connection.describe("How SSH reaches that machine. Default: as `attach` says, where that is a resource."),
+  sharingKey: z
+    .string()
+    .min(1)
+    .max(253)
+    .optional()
+    .describe(
+      "Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive.",
+    ),
+  onConflict: z
+    .enum(["fail", "take"])
+    .default("fail")
+    .describe("Where the address or a port is held by somebody else of the same tenant: fail, or take it away."),
+  forwards: z.array(forward).default([]).describe("What the address passes on, port by port."),
+  preserveClientIp: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`.",
+    ),
+  runners: z
+    .array(runner)
+    .default([])
+    .describe(
+      "With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub.",
+    ),
+  runnerConnections: z
+    .array(connection)
+    .default([])
+    .describe("How SSH reaches `runners`, in their order. Default: as they say, where they are resources."),
+  persist: z
+    .boolean()
+    .default(true)
+    .describe("The machines put it back by themselves after a boot, with a systemd unit."),
+  labels,
+});
+
+export type Inputs = z.output<typeof inputs>;
+
+export const computed = z.object({
+  ip: z.string().describe("The address."),
+  names: z
+    .array(z.string())
+    .optional()
+    .describe("A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment."),
+});
+
+export type StaticProps = Inputs & z.output<typeof computed>;

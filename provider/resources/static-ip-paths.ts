@@ -1,0 +1,96 @@
+import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
+import { type Family, familyBlock, familyOf, toLine } from "../addressing/line";
+import { rangeOf } from "../addressing/ranges";
+import { OverlayError } from "../errors";
+import type { StaticAddress } from "../network/static-ip";
+import type { Impossible } from "../resource";
+import type { PoolSettings } from "./ip-pool";
+import type { Inputs, StaticProps } from "./static-ip-inputs";
+
+/** Where a static address leads, and how replies find back. */
+
+const familyOfText = (text: string): Family => familyOf(toLine(text.split("/")[0]!));
+
+export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
+  const wrong = forwards.findIndex(({ to }) => familyOfText(to) !== familyOfText(ip));
+  if (wrong < 0) return;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `forwards.${wrong}.to is ${forwards[wrong]!.to}, but ${ip} is an IPv${familyOfText(ip)} address.`,
+    "Give each address family a static address of its own.",
+  ).about(`forwards.${wrong}.to`);
+}
+
+/** Only a pool with both families leaves it open which of them is meant; the workloads tell. */
+export function familyWanted({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
+  const families = new Set(ranges.map((text) => familyOf(rangeOf(text)!.first)));
+  return families.size === 2 && forwards[0] ? { within: familyBlock(familyOfText(forwards[0].to)) } : {};
+}
+
+const layoutsOf = ({ subnets }: Inputs["attach"]): Layout[] => [subnets].flat().map(layoutOf);
+
+export const staticAddress = ({ ip, forwards, attach, preserveClientIp }: StaticProps): StaticAddress => ({
+  ip,
+  forwards: forwards.map(withPort),
+  preserveClientIp,
+  cidrs: attach.runnerName ? [attach.subnets].flat() : layoutsOf(attach).map(({ cidr }) => cidr),
+});
+
+const withPort = ({ protocol, port, to, toPort = port }: Inputs["forwards"][number]) => ({
+  protocol,
+  port,
+  to,
+  toPort,
+});
+
+const isIn = (ip: string, cidr: string): boolean => {
+  const [point, block] = [toLine(ip), rangeOf(cidr)!];
+  return block.first <= point && point <= block.last;
+};
+
+/** The runners that lead replies back to the hub, where that shows clients to workloads. A runner does so by itself. */
+export function returnRunners({ ip, attach, runners, runnerConnections, preserveClientIp, forwards }: StaticProps) {
+  if (!preserveClientIp || attach.runnerName) return [];
+  const layout = layoutsOf(attach).find(({ family }) => family === familyOfText(ip));
+  if (!layout) return [];
+  return runners.flatMap(({ runnerName, subnets }, i) => {
+    const subnet = subnets.find((text) => familyOfText(text) === layout.family)!;
+    const led = forwards.filter(({ to }) => isIn(to, subnet)).map(withPort);
+    const id = Number((rangeOf(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
+    const { hubIp } = runnerLayout(layout, id);
+    const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, hubIp, bridge: attach.bridgeName! };
+    return led.length > 0 ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, led }] : [];
+  });
+}
+
+export function* impossible(inputs: Inputs): Generator<Impossible> {
+  const { attach, forwards, runners, runnerConnections, preserveClientIp } = inputs;
+  const seen = new Set<string>();
+  for (const [i, { protocol, port }] of forwards.entries()) {
+    if (seen.has(`${protocol}/${port}`))
+      yield { property: `forwards.${i}.port`, reason: `is there twice: ${protocol}/${port}` };
+    seen.add(`${protocol}/${port}`);
+  }
+  for (const [i, { networkName, runnerName }] of runners.entries()) {
+    if (networkName !== attach.networkName)
+      yield {
+        property: `runners.${i}`,
+        reason: `is ${runnerName} of network ${networkName}, not of ${attach.networkName}`,
+      };
+  }
+  if (runnerConnections.length !== runners.length)
+    yield { property: "runnerConnections", reason: `must be one for each of ${runners.length} runners` };
+  if (preserveClientIp) yield* noWayBack(inputs);
+}
+
+function* noWayBack({ attach, forwards, runners }: Inputs): Generator<Impossible> {
+  const reached = attach.runnerName ? [attach.subnets].flat() : runners.flatMap(({ subnets }) => subnets);
+  const where = attach.runnerName ? `runner ${attach.runnerName}, which carries the address` : "one of `runners`";
+  for (const [i, { to }] of forwards.entries()) {
+    if (!reached.some((subnet) => isIn(to, subnet)))
+      yield {
+        property: `forwards.${i}.to`,
+        reason: `must be a workload of ${where}: only from there do replies to clients lead back`,
+      };
+  }
+}

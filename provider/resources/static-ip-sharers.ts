@@ -1,0 +1,36 @@
+import { toLine } from "../addressing/line";
+import { OverlayError } from "../errors";
+import { sameStack } from "../owner";
+import type { Lease, Pool } from "../pool/types";
+import type { Inputs, StaticProps } from "./static-ip-inputs";
+
+/** Those who share an address, and the one machine that they must agree on. */
+
+/** Who else has a part in the address. */
+export async function fellowsOf(pool: Pool, name: string, ip: string, owner: string): Promise<Lease[]> {
+  const [value, leases] = [toLine(ip), await pool.leases(name, { after: toLine(ip) - 1n, limit: 1 })];
+  return leases.filter(
+    (lease) => lease.owner !== owner && lease.state !== "resting" && lease.extents.some(({ first }) => first === value),
+  );
+}
+
+export const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
+  runnerName ? `${networkName}/${runnerName}` : networkName;
+
+/**
+ * One address cannot be on two machines. A neighbour in the same stack may be about to move, too: Pulumi tells each of
+ * them by itself.
+ */
+export function isElsewhere(fellow: Lease, { attach }: Inputs, owner: string): boolean {
+  const moves = fellow.state !== "offered" && sameStack(fellow.owner, owner);
+  return !moves && (carrierOf(fellow) ?? carrierName(attach)) !== carrierName(attach);
+}
+
+const carrierOf = ({ data }: Lease): string | undefined => (data as { attach?: string } | undefined)?.attach;
+
+export const elsewhere = ({ ip, attach }: StaticProps, fellow: Lease): OverlayError =>
+  new OverlayError(
+    "SHARING_CONFLICT",
+    `${ip} is shared with ${fellow.owner}, which has it on ${carrierOf(fellow)}; this one would have it on ${carrierName(attach)}.`,
+    "Attach both to the same machine, or use another sharing key.",
+  ).about("attach");
