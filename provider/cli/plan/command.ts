@@ -4,6 +4,7 @@ import { fleetOf } from "../../host/fleet";
 import { Reconciler, type Rehearsal, rehearse, type Work } from "../../host/reconcile";
 import { type Connection, machineOf } from "../../host/types";
 import { storeOf, wantsOn } from "../../lifecycle/apply";
+import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import { keyOf } from "../../network/items";
 import type { Pool } from "../../pool";
@@ -66,7 +67,7 @@ function wants(world: Parameters<typeof wantsOn>[1], { type, name, gone }: Plann
 const isGone =
   (pool: Pool, { type, props }: Planned) =>
   async (uid: string): Promise<boolean> =>
-    (await pool.find(resourceOf(type).request(props).pool, { uid })) === undefined;
+    (await pool.find(requestOf(resourceOf(type), props).pool, { uid })) === undefined;
 
 function report({ out }: Session, machine: string, { steps, script, records, refused }: Rehearsal): void {
   const reasons = refused.map((error) => {

@@ -1,4 +1,5 @@
 import type { Connection } from "../../host/types";
+import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
 import { resourceOf } from "../../resources";
@@ -39,7 +40,7 @@ async function hubOf(pool: Pool, props: Values, { hub }: Given): Promise<Connect
 async function runnerOf(pool: Pool, { type, props }: Planned, { runner }: Given): Promise<Connection | undefined> {
   const named = runner?.[String(props.runnerName)];
   if (named) return named;
-  const { pool: name } = resourceOf(type).request(props);
+  const { pool: name } = requestOf(resourceOf(type), props);
   const lease = (await pool.spec(name)) && (await pool.find(name, { owner: String(props.owner) }));
   const machine = lease && machineIn(lease);
   return machine ? connectionAt(machine) : undefined;
