@@ -4,13 +4,13 @@ import { Reconciler, type Work } from "../provider/host/reconcile";
 import { openHosts } from "../provider/host/ssh";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
-import type { World } from "../provider/lifecycle/world";
 import { FACTS_SCRIPT, parseFacts } from "../provider/network/facts";
 import { type Network, planTunnel } from "../provider/network/hub";
 import { planSteps } from "../provider/network/steps";
 import { openPool } from "../provider/pool";
 import { resourceOf } from "../provider/resources";
 import { asNetwork, type NetworkSettings } from "../provider/resources/overlay-network";
+import { worldOf } from "../test/unit/lifecycle/fake-fleet";
 
 /** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the machines. */
 interface Options {
@@ -42,14 +42,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   });
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
-  const world: World = {
-    pool: async () => pool,
-    fleet: fleetOf(hosts, reconciler, {}),
-    unreachableOnDelete: "fail",
-    tenantDefaults: {},
-    warn: () => {},
-    token: async () => "",
-  };
+  const world = worldOf(fleetOf(hosts, reconciler, {}), pool);
   const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
     const lifecycle = new Lifecycle(resourceOf(type), world);
     const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;

@@ -113,7 +113,13 @@ function report(m: Measured): void {
   const times = (a: number | undefined, b: number, of: string) =>
     a === undefined ? "" : `${(a / b).toFixed(1)}× ${of}`;
   const state = (name: string, { wall, inside }: Timed, other: number | undefined, more = ""): string[][] => [
-    ...row(`pulumi up, ${name}`, wall, times(wall, m.empty, "of empty resources")),
+    ...row(
+      `pulumi up, ${name}`,
+      wall,
+      [times(wall, m.empty, "of empty resources"), times(other, wall, "faster than Ansible")]
+        .filter(Boolean)
+        .join("; "),
+    ),
     ...row(
       "  inside the provider",
       inside,
