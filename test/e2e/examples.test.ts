@@ -1,6 +1,10 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { leftOn } from "../../lab/leftovers";
+import { buildKohaku, IDS } from "../lab/kohaku";
+import { lossDuring } from "../lab/pings";
 import { ask, serve } from "../lab/services";
 import { type Stack, Workspace } from "./stack";
 
@@ -129,4 +133,44 @@ test("two-stacks: one owns the network, the other only addresses on it, by name"
   await end(app, ["r1", "web"], ["r2", "database"]);
   await platform.destroy();
   await nothingIsLeft();
+});
+
+test("two-tenants: blocks that never meet, a quota each, and a public address in front of each service", async () => {
+  const stack = await workspace.example("two-tenants", ["r1"]);
+  const promised = await previewed(stack);
+  await stack.mustUp();
+  type Tenant = { org: string; block: string[]; service: string; cidr: string; gateway: string; front: string };
+  const { tenants } = await stack.outputs<{ tenants: Tenant[] }>();
+  const [red, blue] = tenants as [Tenant, Tenant];
+  expect([red.front, blue.front]).toEqual([promised["front-red"], promised["front-blue"]]);
+  expect(red.block).not.toEqual(blue.block);
+  expect([...red.block, ...blue.block]).toEqual([1, 2].map(() => expect.stringMatching(/^198\.51\.100\.\d+\/28$/)));
+  for (const { org, service, cidr, gateway } of tenants)
+    await start(`web-${org}`, { runnerName: "r1", ip: service, cidr, gateway }, 8080);
+  await lab.controller("ip", ["route", "add", "198.51.100.0/24", "via", lab.host("hub").address]);
+  expect(await ask(lab, { at: "controller" }, red.front, 80)).toMatch(/^web-red sees /);
+  expect(await ask(lab, { at: "controller" }, blue.front, 80)).toMatch(/^web-blue sees /);
+
+  const source = join(stack.folder, "index.ts");
+  const program = readFileSync(source, "utf8");
+  writeFileSync(source, `${program}\nnew overlay.IPReservation("one-more", { pool: "public-red" });\n`);
+  const refused = await stack.pulumi("preview", "--stack", "dev", "--color", "never");
+  expect(refused.code).not.toBe(0);
+  expect(refused.text).toMatch(/POOL_QUOTA: .*public-red/);
+  writeFileSync(source, program.replace("port: 80,", "port: 8000,"));
+  await stack.mustUp();
+  expect(await ask(lab, { at: "controller" }, red.front, 8000)).toMatch(/^web-red sees /);
+  await end(stack, ["r1", "web-red"], ["r1", "web-blue"]);
+  await nothingIsLeft();
+});
+
+test("adoption: what stands comes under Pulumi without a lost packet, and goes with it", async () => {
+  await buildKohaku(lab);
+  const stack = await workspace.example("adoption", ["r1", "r2"], { config: { ids: JSON.stringify(IDS) } });
+  const from = { host: "r1", container: "c1", target: "10.128.64.10" };
+  expect(await lossDuring(lab, from, () => stack.mustUp())).toMatchObject({ lost: 0 });
+  expect((await stack.outputs<{ subnets: string[] }>()).subnets).toEqual(["10.128.192.0/18", "10.128.64.0/18"]);
+  await stack.mustUp("--refresh", "--expect-no-changes");
+  await stack.destroy();
+  expect((await lab.exec("hub", "ip -o link show | grep -c vxkr")).stdout.trim()).toBe("0");
 });
