@@ -8,6 +8,7 @@ import type { Host } from "../../provider/host/types";
 import { differenceText } from "../../provider/network/compare";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
+import { training } from "../network";
 
 /**
  * One overlay with Debian's dockerd on its runners: on r1 it was there first and has FORWARD at DROP, on r2 it comes later.
@@ -27,19 +28,13 @@ const dockerTest = (name: string, body: () => Promise<void>) =>
 const reports: ConversationReport[] = [];
 const reconciler = new Reconciler((report) => reports.push(report));
 
-const network = (changes: Partial<Network> = {}): Network => ({
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: "auto",
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-  docker: { name: "kohakuriver-overlay", required: false, share: 4 },
-  ...changes,
-});
+const network = (changes: Partial<Network> = {}) =>
+  training({
+    layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")],
+    mtu: "auto",
+    docker: { name: "kohakuriver-overlay", required: false, share: 4 },
+    ...changes,
+  });
 const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const hostOf = (name: string): Host => {
   const exec = (script: string) => lab.exec(name, script);

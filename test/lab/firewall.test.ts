@@ -1,25 +1,15 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
+import { training } from "../network";
 
 /** Firewalls that drop everything, of each kind that a kernel knows, before an overlay comes. */
 let lab: Lab;
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: "auto",
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
+const network = training({ mtu: "auto" });
 
 beforeAll(async () => {
   lab = await Lab.up({ runners: 2 });

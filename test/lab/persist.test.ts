@@ -4,9 +4,10 @@ import { layoutOf } from "../../provider/addressing/layout";
 import { Reconciler, type Work } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
 import { differenceText } from "../../provider/network/compare";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import type { Want } from "../../provider/network/steps";
+import { training } from "../network";
 
 /** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
 let lab: Lab;
@@ -28,17 +29,7 @@ beforeEach(async () => {
   for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
 });
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1430,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
+const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: 1430 });
 
 function parts() {
   const [hub, runner] = ["hub", "r1"].map((name) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 }));

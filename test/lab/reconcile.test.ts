@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
 import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
+import { training } from "../network";
 
 /** The reconciler against a real kernel, with several owners at once. SSH and the lock have tests of their own. */
 let lab: Lab;
@@ -31,18 +31,7 @@ beforeEach(async () => {
   reconciler = new Reconciler((report) => reports.push(report));
 });
 
-const network = (changes: Partial<Network> = {}): Network => ({
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-  ...changes,
-});
+const network = training;
 const other = network({ networkName: "other", hubInterface: "other-host", devicePrefix: "vxo", vniBase: 900 });
 const here = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
 const there = { underlayIp: "10.254.9.9", underlayMtu: 1500 };

@@ -6,9 +6,10 @@ import { fromLine } from "../../provider/addressing/line";
 import { askMachine } from "../../provider/host/machine";
 import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
-import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/static-ip";
+import { training } from "../network";
 import { ask, type Client, hasSctp, serve } from "./services";
 
 /** A static address on real kernels, asked by real clients. What the pool and Pulumi add is tested in e2e. */
@@ -20,17 +21,7 @@ let reconciler: Reconciler;
 const machines: Record<string, Machine> = {};
 const machines6: Record<string, Machine> = {};
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: "auto",
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
+const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: "auto" });
 const IP = "10.254.200.10";
 const IP6 = "fd00:254::200:10";
 const CLIENT6 = "fd00:254::255:250";

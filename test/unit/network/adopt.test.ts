@@ -1,26 +1,14 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
 import { withKeptMacs } from "../../../provider/network/adopt";
 import { renderChange } from "../../../provider/network/commands";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { HostRecord, Item } from "../../../provider/network/items";
 import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { hub, runner, training } from "../../network";
 
 /** Machines as KohakuRiver leaves them, in the words of the tools; what we would tell them, in the words of ours. */
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: false,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training({ masquerade: false });
 
 const link = (ifname: string, kind: string, data: object = {}, more: object = {}) => ({
   ifname,

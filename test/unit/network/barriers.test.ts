@@ -1,23 +1,11 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
 import { type Barrier, legacyBarriers, nftBarriers, refuseBarriers } from "../../../provider/network/barriers";
 import { parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
+import { hub, runner, training } from "../../network";
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training();
 const runnerItems = planRunner(network, 1, "vxkr1", hub, runner);
 const tunnelItems = planTunnel(network, 1, hub, runner);
 

@@ -5,22 +5,9 @@ import { fits } from "../../../provider/network/compare";
 import { parseFacts } from "../../../provider/network/facts";
 import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
+import { hub, runner, training } from "../../network";
 
-const network = (changes: Partial<Network> = {}): Network => ({
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: "auto",
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-  ...changes,
-});
-
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 
 const BARE = parseFacts("");
 

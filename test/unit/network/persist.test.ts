@@ -1,26 +1,14 @@
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner } from "../../../provider/network/hub";
+import { planHub, planRunner } from "../../../provider/network/hub";
 import { type Item, keyOf, type Service } from "../../../provider/network/items";
 import { bootScript, lasting } from "../../../provider/network/persist";
 import { planSteps, type Want } from "../../../provider/network/steps";
+import { hub, runner, training } from "../../network";
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training();
 const want = (items: Item[], persist = true): Want => ({
   record: { uid: "u1", owner: "org/u1", network: "training", store: "s" },
   items,

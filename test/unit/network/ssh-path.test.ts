@@ -2,25 +2,14 @@ import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { covers, endangersSsh } from "../../../provider/network/ssh-path";
 import type { Step } from "../../../provider/network/steps";
 import { undoing } from "../../../provider/network/undo";
+import { hub, runner, training } from "../../network";
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1430,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: 1430 });
 
 /** A runner with eth0 on 192.0.2.0/24 and our bridge, as its tools show it. */
 const machine = (ssh: string): Facts =>

@@ -3,24 +3,13 @@ import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { hub, runner, training } from "../../network";
 import { machineWith } from "./machine";
 
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training();
 
 const want = (uid: string, items: Item[], adopt = false): Want => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },

@@ -4,19 +4,9 @@ import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import { preflight } from "../../../provider/network/preflight";
 import type { Want } from "../../../provider/network/steps";
+import { training } from "../../network";
 
-const network = (changes: Partial<Network> = {}): Network => ({
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: "auto",
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-  ...changes,
-});
+const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMtu });
 const hub = at("192.0.2.1");
 const runner = at("192.0.2.11");

@@ -1,26 +1,14 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
 import type { Facts } from "../../../provider/network/facts";
 import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
 import { planSteps, type Want } from "../../../provider/network/steps";
+import { hub, runner, training } from "../../network";
 import { machineWith } from "./machine";
 
 /** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
-const network: Network = {
-  networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-};
-const hub: Machine = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-const runner: Machine = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+const network = training();
 
 interface State {
   network: Network;

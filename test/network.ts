@@ -1,0 +1,19 @@
+import { layoutOf } from "../provider/addressing/layout";
+import type { Machine, Network } from "../provider/network/hub";
+
+/** The network that most tests are about, and the two machines of its first tunnel. */
+export const training = (changes: Partial<Network> = {}): Network => ({
+  networkName: "training",
+  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: 1450,
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  hubInterface: "kohaku-host",
+  ...changes,
+});
+
+export const hub: Machine = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+export const runner: Machine = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
