@@ -217,9 +217,9 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     const file = exportTo("dev.json", []);
     expect(await ctl.must("gc", "--stack-export", file)).toEqual([]); // an up may be under way
     expect(values(await ctl.must(...gc, "--stack-export", file, "--yes"))).toEqual([
-      "1 in network/training",
-      "2 in network/training",
       "3 in network/training",
+      "2 in network/training",
+      "1 in network/training",
       "10.128.0.0/12 in space/default",
     ]);
     expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
