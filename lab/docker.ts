@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Lab } from "./lab";
 import { run } from "./process";
@@ -28,8 +29,9 @@ export class LabDocker {
 
   async #manage(verb: "start" | "stop", host: string): Promise<void> {
     const parent = `/overlay-lab-${this.lab.name}-${host}`;
-    const script = ["sh", join(__dirname, "docker.sh"), verb, parent];
-    const { code, stderr } = await run(this.lab.hostCommand(host, script));
+    // By its text: a host has a /tmp of its own, and this may lie in the machine's.
+    const input = readFileSync(join(__dirname, "docker.sh"), "utf8");
+    const { code, stderr } = await run(this.lab.hostCommand(host, ["sh", "-s", verb, parent]), { input });
     if (code !== 0) throw new Error(`dockerd on ${host} did not ${verb}: ${stderr.trim()}`);
   }
 }

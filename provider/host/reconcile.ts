@@ -112,7 +112,7 @@ export interface Rehearsal {
 
 /** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
 export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
-  const facts = await factsOf(host);
+  const facts = readFacts(host, await host.exec(PREFLIGHT_SCRIPT));
   const leaving = works.filter(({ items }) => items.length === 0);
   const before = planSteps(leaving, facts);
   const cleared = afterRemoval(before, leaving, facts);
@@ -185,7 +185,10 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
 /** All that this work can have touched, now or before. */
 function devicesOf(wants: Want[], facts: Facts): string[] {
   const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
-  return [...new Set(items.flatMap((item) => (item.kind === "link" ? [item.name] : "dev" in item ? [item.dev] : [])))]
+  const underlays = items.flatMap((item) => (item.kind === "zone" && item.underlay ? [`${item.underlay}/`] : []));
+  const below = [...facts.addresses].filter((text) => underlays.some((start) => text.startsWith(start)));
+  const own = items.flatMap((item) => (item.kind === "link" ? [item.name] : "dev" in item ? [item.dev] : []));
+  return [...new Set([...own, ...below.map((text) => text.split(" ")[1])])]
     .filter((device) => device !== undefined)
     .sort();
 }
@@ -238,9 +241,10 @@ const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === 
  */
 function unionRecord(want: Want, facts: Facts): HostRecord[] {
   const old = recordsOf(want, facts);
-  const both = [...old.flatMap(({ items }) => items), ...recordOf(want).items];
-  const all = new Map(both.map((item) => [keyOf(item), item]));
-  const union = { ...want.record, items: [...all.values()] };
+  const { items } = recordOf(want);
+  const keys = new Set(items.map(keyOf));
+  const rest = new Map(old.flatMap((record) => record.items.map((item) => [keyOf(item), item])));
+  const union = { ...want.record, items: [...items, ...[...rest.values()].filter((item) => !keys.has(keyOf(item)))] };
   const settled = want.items.length === 0 || old.some((record) => isSame(record, recordOf(want)));
   return settled ? [] : [union];
 }

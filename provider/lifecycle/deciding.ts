@@ -1,4 +1,4 @@
-import { OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../errors";
 import type { Extent, Lease, Pool, Request } from "../pool/types";
 import type { Definition } from "../resource";
 import type { Caller } from "./check";
@@ -17,9 +17,9 @@ export async function decide(
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
   const settled = kept && sameDetails(def, olds, inputs, kept);
-  if (settled && !def.createFirst) return def.values(inputs, kept);
+  if (settled && !def.createFirst && !(await isTaken(def, world, olds, kept))) return def.values(inputs, kept);
   const pool = await world.pool();
-  if (kept && !(def.createFirst && (await isGone(def, pool, olds)))) {
+  if (kept && !(settled && !def.createFirst) && !(def.createFirst && (await isGone(def, pool, olds)))) {
     if (!settled) await refuseCollision(def, pool, olds, inputs, kept);
     return def.values(inputs, kept);
   }
@@ -42,6 +42,20 @@ async function isGone(def: Definition, pool: Pool, olds: Values): Promise<boolea
   const owner = String(olds.owner);
   const lease = await pool.find(def.request(olds, owner).pool, { owner });
   return !lease || lease.state === "offered";
+}
+
+/** Reclaimed, and given to somebody else: what it had cannot come back. Without a store nobody can know. */
+async function isTaken(def: Definition, world: World, olds: Values, [kept]: Extent[]): Promise<boolean> {
+  try {
+    const pool = await world.pool();
+    if (!kept || !(await isGone(def, pool, olds))) return false;
+    const owner = String(olds.owner);
+    const holder = await pool.find(def.request(olds, owner).pool, { value: kept.first });
+    return holder !== undefined && holder.owner !== owner && ["reserved", "used"].includes(holder.state);
+  } catch (error) {
+    if (isOverlayError(error, "STORE_UNAVAILABLE")) return false;
+    throw error;
+  }
 }
 
 /** undefined: in this preview the pool is not yet what it will be. */

@@ -132,8 +132,9 @@ export class Lifecycle {
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
     const parts = this.def.hosts(props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
-    if (parts.length === 0 && (await pool.pools()).length > 0) return;
-    await refuseLost(this.def, pool, props);
+    const isEmpty = (await pool.pools()).length === 0;
+    if (isEmpty) await refuseLost(this.def, pool, props);
+    if (parts.length === 0) return;
     const held = await this.#heldBy(pool, props);
     const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { owner: held.owner })) !== undefined;
     if (await overtaken()) return;

@@ -32,7 +32,8 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
   }
   const have = dockerNetworkOf(item, docker);
   const holder = records.find((record) => record.items.some((other) => keyOf(other) === keyOf(item)));
-  if (holder ? !isMine(holder, want) : have && !want.adopt) {
+  const adoptable = want.adopt && have?.bridge === item.bridge && sameSubnets(have.subnets, item.subnets);
+  if (holder ? !isMine(holder, want) : have && !adoptable) {
     const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
@@ -46,6 +47,10 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
     throw inUse(item, containers, `must be made anew (${wrong.join("; ")})`);
   }
 }
+
+/** Another network that only has the name is not taken over: it would have to be made anew. */
+const sameSubnets = (have: { subnet?: string }[], want: { subnet: string }[]): boolean =>
+  want.every(({ subnet }) => have.some((each) => each.subnet === subnet));
 
 /** Containers that are stopped do not stop a network from going: they were told that it is to go. */
 function refuseDockerRemoval(item: DockerNetwork, { docker }: Facts): void {

@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt";
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import type { Facts } from "./facts";
-import { type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { type Address, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
 import { zoneFor } from "./zones";
 
 /** One change of a host. */
@@ -196,6 +196,7 @@ export function refuseForeign(want: Want, facts: Facts): void {
     if (ours.has(keyOf(item))) continue;
     refuseOtherId(item, want, facts);
     if (item.kind === "link") refuseForeignLink(item, want, others, facts);
+    if (item.kind === "address") refuseForeignAddress(item, want, facts);
     if (item.kind === "route") refuseForeignRoute(item, want, facts);
   }
 }
@@ -223,6 +224,24 @@ const isShared = (item: Item): boolean => item.kind === "link" && item.shared ==
 
 const wantedText = ({ type, vxlan }: Link): string =>
   vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
+
+/** An address that the machine has for itself; one on a device of ours may have another prefix, and is mended. */
+function refuseForeignAddress(item: Address, want: Want, facts: Facts): void {
+  const listed = [want, ...facts.records].flatMap(({ items }) => items);
+  const devices = new Set(listed.flatMap((each) => (each.kind === "link" ? [each.name] : [])));
+  const known = new Set(facts.records.flatMap(({ items }) => items).map(keyOf));
+  const start = item.address.slice(0, item.address.indexOf("/") + 1);
+  const foreign = [...facts.addresses].find((text) => {
+    const [address, dev] = text.split(" ") as [string, string];
+    return text.startsWith(start) && !devices.has(dev) && !known.has(keyOf({ kind: "address", address, dev }));
+  });
+  if (!foreign) return;
+  throw new OverlayError(
+    "IP_IN_USE",
+    `The machine already has ${foreign.replace(" ", " on ")}, and it is not in our records. It was left as it is.`,
+    "Ask for another address, or take this one off the machine first.",
+  );
+}
 
 /** The kernel gives IPv6 routes without a metric this one. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>

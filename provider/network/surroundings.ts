@@ -23,7 +23,7 @@ export function refuseSurroundings(want: Want, facts: Facts): void {
   for (const range of ranges) {
     refuseOwnBranch(range, want.items, facts);
     refuseRoutes(range, want, facts);
-    refuseDockerNetworks(range, facts);
+    refuseDockerNetworks(range, want, facts);
   }
 }
 
@@ -111,8 +111,11 @@ function refuseRoutes({ text, block }: Range, want: Want, facts: Facts): void {
   );
 }
 
-function refuseDockerNetworks({ text, block }: Range, { docker, records }: Facts): void {
-  const ours = records.flatMap(({ items }) => items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])));
+/** Whether one of the wanted name is ours to have is for preflight to say. */
+function refuseDockerNetworks({ text, block }: Range, want: Want, { docker, records }: Facts): void {
+  const ours = [want, ...records].flatMap(({ items }) =>
+    items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
+  );
   for (const { name, bridge, subnets } of docker?.networks ?? []) {
     const subnet = subnets.find(
       (each) => each.subnet && rangeOf(each.subnet) && overlaps(rangeOf(each.subnet)!, block),

@@ -55,7 +55,8 @@ function escaped(text: string): string {
 }
 
 const digits = (value: bigint): string => value.toString(16).padStart(32, "0");
-const moment = (time: number): string => time.toString(16).padStart(12, "0");
+/** Whole milliseconds: a fraction would sort behind everything. */
+const moment = (time: number): string => Math.floor(time).toString(16).padStart(12, "0");
 
 const key = <T>(codec: Codec<T>, ...parts: string[]): Key<T> => ({ at: parts.join("/"), codec });
 /** `0` is the character after `/`. */

@@ -24,13 +24,17 @@ function* withoutIdleTimes(tx: Tx): Rule<void> {
 /** A store that is new gets our version, an older one is brought up to it, and a newer one is left alone. */
 export async function ensureVersion(store: Store): Promise<void> {
   const found = await store.read(readVersion);
-  if (found === VERSION || (found === undefined && store.readOnly)) return;
-  if (found !== undefined && found > VERSION) {
-    const what = `The store has version ${found}; this program knows versions up to ${VERSION}.`;
-    throw new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
-  }
-  await store.transact("", migrate);
+  if (found !== undefined && found > VERSION) throw tooNew(found);
+  // What older programs wrote can be read.
+  if (found !== VERSION && !store.readOnly) await store.transact("", migrate);
 }
+
+const tooNew = (found: number): OverlayError =>
+  new OverlayError(
+    "STORE_VERSION",
+    `The store has version ${found}; this program knows versions up to ${VERSION}.`,
+    "Update pulumi-overlay.",
+  );
 
 function* readVersion(tx: Tx): Rule<number | undefined> {
   const text = (yield tx.get(version.at)) as string | undefined;
@@ -39,6 +43,8 @@ function* readVersion(tx: Tx): Rule<number | undefined> {
 
 function* migrate(tx: Tx): Rule<void> {
   const found = (yield* readVersion(tx)) ?? VERSION;
+  // Somebody else was quicker.
+  if (found > VERSION) throw tooNew(found);
   for (let from = found; from < VERSION; from++) yield* MIGRATIONS[from - 1]!(tx);
   yield tx.write([[version.at, String(VERSION)]]);
 }

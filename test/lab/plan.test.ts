@@ -74,7 +74,11 @@ test("a runner that comes, one that goes, and one in the other's place", async (
   const [hub, r2] = await plan(step("create", "RunnerSubnet", inputs));
   expect(hub).toMatchObject({
     machine: "10.254.0.1",
-    changes: ["add link vxkr2", "add address 10.128.128.254/18 on vxkr2"],
+    changes: [
+      "add link vxkr2",
+      "add address 10.128.128.254/18 on vxkr2",
+      "add rule '-s 10.254.1.2/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
+    ],
   });
   expect(r2).toMatchObject({
     machine: "10.254.1.2",
@@ -83,7 +87,10 @@ test("a runner that comes, one that goes, and one in the other's place", async (
   });
   expect((r2!.changes as string[]).length).toBeGreaterThan(8);
 
-  expect((await plan(step("delete", "RunnerSubnet", runner)))[0]!.changes).toEqual(["remove link vxkr1"]);
+  expect((await plan(step("delete", "RunnerSubnet", runner)))[0]!.changes).toEqual([
+    expect.stringContaining("remove rule '-s 10.254.1.1/32 -p udp"),
+    "remove link vxkr1",
+  ]);
   const replaced = await plan(
     step("delete-replaced", "RunnerSubnet", runner),
     step("replace", "RunnerSubnet", runner),

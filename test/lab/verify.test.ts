@@ -78,10 +78,10 @@ test("a device that is down is named, with the machine that has it", async () =>
 
 test("a firewall that drops tunnels is told from a network below that is dead", async () => {
   const address = lab.host("r3").address;
-  await spoil("hub", `iptables -A INPUT -p udp -m udp --dport 4789 -s ${address} -j DROP`, "iptables -F INPUT");
-  expect((await broken())["r1 → r3"]).toBe(
-    `hub to r3: UDP port 4789 does not pass, hub has INPUT -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`,
-  );
+  const drop = `PREROUTING -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`;
+  await spoil("hub", `iptables -t mangle -I ${drop}`, `iptables -t mangle -D ${drop}`);
+  expect((await broken())["r1 → r3"]).toMatch(/^hub to r3: UDP port 4789 does not pass, /);
+  for (const mend of mending.splice(0)) await mend();
   await spoil("hub", `ip route add unreachable ${address}`, `ip route del unreachable ${address}`);
   const hops = await broken();
   expect(hops["r1 → r3"]).toBe(`the network below: ${address} (r3) does not answer hub`);

@@ -9,7 +9,7 @@ export async function timeAt({ members, place, tls }: Cluster): Promise<number> 
   const answers = await Promise.all(members.map((member) => dateOf(member, tls)));
   const now = performance.now();
   const times = answers.flatMap((answer) => (answer ? [answer.time + now - answer.at] : [])).sort((a, b) => a - b);
-  if (times.length > 0) return times[times.length >> 1]!;
+  if (times.length > 0) return Math.round(times[times.length >> 1]!);
   const what = `No member of etcd at ${place} says what time it is.`;
   const fix = "Check that it runs, and that HTTP gets through to its client port.";
   throw new Away(new OverlayError("STORE_UNAVAILABLE", what, fix));

@@ -110,7 +110,8 @@ export class Line {
       },
       end: async () => {
         this.#pace = Math.min(Math.max(performance.now() - began, 2), 50);
-        if (!committed) return this.leave();
+        // What was done is done: a ticket that cannot be given back runs out by itself.
+        if (!committed) return this.leave().catch(() => {});
         this.#leaving = setTimeout(() => void this.leave().catch(() => {}), IDLE);
         this.#leaving.unref();
       },

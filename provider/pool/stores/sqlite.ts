@@ -1,5 +1,5 @@
 import { closeSync, fdatasyncSync, openSync } from "node:fs";
-import { access, mkdir, open, statfs } from "node:fs/promises";
+import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
@@ -65,18 +65,23 @@ async function loadEngine(): Promise<Engine> {
   }
 }
 
-/** Makes the file if it has to. A file that is there but cannot be written still serves previews. */
+/**
+ * Makes the file if it has to. A file that is there but cannot be written still serves previews. It is not opened here: closing
+ * it would drop the locks that this process may already have on it.
+ */
 async function canWrite(path: string): Promise<boolean> {
-  try {
-    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-    await (await open(path, "a", 0o600)).close();
-    return true;
-  } catch (error) {
-    const isThere = await access(path).then(
+  const can = (mode: number) =>
+    access(path, mode).then(
       () => true,
       () => false,
     );
-    if (isThere && ["EACCES", "EPERM", "EROFS"].includes((error as NodeJS.ErrnoException).code ?? "")) return false;
+  if (await can(constants.F_OK)) return can(constants.W_OK);
+  try {
+    await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+    await (await open(path, "wx", 0o600)).close();
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return can(constants.W_OK);
     throw unavailable(path, error);
   }
 }
@@ -139,6 +144,8 @@ function prepareFile(db: Database): boolean {
 class Log {
   #file: number | undefined;
   #written = false;
+  /** The kernel tells of a failed write once; after that nothing in this log can be trusted to be on disk. */
+  #failed: OverlayError | undefined;
 
   constructor(private readonly path: string) {}
 
@@ -147,12 +154,14 @@ class Log {
   }
 
   sync(): void {
+    if (this.#failed) throw this.#failed;
     if (!this.#written) return;
     try {
       this.#file ??= openSync(`${this.path}-wal`, "r+");
       fdatasyncSync(this.#file);
     } catch (error) {
-      throw unavailable(this.path, error);
+      this.#failed = unavailable(this.path, error);
+      throw this.#failed;
     }
     this.#written = false;
   }

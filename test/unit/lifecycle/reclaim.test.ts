@@ -38,6 +38,14 @@ async function full(inputs: Values) {
     refresh: (i: number) => runners!.read("", made[i]!),
     preview: () => check(runners!, "d", runner("d", "192.0.2.14"), true),
     create: () => create(runners!, "d", runner("d", "192.0.2.14")),
+    /** What the next up would give it, now that its lease is gone. */
+    again: async (i: number) => {
+      const { owner, leaseId: _, uid: __, ...olds } = made[i]!;
+      const name = ["a", "b", "c"][i]!;
+      const caller = { owner: String(owner), dryRun: false };
+      return runners!.check(caller, { ...olds, owner }, runner(name, `192.0.2.1${i}`));
+    },
+    release: async (i: number) => runners!.delete(made[i]!),
     drifted: async (i: number) => (await runners!.diff(made[i]!, made[i]!)).replaces,
   };
 }
@@ -53,7 +61,7 @@ test("when all ids are taken, preview says so, and names the longest unseen firs
 });
 
 test("reclaimInactive: the longest unseen gives its id away, in preview as in up; those that were seen never do", async () => {
-  const { pool, preview, create, refresh, pass, drifted } = await full({
+  const { pool, preview, create, refresh, pass, drifted, again, release } = await full({
     onExhausted: "reclaimInactive",
     inactiveAfter: 3600,
   });
@@ -66,4 +74,8 @@ test("reclaimInactive: the longest unseen gives its id away, in preview as in up
   expect((await create()).runnerId).toBe(2);
   expect(await drifted(1)).toEqual(["leaseId"]);
   expect(await drifted(0)).toEqual([]);
+  // Whoever lost its id gets another one, as soon as there is one.
+  expect((await again(0)).inputs.runnerId).toBe(1);
+  await release(0);
+  expect((await again(1)).inputs.runnerId).toBe(1);
 });

@@ -224,6 +224,14 @@ test("a foreign device of our name is refused, also when only a record of anothe
   expect(() => refuseForeign(tunnel1, machine(tunnel1))).not.toThrow();
 });
 
+test("an address that the machine has for itself is refused, and left", () => {
+  const wanted = want("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
+  const facts = machine();
+  facts.addresses.add("fd00::5/64 eth0");
+  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5/64 on eth0");
+  expect(() => refuseForeign(wanted, machine(wanted))).not.toThrow();
+});
+
 test("adopt takes a device that stands as wanted, and no other", () => {
   const standing = machine({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
   standing.records = [];
