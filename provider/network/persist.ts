@@ -127,6 +127,8 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
   networkctl list --no-legend 2>/dev/null | grep -qE ' (pending|initialized) *$' || break
   sleep 1
 done
+# So does firewalld, before it has flushed all rules; it answers when it is done
+! systemctl -q is-active firewalld 2>/dev/null || firewall-cmd --state >/dev/null 2>&1
 # Once more where something failed: it may stand on what a later one has made.
 all || all
 `;
