@@ -16,5 +16,5 @@ const inLab = (name: string, order: number, seconds: number) => ({
 });
 
 export default defineConfig({
-  test: { projects: [anywhere("unit"), anywhere("contract"), inLab("lab", 1, 60), inLab("e2e", 2, 180)] },
+  test: { projects: [anywhere("unit"), anywhere("contract"), inLab("lab", 1, 60), inLab("e2e", 2, 300)] },
 });
