@@ -114,7 +114,7 @@ test("a second up changes nothing and speaks to no machine", async () => {
   expect(stack.trace().filter(({ conversation }) => conversation)).toEqual([]);
 });
 
-test("the private key is worldOf in plain text, and state holds no code but the constant lines", async () => {
+test("the private key is nowhere in plain text, and state holds no code but the constant lines", async () => {
   const key = lab.privateKey.split("\n")[2]!;
   expect(await stack.reveals(key)).toBe(false);
   for (const { name } of lab.hosts) {
