@@ -125,7 +125,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     [["--by", "two words"], "2 "],
     [["--colour", "red"], "2 "],
     [["--runner", "nobody"], "1 POOL_NOT_FOUND"],
-    [["--network", "worldOf"], "1 POOL_NOT_FOUND"],
+    [["--network", "nowhere"], "1 POOL_NOT_FOUND"],
     [["--store", "memory"], "1 SETTING_INVALID"],
   ])("reserve %j is refused with %s", async (args, expected) => {
     expect(await ctl.refusal("ip", "reserve", ...on("node1"), ...args)).toBe(expected);

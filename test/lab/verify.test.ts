@@ -57,7 +57,7 @@ test("all ways work: loss, round trip and full-size packets of every pair", asyn
 });
 
 test("connections come from an export with secrets on standard input, or from options, without a store", async () => {
-  const elsewhere = ["--store", "sqlite:/nowhere/pool.db", "--count", "1"];
+  const elsewhere = ["--store", "memory:", "--count", "1"];
   const piped = await ctl.run(["verify", "--stack-export", "-", ...elsewhere], stack.exported());
   expect(piped).toMatchObject({ code: 0, stderr: "training: 12 of 12 ways work.\n" });
   const at = (name: string) => `root@${lab.host(name).address}`;
