@@ -114,6 +114,9 @@ export interface Reference {
   many?: true;
 }
 
+/** What the opener of a pool left there for those who refer to it by name. */
+export const settingsIn = <T>({ data }: PoolSpec): T => (data as unknown as { settings: T }).settings;
+
 export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
   Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);
 

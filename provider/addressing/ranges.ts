@@ -1,4 +1,4 @@
-import { type Block, cidrText, familyOf, fromLine, pointOf, widthOf } from "./line";
+import { type Block, cidrText, familyOf, fromLine, pointOf, toLine, widthOf } from "./line";
 
 /** Ranges as people write them: `10.0.0.0/24`, `10.0.0.5`, `10.0.0.5-10.0.0.9`, and plain numbers for ports. */
 
@@ -9,6 +9,12 @@ export function rangeOf(text: string): Block | undefined {
   if (first === undefined || rest.length > 0) return undefined;
   const end = text.includes("-") ? last : first;
   return end !== undefined && first <= end && familyOf(first) === familyOf(end) ? { first, last: end } : undefined;
+}
+
+/** Whether an address lies in a range, both as text that was checked. */
+export function isIn(ip: string, range: string): boolean {
+  const { first, last } = rangeOf(range)!;
+  return first <= toLine(ip) && toLine(ip) <= last;
 }
 
 /** Without host bits: `10.0.0.1/24` is more likely a mistake than a range. */

@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { runnerLayout } from "../addressing/layout";
 import { deviceName } from "../addressing/names";
 import type { Lease, PoolSpec } from "../pool";
+import { settingsIn } from "../resource";
 import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
 import { command, withPool } from "./command";
 import { machineIn } from "./hosts/members";
@@ -45,7 +46,8 @@ export const topologyCommand = (): Command =>
 
 /** Offers count: a drawing on a pull request shows what it will add. */
 export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): Topology {
-  const { settings, hub } = spec.data as unknown as { settings: NetworkSettings; hub: string | null };
+  const settings = settingsIn<NetworkSettings>(spec);
+  const { hub } = spec.data as { hub: string | null };
   const layouts = layoutsOf(settings.subnets);
   const runners = leases
     .filter(({ state }) => state !== "resting")

@@ -1,7 +1,8 @@
-import { type Code, isOverlayError, OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
+import { devicesWith } from "../network/devices";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts, readbackScript } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
@@ -50,6 +51,8 @@ interface Job {
 interface Accepted {
   job: Job;
   want: Work;
+  /** The record to write before the first change; none where it stands already. */
+  union: HostRecord[];
 }
 
 const isWork = (want: Want | Work): want is Work => "fence" in want;
@@ -118,9 +121,9 @@ export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
   const cleared = afterRemoval(before, leaving, facts);
   const refused: unknown[] = [];
   const jobs = works.filter(({ items }) => items.length > 0).map((want) => rehearsed(host, want, refused));
-  const wants = (await accept(host, jobs, cleared)).map(({ want }) => want);
-  const steps = [...before, ...planSteps(wants, cleared)];
-  const records = wants.flatMap((want) => unionRecord(want, cleared));
+  const accepted = await accept(host, jobs, cleared);
+  const steps = [...before, ...planSteps(wantsOf(accepted), cleared)];
+  const records = accepted.flatMap(({ union }) => union);
   return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
 }
 
@@ -161,9 +164,9 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
   const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
-  const wants = accepted.map(({ want }) => want);
+  const wants = wantsOf(accepted);
   const steps = planSteps(wants, facts);
-  const records = wants.flatMap((want) => unionRecord(want, facts));
+  const records = accepted.flatMap(({ union }) => union);
   let passed = accepted;
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records);
@@ -174,7 +177,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
         : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackScript(devicesOf(wants, facts))}`);
     passed = judge(host, accepted, facts, result, script);
     for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
-    const lasting = wants.some((want) => want.persist && unionRecord(want, facts).length > 0);
+    const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
     if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
   await settleRecords(host, shell, passed, facts);
@@ -185,12 +188,12 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
 /** All that this work can have touched, now or before. */
 function devicesOf(wants: Want[], facts: Facts): string[] {
   const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
-  const underlays = items.flatMap((item) => (item.kind === "zone" && item.underlay ? [`${item.underlay}/`] : []));
-  const below = [...facts.addresses].filter((text) => underlays.some((start) => text.startsWith(start)));
-  const own = items.flatMap((item) => (item.kind === "link" ? [item.name] : "dev" in item ? [item.dev] : []));
-  return [...new Set([...own, ...below.map((text) => text.split(" ")[1])])]
-    .filter((device) => device !== undefined)
-    .sort();
+  const devices = items.flatMap((item) => {
+    if (item.kind === "link") return [item.name];
+    if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
+    return "dev" in item && item.dev !== undefined ? [item.dev] : [];
+  });
+  return [...new Set(devices)].sort();
 }
 
 const staysAway = ({ name }: Host): string =>
@@ -205,14 +208,16 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
       await job.want.fence();
       const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
-      preflight(want, { ...facts, records: [...facts.records, ...planned] });
-      accepted.push({ job, want });
+      onHost(host, () => preflight(want, { ...facts, records: [...facts.records, ...planned] }));
+      accepted.push({ job, want, union: unionRecord(want, facts) });
     } catch (error) {
-      job.fail(onHost(host, error));
+      job.fail(error);
     }
   }
   return accepted;
 }
+
+const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => want);
 
 /** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
@@ -251,10 +256,9 @@ function unionRecord(want: Want, facts: Facts): HostRecord[] {
 
 /** For those whose change was seen to be there: cuts their records, and removes those of what is gone. */
 async function settleRecords(host: Host, shell: Shell, passed: Accepted[], facts: Facts): Promise<void> {
-  const final = passed.flatMap(({ want }) => {
-    const [union] = unionRecord(want, facts);
-    return union && union.items.length > want.items.length ? [recordOf(want)] : [];
-  });
+  const final = passed.flatMap(({ want, union: [union] }) =>
+    union && union.items.length > want.items.length ? [recordOf(want)] : [],
+  );
   const gone = passed.flatMap(({ want }) =>
     recordsOf(want, facts).filter(({ uid }) => uid !== want.record.uid || want.items.length === 0),
   );
@@ -268,10 +272,7 @@ async function settleRecords(host: Host, shell: Shell, passed: Accepted[], facts
 function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
   const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
   const after = readFacts(host, result);
-  const keep = keptKeys(
-    accepted.map(({ want }) => want),
-    before,
-  );
+  const keep = keptKeys(wantsOf(accepted), before);
   return accepted.filter(({ job, want }) => {
     const own = recordsOf(want, before).flatMap(({ items }) => items);
     const left = goneItems(own, keep, after).filter(({ kind }) => kind !== "sysctl");
@@ -296,11 +297,7 @@ function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  try {
-    return parseFacts(stdout);
-  } catch (error) {
-    throw onHost(host, error);
-  }
+  return onHost(host, () => parseFacts(stdout));
 }
 
 function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
@@ -316,21 +313,12 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
   );
 }
 
-const ABOUT_MACHINES: Code[] = [
-  "DEVICE_FOREIGN",
-  "ROUTE_OVERLAP",
-  "PLAN_STALE",
-  "DOCKER_UNAVAILABLE",
-  "DOCKER_NETWORK_FOREIGN",
-  "DOCKER_NETWORK_IN_USE",
-  "FIREWALL_BLOCKED",
-  "MTU_TOO_SMALL",
-  "HOST_TOOL_MISSING",
-  "HOST_COMMAND_FAILED",
-];
-
 /** An error about what is on a machine must say on which. */
-const onHost = (host: Host, error: unknown): unknown =>
-  isOverlayError(error, ...ABOUT_MACHINES)
-    ? new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error)
-    : error;
+function onHost<T>(host: Host, look: () => T): T {
+  try {
+    return look();
+  } catch (error) {
+    if (!isOverlayError(error)) throw error;
+    throw new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error);
+  }
+}

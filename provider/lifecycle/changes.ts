@@ -1,4 +1,4 @@
-import type { Changes, Extent, Lease, Request } from "../pool/types";
+import type { Changes, Lease, Request } from "../pool/types";
 import type { Definition } from "../resource";
 import { equal, unknownPaths, type Values, without } from "./values";
 
@@ -24,7 +24,7 @@ export function changesOf(def: Definition, olds: Values, news: Values, lease: Le
     labels: after.labels ?? {},
     ...(opens && { opens }),
     ...(after.tenant && { tenant: after.tenant }),
-    ...(!sameExtents(had, has) && { extents: has }),
+    ...(!equal(had, has) && { extents: has }),
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,
     }),
@@ -45,5 +45,3 @@ function useChanges(before: Request, after: Request): Changes {
   }
   return before.ttl === after.ttl ? {} : { ttl: after.ttl ?? null };
 }
-
-const sameExtents = (a: Extent[], b: Extent[]): boolean => equal(a, b);

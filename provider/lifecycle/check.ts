@@ -1,6 +1,6 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import { type Definition, type Impossible, type Reference, referencesOf } from "../resource";
+import { type Definition, type Impossible, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
 import { isWithin, type Path, unknownPaths, type Values, without, withUnknown } from "./values";
@@ -100,7 +100,7 @@ async function settingsNamed(world: World, property: string, references: Referen
   const pool = await world.pool();
   for (const reference of references) {
     const spec = await pool.spec(reference.pool(name));
-    if (spec) return (spec.data as { settings: Values }).settings;
+    if (spec) return settingsIn<Values>(spec);
   }
   throw new OverlayError(
     "POOL_NOT_FOUND",

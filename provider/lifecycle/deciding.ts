@@ -5,9 +5,7 @@ import type { Caller } from "./check";
 import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 import type { World } from "./world";
 
-/**
- * The values of a resource: what it holds already, without a look at the pool where that can be, or else an offer.
- */
+/** The values of a resource: what it holds already, or else an offer. */
 export async function decide(
   def: Definition,
   world: World,
@@ -16,13 +14,11 @@ export async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && keptExtents(def, olds, inputs);
-  const settled = kept && sameDetails(def, olds, inputs, kept);
-  if (settled && !def.createFirst && !(await isTaken(def, world, olds, kept))) return def.values(inputs, kept);
-  const pool = await world.pool();
-  if (kept && !(settled && !def.createFirst) && !(def.createFirst && (await isGone(def, pool, olds)))) {
-    if (!settled) await refuseCollision(def, pool, olds, inputs, kept);
+  if (kept && (await mayKeep(def, world, olds, kept))) {
+    if (!sameDetails(def, olds, inputs, kept)) await refuseCollision(def, await world.pool(), olds, inputs, kept);
     return def.values(inputs, kept);
   }
+  const pool = await world.pool();
   if (olds) await refuseLost(def, pool, olds);
   const lease = await offered(def, pool, caller, inputs);
   if (!lease) return unknownValues(def);
@@ -37,23 +33,22 @@ async function refuseBeside(def: Definition, pool: Pool, owner: string, props: V
   await def.beside?.(props, owner, pool);
 }
 
-/** Its time was over, or somebody took it away: then it may have to ask for another value. */
-async function isGone(def: Definition, pool: Pool, olds: Values): Promise<boolean> {
-  const owner = String(olds.owner);
-  const lease = await pool.find(def.request(olds, owner).pool, { owner });
-  return !lease || lease.state === "offered";
-}
-
-/** Reclaimed, and given to somebody else: what it had cannot come back. Without a store nobody can know. */
-async function isTaken(def: Definition, world: World, olds: Values, [kept]: Extent[]): Promise<boolean> {
+/**
+ * Its time may have been over, or somebody may have taken it away. What stands on machines is kept as long as nobody else has
+ * the value, and where there is no store to ask.
+ */
+async function mayKeep(def: Definition, world: World, olds: Values, [kept]: Extent[]): Promise<boolean> {
   try {
     const pool = await world.pool();
-    if (!kept || !(await isGone(def, pool, olds))) return false;
     const owner = String(olds.owner);
-    const holder = await pool.find(def.request(olds, owner).pool, { value: kept.first });
-    return holder !== undefined && holder.owner !== owner && ["reserved", "used"].includes(holder.state);
+    const { pool: name } = def.request(olds, owner);
+    const isHeld = (lease?: Lease): boolean => lease?.state === "reserved" || lease?.state === "used";
+    if (isHeld(await pool.find(name, { owner }))) return true;
+    if (def.createFirst) return false;
+    const holder = await pool.find(name, { value: kept!.first });
+    return !isHeld(holder) || holder?.owner === owner;
   } catch (error) {
-    if (isOverlayError(error, "STORE_UNAVAILABLE")) return false;
+    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createFirst) return true;
     throw error;
   }
 }
@@ -104,13 +99,10 @@ export function keptExtents(def: Definition, olds: Values, inputs: Values): Exte
   if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
   const held = def.held(olds);
   const { want } = def.request(inputs, String(olds.owner));
-  if (want && !sameExtents(want, held)) return undefined;
+  if (want && !equal(want, held)) return undefined;
   const candidate = { ...inputs, ...def.values(inputs, held) };
   return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
 }
-
-const sameExtents = (a: Extent[], b: Extent[]): boolean =>
-  a.length === b.length && a.every(({ first, last }, i) => first === b[i]!.first && last === b[i]!.last);
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
 export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {

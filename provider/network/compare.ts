@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
-import { type Facts, unitPath } from "./facts";
+import { type Facts, type RouteFact, unitPath } from "./facts";
 import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
 import { wrongEntry } from "./zones";
@@ -168,8 +168,8 @@ function wrongLink(item: Link, facts: Facts): string[] | undefined {
 export const isOurs = (route: { protocol: string }): boolean => route.protocol === String(ROUTE_PROTOCOL);
 
 /** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
-function wrongRoute(item: Route, facts: Facts): string[] | undefined {
-  const have = facts.routes.find(
+export const routeOf = (item: Route, { routes }: Facts): RouteFact | undefined =>
+  routes.find(
     (r) =>
       isOurs(r) &&
       r.family === item.family &&
@@ -177,6 +177,9 @@ function wrongRoute(item: Route, facts: Facts): string[] | undefined {
       r.table === item.table &&
       r.unreachable === !item.via,
   );
+
+function wrongRoute(item: Route, facts: Facts): string[] | undefined {
+  const have = routeOf(item, facts);
   if (!have) return undefined;
   return [...mismatch("via", have.via, item.via), ...(item.via ? mismatch("dev", have.dev, item.dev) : [])];
 }

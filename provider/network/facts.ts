@@ -89,16 +89,14 @@ const ROUTES = [
   "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
   `echo; echo '@@ route6'; ${IF_V6} ip -j -6 route show || exit 1`,
 ];
-/** Without the protocol, since that is what was asked for. */
-const OUR_ROUTES = [
-  `echo; echo '@@ ours4'; ip -j -4 route show proto ${ROUTE_PROTOCOL} || exit 1`,
-  `echo; echo '@@ ours6'; ${IF_V6} ip -j -6 route show proto ${ROUTE_PROTOCOL} || exit 1`,
+/** In all tables. Without the protocol, since that is what was asked for. */
+const ourRoutes = (part: "tables" | "ours"): string[] => [
+  `echo; echo '@@ ${part}4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+  `echo; echo '@@ ${part}6'; ${IF_V6} ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
 ];
 
 /** What does not grow with the number of runners. */
 const REST = [
-  `echo; echo '@@ tables4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
-  `echo; echo '@@ tables6'; ${IF_V6} ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
   "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
   `echo; echo '@@ policy6'; ${IF_V6} ip -j -6 rule show || exit 1`,
   "echo; echo '@@ rules4'; iptables-save || exit 1",
@@ -122,6 +120,7 @@ export const FACTS_SCRIPT = [
   'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   LINKS,
   ...ROUTES,
+  ...ourRoutes("tables"),
   ...REST,
   ALL_RECORDS,
 ].join("\n");
@@ -144,7 +143,7 @@ const FEW = 16;
 /** Enough to judge a change of these devices by, which on a hub with hundreds of runners is much less than everything. */
 export function readbackScript(devices: string[]): string {
   const links = devices.map((device) => `echo; echo '@@ link'; ip -j -d addr show dev ${device} 2>/dev/null`);
-  return [...(devices.length > FEW ? [LINKS] : links), ...OUR_ROUTES, ...REST].join("\n");
+  return [...(devices.length > FEW ? [LINKS] : links), ...ourRoutes("ours"), ...REST].join("\n");
 }
 
 export function parseFacts(text: string): Facts {
@@ -276,8 +275,11 @@ interface RawRoute {
   table?: string;
 }
 
-const ourRoute = (family: Family, raw: RawRoute): RouteFact =>
-  routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) });
+/** From a list that was asked for by protocol, which does not repeat the protocol; the main table has no name there. */
+const ourRoute = (family: Family, raw: RawRoute): RouteFact => ({
+  ...routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
+  ...(raw.table !== undefined && { table: Number(raw.table) }),
+});
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
@@ -289,11 +291,9 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   unreachable: raw.type === "unreachable",
 });
 
-/** Our routes in tables other than the main one; a list that was asked for by protocol does not repeat the protocol. */
+/** Our routes in tables other than the main one, which was read as a whole. */
 const tableRoutes = (family: Family, all: RawRoute[]): RouteFact[] =>
-  all
-    .filter(({ table }) => table !== undefined)
-    .map((raw) => ({ ...routeFact(family, raw), protocol: String(ROUTE_PROTOCOL), table: Number(raw.table) }));
+  all.filter(({ table }) => table !== undefined).map((raw) => ourRoute(family, raw));
 
 interface RawPolicy {
   src: string;

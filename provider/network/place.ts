@@ -28,7 +28,10 @@ export function placeOf(item: Jump, facts: Facts): number {
   return viaDocker ? 1 : 1 + rules.slice(0, at).filter((rule) => canMeet(rule, own)).length;
 }
 
-/** Docker's masquerading, for one, which it puts first: it is for its own ranges alone. A chain that was emptied may get any rule. */
+/**
+ * Docker's masquerading, for one, which it puts first: it is for its own ranges alone. A chain of ours that was emptied
+ * may get any rule.
+ */
 function canMeet(rule: string, own: string[]): boolean {
   const source = sourceOf(rule);
   return !source || own.length === 0 || own.some((ours) => !sourceOf(ours) || overlaps(source, sourceOf(ours)!));

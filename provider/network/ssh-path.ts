@@ -1,4 +1,5 @@
 import { familyOf, pointOf, widthOf } from "../addressing/line";
+import { devicesWith } from "./devices";
 import type { Facts, RouteFact, SshPath } from "./facts";
 import type { Rule } from "./items";
 import type { Step } from "./steps";
@@ -42,10 +43,7 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
 
 /** Devices that carry the path: those with the server's address, that of the route back, and their ports and bridges. */
 function carriersOf({ client, server }: SshPath, facts: Facts): Set<string> {
-  const addressed = [...facts.addresses]
-    .filter((text) => text.startsWith(`${server}/`))
-    .map((text) => text.split(" ")[1]!);
-  const names = new Set([...addressed, routeTo(client, facts)?.dev ?? ""]);
+  const names = new Set([...devicesWith(server, facts), routeTo(client, facts)?.dev ?? ""]);
   names.delete("");
   for (const name of names) {
     const master = facts.links.get(name)?.master;

@@ -2,6 +2,7 @@ import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt";
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
+import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import { type Address, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
 import { zoneFor } from "./zones";
@@ -227,18 +228,18 @@ const wantedText = ({ type, vxlan }: Link): string =>
 
 /** An address that the machine has for itself; one on a device of ours may have another prefix, and is mended. */
 function refuseForeignAddress(item: Address, want: Want, facts: Facts): void {
-  const listed = [want, ...facts.records].flatMap(({ items }) => items);
-  const devices = new Set(listed.flatMap((each) => (each.kind === "link" ? [each.name] : [])));
-  const known = new Set(facts.records.flatMap(({ items }) => items).map(keyOf));
-  const start = item.address.slice(0, item.address.indexOf("/") + 1);
-  const foreign = [...facts.addresses].find((text) => {
-    const [address, dev] = text.split(" ") as [string, string];
-    return text.startsWith(start) && !devices.has(dev) && !known.has(keyOf({ kind: "address", address, dev }));
-  });
-  if (!foreign) return;
+  const [ip = ""] = item.address.split("/");
+  const records = [want, ...facts.records];
+  const isListed = (dev: string): boolean =>
+    records.some(({ items }) => items.some((each) => each.kind === "link" && each.name === dev)) ||
+    facts.records.some(({ items }) =>
+      items.some((each) => each.kind === "address" && each.dev === dev && each.address.startsWith(`${ip}/`)),
+    );
+  const foreign = devicesWith(ip, facts).find((dev) => !isListed(dev));
+  if (foreign === undefined) return;
   throw new OverlayError(
     "IP_IN_USE",
-    `The machine already has ${foreign.replace(" ", " on ")}, and it is not in our records. It was left as it is.`,
+    `The machine already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,
     "Ask for another address, or take this one off the machine first.",
   );
 }

@@ -1,5 +1,6 @@
 import { cidrText, type Family, familyOf, pointOf, widthOf } from "../addressing/line";
 import { deviceName } from "../addressing/names";
+import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import { overheadOf } from "./hub";
 
@@ -136,7 +137,7 @@ export function runnerOn(facts: Facts, { vniBase, vxlanPort, tunnels, subnets }:
     const bridge = master === undefined ? undefined : facts.links.get(master);
     const tunnel = tunnels.find(({ runnerId }) => runnerId + vniBase === vxlan?.vni);
     if (!vxlan || !bridge || !tunnel || vxlan.port !== vxlanPort) continue;
-    const below = facts.links.get(deviceWith(facts, vxlan.local));
+    const below = facts.links.get(devicesWith(vxlan.local, facts)[0] ?? "");
     return {
       runnerId: tunnel.runnerId,
       runnerDevice,
@@ -149,9 +150,6 @@ export function runnerOn(facts: Facts, { vniBase, vxlanPort, tunnels, subnets }:
   }
   return undefined;
 }
-
-const deviceWith = (facts: Facts, address: string): string =>
-  [...facts.addresses].find((text) => text.startsWith(`${address}/`))?.split(" ")[1] ?? "";
 
 /** A rule of ours or of KohakuRiver's: both spare the whole range. */
 function hides(facts: Facts, layout: string): boolean {

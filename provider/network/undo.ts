@@ -1,5 +1,5 @@
-import { isOurs } from "./compare";
-import type { Facts } from "./facts";
+import { isOurs, routeOf } from "./compare";
+import type { Facts, RouteFact } from "./facts";
 import type { Address, Item, Link, Route } from "./items";
 import type { Step } from "./steps";
 
@@ -76,18 +76,11 @@ const addressesOn = (dev: string, { addresses }: Facts): Address[] =>
     .map(([address]) => ({ kind: "address", dev, address }));
 
 function undoRoute(item: Route, before: Facts): Step[] {
-  const was = before.routes.find(
-    (r) =>
-      isOurs(r) &&
-      r.family === item.family &&
-      r.dst === item.dst &&
-      r.table === item.table &&
-      r.unreachable === !item.via,
-  );
+  const was = routeOf(item, before);
   return was ? [{ verb: "change", item: routeItem(was) }] : [{ verb: "remove", item }];
 }
 
-const routeItem = ({ family, dst, via, dev, metric, table }: Facts["routes"][number]): Route => ({
+const routeItem = ({ family, dst, via, dev, metric, table }: RouteFact): Route => ({
   kind: "route",
   family,
   dst,

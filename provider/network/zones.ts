@@ -1,3 +1,4 @@
+import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import type { Link, ZoneEntry } from "./items";
 
@@ -48,10 +49,10 @@ export function parseZones(body: string): Map<string, Zone> {
 }
 
 /** The zone that an entry belongs to, on this machine. */
-export function zoneFor(item: ZoneEntry, { zones, addresses }: Facts): string {
+export function zoneFor(item: ZoneEntry, facts: Facts): string {
   if (item.interface) return TRUSTED;
-  const found = [...addresses].find((text) => text.startsWith(`${item.underlay}/`));
-  const device = found?.split(" ")[1] ?? "";
+  const { zones } = facts;
+  const [device = ""] = devicesWith(item.underlay!, facts);
   const bound = [...(zones?.runtime ?? [])].find(([, { interfaces }]) => interfaces.includes(device));
   return bound?.[0] ?? (zones?.initial || "public");
 }

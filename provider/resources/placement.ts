@@ -1,8 +1,7 @@
-import { toLine } from "../addressing/line";
-import { rangeOf } from "../addressing/ranges";
+import { isIn } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
-import type { Settling } from "../resource";
+import { type Settling, settingsIn } from "../resource";
 import { addressPool, type RunnerSettings } from "./addresses";
 
 /** Which runner of a network gets a reservation that may be on any. */
@@ -38,15 +37,8 @@ export async function placed(wish: Wish, { pool, owner, olds }: Settling): Promi
   return settingsIn(best);
 }
 
-const hasAddress = ({ data }: PoolSpec, { ip }: Wish): boolean =>
-  ip === undefined || (data as unknown as { settings: RunnerSettings }).settings.subnets.some((cidr) => isIn(ip, cidr));
-
-function isIn(ip: string, cidr: string): boolean {
-  const { first, last } = rangeOf(cidr)!;
-  return first <= toLine(ip) && toLine(ip) <= last;
-}
-
-const settingsIn = ({ data }: PoolSpec): RunnerSettings => (data as unknown as { settings: RunnerSettings }).settings;
+const hasAddress = (spec: PoolSpec, { ip }: Wish): boolean =>
+  ip === undefined || settingsIn<RunnerSettings>(spec).subnets.some((cidr) => isIn(ip, cidr));
 
 /** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
 function rank(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {

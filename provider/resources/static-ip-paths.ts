@@ -1,6 +1,6 @@
 import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
 import { type Family, familyBlock, familyOf, toLine } from "../addressing/line";
-import { rangeOf } from "../addressing/ranges";
+import { isIn, rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { StaticAddress } from "../network/static-ip";
 import type { Impossible } from "../resource";
@@ -42,11 +42,6 @@ const withPort = ({ protocol, port, to, toPort = port }: Inputs["forwards"][numb
   to,
   toPort,
 });
-
-const isIn = (ip: string, cidr: string): boolean => {
-  const [point, block] = [toLine(ip), rangeOf(cidr)!];
-  return block.first <= point && point <= block.last;
-};
 
 /** The runners that lead replies back to the hub, where that shows clients to workloads. A runner does so by itself. */
 export function returnRunners({ ip, attach, runners, runnerConnections, preserveClientIp, forwards }: StaticProps) {

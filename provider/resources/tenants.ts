@@ -2,7 +2,7 @@ import { familyOf, widthOf } from "../addressing/line";
 import { rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Fact, Json, Lease, PoolSpec, Request, Tenant } from "../pool/types";
-import type { Settling, TenantDefaults } from "../resource";
+import { type Settling, settingsIn, type TenantDefaults } from "../resource";
 import { type PoolSettings, poolNamed } from "./ip-pool";
 
 /**
@@ -79,8 +79,6 @@ function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
     data: { settings: settings as unknown as Json },
   };
 }
-
-const settingsIn = ({ data }: PoolSpec): PoolSettings => (data as unknown as { settings: PoolSettings }).settings;
 
 function unknownType(type: string, known: string[]): never {
   throw new OverlayError(

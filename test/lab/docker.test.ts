@@ -9,6 +9,7 @@ import { differenceText } from "../../provider/network/compare";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import { training } from "../network";
+import { labHost } from "./world";
 
 /**
  * One overlay with Debian's dockerd on its runners: on r1 it was there first and has FORWARD at DROP, on r2 it comes later.
@@ -36,10 +37,7 @@ const network = (changes: Partial<Network> = {}) =>
     ...changes,
   });
 const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
-const hostOf = (name: string): Host => {
-  const exec = (script: string) => lab.exec(name, script);
-  return { name, machine: name, exec, locked: (_, work) => work({ run: exec }) };
-};
+const hostOf = (name: string): Host => labHost(lab, name);
 const work = (uid: string, items: Item[], more: Partial<Work> = {}): Work => ({
   record: { uid, owner: uid, network: "training", store: "s" },
   items,

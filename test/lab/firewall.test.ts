@@ -1,10 +1,10 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { Reconciler } from "../../provider/host/reconcile";
-import type { Host } from "../../provider/host/types";
 import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import { training } from "../network";
+import { labHost } from "./world";
 
 /** Firewalls that drop everything, of each kind that a kernel knows, before an overlay comes. */
 let lab: Lab;
@@ -28,16 +28,13 @@ const sh = async (host: string, script: string): Promise<string> => {
   return stdout.trim();
 };
 
-function apply(name: string, uid: string, items: Item[]): Promise<void> {
-  const exec = (script: string) => lab.exec(name, script);
-  const host: Host = { name, machine: name, exec, locked: (_, work) => work({ run: exec }) };
-  return new Reconciler().apply(host, {
+const apply = (name: string, uid: string, items: Item[]): Promise<void> =>
+  new Reconciler().apply(labHost(lab, name), {
     record: { uid, owner: uid, network: "training", store: "s" },
     items,
     fence: async () => {},
     isGone: async () => false,
   });
-}
 
 async function overlay(): Promise<void> {
   await apply("hub", "net", planHub(network));

@@ -7,7 +7,9 @@ import { type ConversationReport, Reconciler } from "../../provider/host/reconci
 import type { Host } from "../../provider/host/types";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
+import { training } from "../network";
 import vectors from "../vectors/kernel_operations.json";
+import { labHost } from "./world";
 
 /**
  * What KohakuRiver makes of a machine, and what we make of it: the same, but where the vectors say FLAW. Devices that stand
@@ -25,8 +27,7 @@ afterAll(async () => {
 });
 beforeEach(async () => {
   await lab.rebuild("hub");
-  const exec = (script: string) => lab.exec("hub", script);
-  host = { name: "hub", machine: "hub", exec, locked: (_, work) => work({ run: exec }) };
+  host = labHost(lab, "hub");
   reports = [];
 });
 
@@ -61,18 +62,8 @@ const layoutText = (cidr: string, subnet: string): string => {
   return `${base}/${prefix}/${length - Number(prefix)}/${32 - length}`;
 };
 
-const network = (subnets: string, changes: Partial<Network> = {}): Network => ({
-  networkName: "training",
-  layouts: [layoutOf(subnets)],
-  vniBase: 100,
-  vxlanPort: 4789,
-  mtu: 1450,
-  masquerade: true,
-  devicePrefix: "vxkr",
-  bridgeName: "kohaku-overlay",
-  hubInterface: "kohaku-host",
-  ...changes,
-});
+const network = (subnets: string, changes: Partial<Network> = {}): Network =>
+  training({ layouts: [layoutOf(subnets)], ...changes });
 
 function runnerItems({ config, base, mtu, port }: Vector, runnerId = config.runner_id, vniBase = base): Item[] {
   const subnets = layoutText(config.overlay_network_cidr, config.subnet);

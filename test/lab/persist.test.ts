@@ -8,6 +8,7 @@ import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import type { Want } from "../../provider/network/steps";
 import { training } from "../network";
+import { labHost } from "./world";
 
 /** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
 let lab: Lab;
@@ -51,10 +52,7 @@ const work = (uid: string, items: Item[], persist = true): Work => ({
   isGone: async () => false,
 });
 
-function hostOf(name: string): Host {
-  const exec = (script: string) => lab.exec(name, script);
-  return { name, machine: name, exec, locked: (_holder, talk) => talk({ run: exec }) };
-}
+const hostOf = (name: string): Host => labHost(lab, name);
 
 const sh = async (name: string, script: string): Promise<string> => (await lab.exec(name, script)).stdout.trim();
 const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");

@@ -5,6 +5,7 @@ import type { Host } from "../../provider/host/types";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import { training } from "../network";
+import { labHost } from "./world";
 
 /** The reconciler against a real kernel, with several owners at once. SSH and the lock have tests of their own. */
 let lab: Lab;
@@ -22,11 +23,7 @@ afterAll(async () => {
 
 beforeEach(async () => {
   await lab.rebuild("hub");
-  const exec = async (script: string) => {
-    const { code, stdout, stderr } = await lab.exec("hub", script);
-    return { code: code ?? -1, stdout, stderr };
-  };
-  host = { name: "hub", machine: "hub", exec, locked: (_holder, work) => work({ run: exec }) };
+  host = labHost(lab, "hub");
   reports = [];
   reconciler = new Reconciler((report) => reports.push(report));
 });

@@ -11,6 +11,7 @@ import type { Item } from "../../provider/network/items";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/static-ip";
 import { training } from "../network";
 import { ask, type Client, hasSctp, serve } from "./services";
+import { labHost } from "./world";
 
 /** A static address on real kernels, asked by real clients. What the pool and Pulumi add is tested in e2e. */
 let lab: Lab;
@@ -47,10 +48,7 @@ const CLIENTS: Record<string, Client> = {
   "on the workload's runner": { at: "r1" },
 };
 
-const hostOf = (name: string): Host => {
-  const exec = (script: string) => lab.exec(name, script);
-  return { name, machine: name, exec, locked: (_holder, work) => work({ run: exec }) };
-};
+const hostOf = (name: string): Host => labHost(lab, name);
 
 const work = (uid: string, items: Item[]): Work => ({
   record: { uid, owner: uid, network: uid.startsWith("static") ? IP : "training", store: "s" },

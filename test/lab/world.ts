@@ -10,22 +10,22 @@ import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
 import { worldOf } from "../unit/lifecycle/fake-fleet";
 
-/** Lab hosts without SSH, which has tests of its own: the same scripts, run by the same shell. */
+/** A lab host without SSH, which has tests of its own: the same scripts, run by the same shell. */
+export function labHost(lab: Lab, name: string, login = ""): Host {
+  const exec: Host["exec"] = async (script) => {
+    const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
+    return { code: code ?? -1, stdout, stderr };
+  };
+  return { name, machine: name, exec, locked: (_, work) => work({ run: exec }) };
+}
+
+/** All of them, by their addresses, and as if somebody had come by SSH. */
 export function labHosts(lab: Lab): Hosts {
   return {
     async connect(connection) {
       const { name, address } = lab.hosts.find(({ address }) => address === connection.host)!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
-      const exec: Host["exec"] = async (script) => {
-        const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
-        return { code: code ?? -1, stdout, stderr };
-      };
-      return {
-        name: connection.host,
-        machine: machineOf(connection),
-        exec,
-        locked: (_, work) => work({ run: exec }),
-      };
+      return { ...labHost(lab, name, login), name: connection.host, machine: machineOf(connection) };
     },
     end: async () => {},
   };

@@ -1,5 +1,6 @@
 import { overlaps } from "../../addressing/line";
 import type { Pool, PoolSpec } from "../../pool";
+import { settingsIn } from "../../resource";
 import { layoutsOf, type NetworkSettings } from "../../resources/overlay-network";
 import type { Row } from "../rows";
 import { type Runner, runnerNameOf, runnerOf } from "./runner";
@@ -23,7 +24,5 @@ export async function atAddress(pool: Pool, networks: PoolSpec[], row: Row): Pro
   return runnerOf(spec, lease, network, name);
 }
 
-const layoutAt = ({ data }: PoolSpec, ip: bigint) =>
-  layoutsOf((data as unknown as { settings: NetworkSettings }).settings.subnets).find(({ block }) =>
-    overlaps(block, { first: ip, last: ip }),
-  );
+const layoutAt = (spec: PoolSpec, ip: bigint) =>
+  layoutsOf(settingsIn<NetworkSettings>(spec).subnets).find(({ block }) => overlaps(block, { first: ip, last: ip }));

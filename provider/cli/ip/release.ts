@@ -1,9 +1,8 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
-import { userName } from "../../resources/addresses";
 import { command, plainName, type Session, withPool } from "../command";
 import { addressLeases } from "./list";
-import { COLUMNS, ipOf, isOf, isOfStack, view } from "./reservation";
+import { COLUMNS, ipOf, isOf, isOfStack, userNameIn, view } from "./reservation";
 import { unused } from "./tokens";
 
 interface Options {
@@ -36,7 +35,7 @@ const allOf = async ({ pool }: Session, by: string, network?: string): Promise<L
 /** What belongs to a stack stays its own: it is only out of use, and whoever has its token may use it again. */
 async function giveUp({ pool, out }: Session, lease: Lease): Promise<boolean> {
   if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId);
-  const user = userName(lease.pool.split("/")[1]!, lease.usedBy ?? "");
+  const user = userNameIn(lease, lease.usedBy ?? "");
   const names = (lease.names ?? []).filter((name) => name !== user);
   await pool.amend(lease.pool, lease.leaseId, { state: "reserved", names });
   out.note(`${ipOf(lease)} is out of use, and stays reserved for ${lease.owner}.`);

@@ -15,6 +15,9 @@ export const TYPE = "IPReservation";
 const ownerFor = ({ network, name }: Runner, by: string = randomUUID()): string =>
   `${MADE_HERE}${network}/${name}/${by}`;
 
+/** The name that the user of this lease holds in its network. */
+export const userNameIn = ({ pool }: Lease, by: string): string => userName(pool.split("/")[1]!, by);
+
 export const isOf = (lease: Lease, by: string): boolean =>
   lease.usedBy === by || lease.owner === `${MADE_HERE}${lease.pool.slice("runner/".length)}/${by}`;
 

@@ -1,6 +1,7 @@
 import { type RunnerLayout, runnerLayout } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import type { Lease, Pool, PoolSpec, Request } from "../../pool";
+import { settingsIn } from "../../resource";
 import { addressPool, addressPoolOf } from "../../resources/addresses";
 import { layoutsOf, type NetworkSettings } from "../../resources/overlay-network";
 
@@ -41,7 +42,7 @@ export async function runnerNamed(pool: Pool, network: string, name: string): Pr
 }
 
 export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
-  const { settings } = spec.data as unknown as { settings: NetworkSettings };
+  const settings = settingsIn<NetworkSettings>(spec);
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
   const addresses = addressPoolOf(settings, name, id);

@@ -1,8 +1,7 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
-import { userName } from "../../resources/addresses";
 import { address, command, plainName, type Session, withPool } from "../command";
-import { ipOf, isOf, reserve, view } from "./reservation";
+import { ipOf, isOf, reserve, userNameIn, view } from "./reservation";
 import { runnerNamed } from "./runner";
 import { unused } from "./tokens";
 
@@ -33,7 +32,7 @@ export const useCommand = () =>
     );
 
 function used({ pool }: Session, lease: Lease, by: string): Promise<Lease> {
-  const names = [...new Set([...(lease.names ?? []), userName(lease.pool.split("/")[1]!, by)])];
+  const names = [...new Set([...(lease.names ?? []), userNameIn(lease, by)])];
   return pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: by, names });
 }
 

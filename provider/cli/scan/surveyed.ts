@@ -3,6 +3,7 @@ import { pointOf } from "../../addressing/line";
 import { nameOf } from "../../host/address";
 import { factsOf } from "../../host/reconcile";
 import type { Connection } from "../../host/types";
+import { devicesWith } from "../../network/devices";
 import type { Facts } from "../../network/facts";
 import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/survey";
 import type { Machines } from "../hosts/machines";
@@ -67,7 +68,7 @@ export function surveyOf(reads: Read[]): Surveyed[] {
 
 function found(host: Read, network: SeenNetwork, runnerId: number, remote: string): SurveyedRunner["at"] {
   const seen = runnerOn(host.facts, network);
-  const isIt = [...host.facts.addresses].some((address) => address.startsWith(`${remote}/`));
+  const isIt = devicesWith(remote, host.facts).length > 0;
   if (!seen || !isIt || seen.runnerId !== runnerId) return undefined;
   return { host, seen, inUse: inUse(host, network, seen) };
 }

@@ -1,21 +1,10 @@
-import type { Facts } from "../../../provider/network/facts";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
 import type { Item, Link } from "../../../provider/network/items";
 import type { Want } from "../../../provider/network/steps";
 
 /** A machine on which exactly these wants have been fulfilled. */
 export function machineWith(wants: Want[]): Facts {
-  const facts: Facts = {
-    links: new Map(),
-    addresses: new Set(),
-    routes: [],
-    policies: new Set(),
-    chains: new Map(),
-    sysctls: new Map(),
-    files: new Map(),
-    barriers: [],
-    lacks: [],
-    records: wants.map(({ record, items }) => ({ ...record, items })),
-  };
+  const facts: Facts = { ...parseFacts(""), records: wants.map(({ record, items }) => ({ ...record, items })) };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
   for (const chain of ["4 filter INPUT", "4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
   for (const item of wants.flatMap(({ items }) => items)) put(facts, item);

@@ -228,7 +228,7 @@ test("an address that the machine has for itself is refused, and left", () => {
   const wanted = want("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
   const facts = machine();
   facts.addresses.add("fd00::5/64 eth0");
-  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5/64 on eth0");
+  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5 on eth0");
   expect(() => refuseForeign(wanted, machine(wanted))).not.toThrow();
 });
 
