@@ -41,26 +41,22 @@ export async function benchScale(args: string[]): Promise<void> {
   }
 }
 
+/** Step by step in turns, so that a machine that is busy with other things is busy for both. */
 async function measure(workspace: Workspace, size: number): Promise<Measured> {
-  const [mine, theirs] = [
-    await workspace.stack(`ours-${size}`, { env: { ...env, OVERLAY_STORE: `${workspace.store}-${size}` } }),
-    await workspace.stack(`empty-${size}`, { project: "empty", env }),
-  ];
-  mine.program(ours(size));
+  const theirs = await workspace.stack(`empty-${size}`, { project: "empty", env });
+  const mine = await workspace.stack(`ours-${size}`, {
+    env: { ...env, OVERLAY_STORE: `${workspace.store}-${size}` },
+  });
   theirs.program(empty(size));
-  const inside: number[] = [];
-  const run = async (stack: Stack): Promise<Times> => {
-    const preview = await timed(() => stack.must("preview", "--stack", stack.name));
-    inside.push(insideProvider(stack.trace()));
-    const up = await timed(() => stack.mustUp());
-    inside.push(insideProvider(stack.trace()));
-    const unchanged = await timed(() => stack.mustUp());
-    inside.push(insideProvider(stack.trace()));
-    return { preview, up, unchanged };
-  };
-  const times = { empty: await run(theirs), ours: await run(mine) };
-  const [preview, up, unchanged] = inside.slice(-3) as [number, number, number];
-  return { ...times, inside: { preview, up, unchanged } };
+  mine.program(ours(size));
+  const measured = { empty: {}, ours: {}, inside: {} } as Measured;
+  for (const what of ["preview", "up", "unchanged"] as const) {
+    const run = (stack: Stack) => (what === "preview" ? stack.must("preview", "--stack", stack.name) : stack.mustUp());
+    measured.empty[what] = await timed(() => run(theirs));
+    measured.ours[what] = await timed(() => run(mine));
+    measured.inside[what] = insideProvider(mine.trace());
+  }
+  return measured;
 }
 
 function report(measured: Map<number, Measured>): void {

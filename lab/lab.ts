@@ -12,7 +12,7 @@ import { type ChildProcess, type SpawnOptions, spawn } from "node:child_process"
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { type ContainerOptions, containerScript } from "./container";
-import { hostsOf, type LabHost, startAll, startHost, stopHost, wipeDisk } from "./parts";
+import { hostsOf, type LabHost, startAll, startController, startHost, stopHost, wipeDisk } from "./parts";
 import * as plan from "./plan";
 import { type Identity, identityOf, listens, type Result, type RunOptions, run } from "./process";
 import * as records from "./record";
@@ -141,8 +141,18 @@ export class Lab {
   }
 
   /** A command in the controller, to its end. With `stdio: "inherit"` it is seen while it runs, and not captured. */
-  async controller(command: string, args: readonly string[] = [], options: RunOptions = {}): Promise<Result> {
-    return run(this.controllerCommand([command, ...args], options.cwd), options);
+  async controller(
+    command: string,
+    args: readonly string[] = [],
+    { controller, ...options }: RunOptions & { controller?: string | undefined } = {},
+  ): Promise<Result> {
+    return run(this.controllerCommand([command, ...args], options.cwd, controller), options);
+  }
+
+  /** A controller on another machine, with an address of its own. It has the machine's files, too; returns its name. */
+  async secondController(): Promise<string> {
+    await startController(this.record, plan.secondControllerPlan);
+    return plan.secondControllerPlan.name;
   }
 
   /** A command in the controller that goes on. The child is the command itself: a signal to it is a signal to the command. */
@@ -161,8 +171,12 @@ export class Lab {
   }
 
   /** argv that runs a command in the controller, in this process's environment and folder or another. */
-  controllerCommand(command: readonly string[], folder: SpawnOptions["cwd"] = process.cwd()): string[] {
-    const { pid } = this.holder("controller");
+  controllerCommand(
+    command: readonly string[],
+    folder: SpawnOptions["cwd"] = process.cwd(),
+    controller = plan.controllerPlan.name,
+  ): string[] {
+    const { pid } = this.holder(controller);
     // Entering a mount namespace leads to its root folder, hence env.
     return ["nsenter", `--target=${pid}`, "--root", "--mount", "--net", "--", "env", `--chdir=${folder}`, ...command];
   }

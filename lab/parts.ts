@@ -23,7 +23,7 @@ export async function startAll(lab: LabRecord): Promise<void> {
   await must(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", `lab ${lab.name}`, "-f", identityFile]);
 
   await launch(lab, "underlay", ["unshare", "--net", "--mount"], "underlay.sh", [folder]);
-  const rest = [() => startController(lab), ...hosts.map((host) => () => startHost(lab, host))];
+  const rest = [() => startController(lab, plan.controllerPlan), ...hosts.map((host) => () => startHost(lab, host))];
   await inParallel(rest, 4 * availableParallelism());
   writeFileSync(join(folder, "known_hosts"), plan.knownHosts(hostsOf(lab)));
 }
@@ -37,9 +37,9 @@ export function hostsOf(lab: LabRecord): LabHost[] {
 }
 
 /** Mounts that the machine makes later are seen in the controller: it has the machine's files, all of them. */
-async function startController(lab: LabRecord): Promise<void> {
-  const args = [folderOf(lab.name), plan.controllerPlan.mac, ...plan.addresses(plan.controllerPlan, lab.ipv6)];
-  await launch(lab, "controller", ["unshare", "--net", "--mount", "--propagation=slave"], "controller.sh", args);
+export async function startController(lab: LabRecord, controller: plan.HostPlan): Promise<void> {
+  const args = [folderOf(lab.name), controller.name, controller.mac, ...plan.addresses(controller, lab.ipv6)];
+  await launch(lab, controller.name, ["unshare", "--net", "--mount", "--propagation=slave"], "controller.sh", args);
 }
 
 /** Returns when the host's sshd listens; with `late`, when everything but its sshd is there. */

@@ -14,10 +14,13 @@ export const underlay = {
   mtu: 1500,
 } as const;
 
-/** More than this the switch has no ports for: a bridge of the kernel ends at 1023, the hub and the controller have two. */
-export const maxRunners = 1021;
+/** More than this the switch has no ports for: a bridge of the kernel ends at 1023; the hub and two controllers have three. */
+export const maxRunners = 1020;
 
 export const controllerPlan: HostPlan = host("controller", 255, 250);
+
+/** The same on another machine, for those who need two. */
+export const secondControllerPlan: HostPlan = host("controller2", 255, 251);
 
 /** hub 10.254.0.1; r1 10.254.1.1 … r250 10.254.1.250, r251 10.254.2.1 … */
 export function hostPlans(runners: number): HostPlan[] {

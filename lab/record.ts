@@ -74,17 +74,18 @@ export function holder(name: string, part: string): Identity | undefined {
 }
 
 /**
- * Takes the lab down. Namespaces, interfaces and mounts go with the processes that hold them; what runs in the controller
+ * Takes the lab down. Namespaces, interfaces and mounts go with the processes that hold them; what runs in a controller
  * goes first, while its holder makes sure that the namespace is still the one meant.
  */
 export async function remove(record: LabRecord): Promise<void> {
   const folder = folderOf(record.name);
   if (record.boot === bootId()) {
-    const controller = holder(record.name, "controller");
-    const guests = () => (controller === undefined ? [] : guestsOf(controller));
+    const held = (part: string) => holder(record.name, part) ?? [];
+    const parts = entries(join(folder, "processes"));
+    const controllers = parts.filter((part) => part.startsWith("controller")).flatMap(held);
+    const guests = () => controllers.filter(isAlive).flatMap(guestsOf);
     for (let some = guests(); some.length > 0; some = guests()) await end(some);
-    const holders = entries(join(folder, "processes")).map((part) => holder(record.name, part));
-    await end(holders.filter((process) => process !== undefined));
+    await end(parts.flatMap(held));
   }
   rmSync(folder, { recursive: true, force: true, maxRetries: 3 }); // another run may be at it, too
 }

@@ -39,7 +39,7 @@ const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
 
 const providers = new Map<string, pulumi.dynamic.ResourceProvider>();
 
-/** One object for each type: Pulumi turns each object into text once, which takes longer than all else about a resource. */
+/** One object for each type: Pulumi turns each object into text once, which takes its time. */
 function theProvider(type: string): pulumi.dynamic.ResourceProvider {
   const provider = providers.get(type) ?? providerOf(type);
   providers.set(type, provider);
@@ -58,7 +58,18 @@ export abstract class OverlayResource extends pulumi.dynamic.Resource {
       dryRun: pulumi.runtime.isDryRun(),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
-    super(theProvider(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+    const frames = Error.stackTraceLimit;
+    // Pulumi writes down four stack traces for each property, which takes longer than all else about a resource.
+    if (!process.env.PULUMI_DEBUG_PROMISE_LEAKS) Error.stackTraceLimit = 0;
+    try {
+      super(theProvider(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+    } catch (error) {
+      Error.stackTraceLimit = frames;
+      if (error instanceof Error) Error.captureStackTrace(error);
+      throw error;
+    } finally {
+      Error.stackTraceLimit = frames;
+    }
     given.set(this, { type: shape.type, args: args as Record<string, unknown> });
   }
 }

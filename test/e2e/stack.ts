@@ -2,6 +2,7 @@ import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symli
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Lab } from "../../lab/lab";
+import type { Result, RunOptions } from "../../lab/process";
 import { pulumiBinDir } from "../../setup/tools.mjs";
 
 const REPO = join(__dirname, "../..");
@@ -29,12 +30,15 @@ export interface TraceEvent {
   conversation?: { host: string; works: number; inspections: number; steps: number };
 }
 
-/** A place for stacks that share a backend, a store and a Pulumi home, on one controller. */
+/** A place for stacks that share a backend, a store and a Pulumi home, on one controller of the lab. */
 export class Workspace {
   readonly folder = mkdtempSync(join(tmpdir(), "overlay-e2e-"));
   readonly store = `sqlite:${join(this.folder, "pool.db")}`;
 
-  constructor(readonly lab: Lab) {
+  constructor(
+    readonly lab: Lab,
+    readonly controller?: string,
+  ) {
     mkdirSync(join(this.folder, "state"));
   }
 
@@ -62,10 +66,14 @@ export class Workspace {
   /** On the store that the stacks share. */
   async overlayctl(...args: string[]): Promise<string> {
     const command = [join(REPO, "dist/provider/cli/overlayctl.js"), ...args];
-    const options = { env: { ...process.env, OVERLAY_STORE: this.store } };
-    const { code, stdout, stderr } = await this.lab.controller(process.execPath, command, options);
+    const env = { ...process.env, OVERLAY_STORE: this.store };
+    const { code, stdout, stderr } = await this.run(process.execPath, command, { env });
     if (code !== 0) throw new Error(`overlayctl ${args[0]} ${args[1]} ended with ${code}: ${stderr}`);
     return stdout;
+  }
+
+  run(command: string, args: string[], options: RunOptions = {}): Promise<Result> {
+    return this.lab.controller(command, args, { ...options, controller: this.controller });
   }
 
   remove(): void {
@@ -158,11 +166,7 @@ module.exports = (() => {\n${body}\n})();\n`,
 
   async pulumi(...args: string[]): Promise<Output> {
     const options = { cwd: this.folder, env: this.env };
-    const { code, stdout, stderr } = await this.workspace.lab.controller(
-      "pulumi",
-      ["--non-interactive", ...args],
-      options,
-    );
+    const { code, stdout, stderr } = await this.workspace.run("pulumi", ["--non-interactive", ...args], options);
     const text = stdout + stderr;
     this.log.push(text);
     return { code: code ?? -1, text };

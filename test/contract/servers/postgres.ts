@@ -44,11 +44,13 @@ export interface PostgresSetup {
   hba?: string[];
   /** Follows this server. */
   standbyOf?: PostgresServer;
+  /** In front of its command: a way into another network. */
+  within?: string[];
 }
 
 export async function startPostgres(where: "memory" | "disk", setup: PostgresSetup = {}): Promise<PostgresServer> {
   const [folder, port] = [newFolder(where, USER), await freePort()];
-  const server = new Server(folder, commandOf(folder, port, setup.settings ?? []), USER);
+  const server = new Server(folder, commandOf(folder, port, setup.settings ?? []), USER, setup.within);
   const sql = async (text: string, database = "overlay") => {
     const client = new Client({ host: folder, port, user: "overlay", database });
     await client.connect();

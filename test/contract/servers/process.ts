@@ -14,6 +14,8 @@ export class Server {
     readonly folder: string,
     private readonly command: string[],
     private readonly user?: string,
+    /** What comes in front of it all, such as a way into another network. */
+    private readonly within: string[] = [],
   ) {}
 
   get pid(): number {
@@ -23,7 +25,7 @@ export class Server {
   /** `isReady` is asked until it says so. */
   async start(isReady: () => Promise<boolean>): Promise<void> {
     const log = openSync(join(this.folder, "LOG"), "a");
-    const [program, ...args] = tied(this.command, "KILL", this.user) as [string, ...string[]];
+    const [program, ...args] = [...this.within, ...tied(this.command, "KILL", this.user)] as [string, ...string[]];
     this.#child = spawn(program, args, { stdio: ["ignore", log, log], cwd: this.folder });
     closeSync(log);
     for (const deadline = Date.now() + 30_000; !(await isReady()); await sleep(50)) {

@@ -1,0 +1,40 @@
+import * as pulumi from "@pulumi/pulumi";
+import { afterEach, beforeAll, expect, test } from "vitest";
+import { IPReservation } from "../../sdk";
+
+beforeAll(() =>
+  pulumi.runtime.setMocks(
+    { newResource: ({ name, inputs }) => ({ id: name, state: inputs }), call: () => ({}) },
+    "project",
+    "stack",
+    false,
+    "organization",
+  ),
+);
+
+const { prepareStackTrace, stackTraceLimit } = Error;
+afterEach(() => {
+  Error.prepareStackTrace = prepareStackTrace;
+});
+
+test("a resource costs no stack trace for each of its properties", () => {
+  let traces = 0;
+  Error.prepareStackTrace = (error, frames) => {
+    if (frames.length > 0) traces++;
+    return String(error);
+  };
+  const ip = new IPReservation("ip", { pool: "public" });
+  expect(traces).toBeLessThan(Object.keys(ip).length);
+  expect(Error.stackTraceLimit).toBe(stackTraceLimit);
+});
+
+test("one that cannot be made says where in the program it stands", () => {
+  let error: Error | undefined;
+  try {
+    new IPReservation("", { pool: "public" });
+  } catch (caught) {
+    error = caught as Error;
+  }
+  expect(error?.stack).toContain("sdk.test.ts");
+  expect(Error.stackTraceLimit).toBe(stackTraceLimit);
+});
