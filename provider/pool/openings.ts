@@ -85,5 +85,5 @@ function* relayout(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
   for (const lease of out) yield* vacate(tx, lease);
   yield* dropFree(tx, spec.name);
   const kept = leases.filter((lease) => fits(spec, lease));
-  for (const [key, text] of freeRows(spec, kept)) tx.writes.set(key, text);
+  for (const [key, text] of freeRows(spec, kept)) tx.set(key, text);
 }
