@@ -1,5 +1,6 @@
 import type { z } from "zod";
 import type { Connection } from "./host/types";
+import type { Container } from "./network/docker";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
@@ -73,6 +74,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
   /** What only the pool can tell, once the lease stands. */
   tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
+  /** What containers on its machines have of the pool that it opens, whether or not anybody holds it. */
+  inUse?(props: Props<Inputs, Computed>, containers: Container[]): Fact[];
   /** A script that proves, on one of the machines, that it works. */
   probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;
 }

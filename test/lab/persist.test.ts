@@ -59,7 +59,7 @@ const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
 
 async function drift(): Promise<string[]> {
   const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), want(uid, items)));
-  return (await Promise.all(found)).flat().map(differenceText);
+  return (await Promise.all(found)).flatMap(({ differences }) => differences.map(differenceText));
 }
 
 async function powerCycle(name: string): Promise<void> {
