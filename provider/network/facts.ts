@@ -17,7 +17,7 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** Absent: firewalld does not run. */
+  /** Absent: there is no firewalld, or it is stopped for good. */
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
   legacy?: boolean;
@@ -191,7 +191,7 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   sysctl: (facts, body, key) => facts.sysctls.set(key!, body),
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
-  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
+  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, permanent: new Map() } }),
   zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
   ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),

@@ -5,7 +5,7 @@ import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPre
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import { type Address, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
-import { zoneFor } from "./zones";
+import { type Place, placeFor } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -14,7 +14,7 @@ export interface Step {
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
   /** firewalld's zone that it is about. */
-  zone?: string;
+  place?: Place;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
   /** It is no longer ours, but others need it as it is. */
@@ -81,7 +81,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
-  ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
+  ...(item.kind === "zone" && { place: placeFor(item, facts) }),
 });
 
 /** Records of owners that have no part in this work. */
@@ -123,7 +123,7 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       item,
       copies: copiesOf(item, facts),
       ...(instead.length > 0 && { instead }),
-      ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
+      ...(item.kind === "zone" && { place: placeFor(item, facts) }),
     };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));
