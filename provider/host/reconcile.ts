@@ -1,5 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
+import { listening } from "../network/advertised";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { devicesWith } from "../network/devices";
@@ -170,7 +171,11 @@ const seen = ({ items }: Want, { docker }: Facts, differences: Difference[]): Se
 
 /** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
 function onThisHost<W extends Want>(want: W, facts: Facts): W {
-  const fitting = withKeptMacs({ ...want, items: want.items.filter((item) => fits(item, facts)) }, facts);
+  const items = listening(
+    want.items.filter((item) => fits(item, facts)),
+    facts,
+  );
+  const fitting = withKeptMacs({ ...want, items }, facts);
   return { ...fitting, items: lasting(fitting, facts) };
 }
 

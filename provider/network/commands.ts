@@ -136,7 +136,7 @@ const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
-const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
+const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
 const setSysctl = (key: string, value: string): string =>
   `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;

@@ -1,5 +1,6 @@
 import { type Family, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { listeningKey } from "./advertised";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
@@ -77,7 +78,9 @@ export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
 export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
 export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
-export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
+/** A dot in a name is a slash in a key. */
+export const sysctlPath = (key: string): string =>
+  `/proc/sys/${key.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."))}`;
 
 const TOOLS =
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
@@ -102,6 +105,7 @@ const REST = [
   "echo; echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
   ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
+  "echo '@@ advertised'; grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra",
   `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
@@ -189,6 +193,10 @@ const READERS: Record<string, (facts: Facts, body: string, argument?: string) =>
   },
   rules6: (facts, body) => readRules(facts, 6, body),
   sysctl: (facts, body, key) => facts.sysctls.set(key!, body),
+  advertised: (facts, body) => {
+    for (const [, device, value] of body.matchAll(/^.*\/([\w.-]+)\/accept_ra:(\d+)$/gm))
+      facts.sysctls.set(listeningKey(device!), value!);
+  },
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
   zone: (facts, body) => Object.assign(facts, { zones: { initial: body, permanent: new Map() } }),

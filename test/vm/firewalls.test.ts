@@ -101,7 +101,7 @@ test("Docker keeps our bridge in its own zone of firewalld, and both may be rest
   for (const command of ["systemctl restart docker", "systemctl restart firewalld"]) {
     await must(command);
     await settled();
-    await must("until [ \"$(firewall-cmd --get-zone-of-interface=kohaku-overlay)\" = docker ]; do sleep 2; done");
+    await must('until [ "$(firewall-cmd --get-zone-of-interface=kohaku-overlay)" = docker ]; do sleep 2; done');
     await must("docker network inspect kohakuriver-overlay");
     await expectPings();
     await expectNoDrift();
