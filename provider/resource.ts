@@ -36,7 +36,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** A new life begins before the old one ends, where the pool has room for both. Else the old one ends first. */
   createFirst?: boolean;
 
-  /** What zod cannot see: inputs that do not fit together. Called when all of them are known and well formed. */
+  /** What zod cannot see: inputs that do not fit together. Called when all of them are well formed and, but for late ones, known. */
   impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
   id(props: Props<Inputs, Computed>): string;
   /** Makes the choices that the inputs leave open, in the form of inputs: on which runner, in whose pool. */
