@@ -11,7 +11,7 @@ const LISTENS = "1";
 const LISTENS_AND_FORWARDS = "2";
 
 /** A dot in a device's name is a slash there, as sysctl writes it. */
-export const listeningKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
+const listeningKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
 
 /** Once it is on record it stays, also while the router is silent. */
 export function listening(items: Item[], facts: Facts): Item[] {

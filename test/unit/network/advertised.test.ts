@@ -11,9 +11,9 @@ const told = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${
 const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
   parseFacts(
     [
-      "@@ route6",
+      "@@ routing6",
       protocol && JSON.stringify([{ dst: "default", gateway: "fe80::1", dev: "eth0.100", protocol }]),
-      "@@ advertised",
+      "@@ sysctls",
       "/proc/sys/net/ipv6/conf/eth0/accept_ra:1",
       `/proc/sys/net/ipv6/conf/eth0.100/accept_ra:${accept}`,
       "@@ records",
