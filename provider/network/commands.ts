@@ -86,7 +86,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [], leave = false, zone = "" }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false, place }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
@@ -106,7 +106,7 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
     case "zone": {
-      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
+      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, place!);
       lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
       break;
     }
@@ -136,7 +136,7 @@ const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
-const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
+const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
 const setSysctl = (key: string, value: string): string =>
   `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
