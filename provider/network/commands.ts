@@ -67,10 +67,13 @@ const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/$
 const writeRecord = (record: HostRecord): string =>
   `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
 
+/** Without starting a program where it is there already; a change of one machine writes half a dozen files. */
+const folderIn = (folder: string): string => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`;
+
 /** Whole or not at all. */
 function writeFile(path: string, content: string): string {
   const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
-  return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
+  return `{ ${folderIn(folder)} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
 
 export const TABLES = ["raw", "filter", "nat"] as const;
@@ -139,7 +142,7 @@ const dropService = ({ name }: Service): string =>
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
 const setSysctl = (key: string, value: string): string =>
-  `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+  `{ ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
 const restoreSysctl = (key: string, leave: boolean): string =>
   leave
