@@ -13,6 +13,7 @@ import {
   type Route,
   type Service,
 } from "./items";
+import { quote } from "./quote";
 import type { Step } from "./steps";
 import { zoneCommands } from "./zones";
 
@@ -27,8 +28,6 @@ export interface Lines {
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
-
-export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
