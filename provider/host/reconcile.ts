@@ -193,7 +193,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
     const result =
       risky.length > 0
         ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
-        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackScript(devicesOf(wants, facts))}`);
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(wants, facts)}`);
     passed = judge(host, accepted, facts, result, script);
     for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
@@ -205,14 +205,15 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
 }
 
 /** All that this work can have touched, now or before. */
-function devicesOf(wants: Want[], facts: Facts): string[] {
+function readbackOf(wants: Want[], facts: Facts): string {
   const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
+  const files = items.flatMap((item) => (item.kind === "file" ? [item.path] : []));
   const devices = items.flatMap((item) => {
     if (item.kind === "link") return [item.name];
     if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
     return "dev" in item && item.dev !== undefined ? [item.dev] : [];
   });
-  return [...new Set(devices)].sort();
+  return readbackScript([...new Set(devices)].sort(), [...new Set(files)].sort());
 }
 
 const staysAway = ({ name }: Host): string =>

@@ -13,6 +13,7 @@ import {
   type Route,
   type Service,
 } from "./items";
+import { quote } from "./quote";
 import type { Step } from "./steps";
 import { zoneCommands } from "./zones";
 
@@ -27,8 +28,6 @@ export interface Lines {
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
-
-export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
@@ -67,10 +66,13 @@ const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/$
 const writeRecord = (record: HostRecord): string =>
   `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
 
+/** Without starting a program where it is there already; a change of one machine writes half a dozen files. */
+const folderIn = (folder: string): string => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`;
+
 /** Whole or not at all. */
 function writeFile(path: string, content: string): string {
   const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
-  return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
+  return `{ ${folderIn(folder)} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
 
 export const TABLES = ["raw", "filter", "nat"] as const;
@@ -139,7 +141,7 @@ const dropService = ({ name }: Service): string =>
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
 const setSysctl = (key: string, value: string): string =>
-  `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+  `{ ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
 const restoreSysctl = (key: string, leave: boolean): string =>
   leave

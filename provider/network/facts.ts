@@ -3,6 +3,7 @@ import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
+import { quote } from "./quote";
 import { SURROUNDINGS_FACTS } from "./surroundings";
 import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
@@ -94,15 +95,19 @@ const LINKS = "echo '@@ link'; ip -j -d addr show || exit 1";
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
 const routing = (part: string, questions: string[]): string[] => [
   `echo; echo '@@ ${part}4'; ${asked("-4", questions, "|| exit 1")}`,
-  `echo; echo '@@ ${part}6'; ${IF_V6} ${asked("-6", questions, "|| exit 1")}`,
+  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`,
 ];
 
-/** What does not grow with the number of runners. */
-const REST = [
+const FORWARDINGS = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding";
+/** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
+const LISTENING = `set -- ${RECORDS}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
+
+/** What does not grow with the number of runners, but for the sums of these files. */
+const rest = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
-  "echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding /proc/sys/net/ipv6/conf/*/accept_ra",
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  `echo '@@ sysctls'; grep -sH . ${FORWARDINGS}; ${LISTENING}`,
+  `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
   ZONE_FACTS,
@@ -120,7 +125,7 @@ export const FACTS_SCRIPT = [
   'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   LINKS,
   ...routing("routing", ["route show", OURS, "rule show"]),
-  ...REST,
+  ...rest(`${BOOT_SCRIPT} ${RECORDS}/*/*.sh`),
   ALL_RECORDS,
 ].join("\n");
 
@@ -139,11 +144,11 @@ cat <&3
 
 const FEW = 16;
 
-/** Enough to judge a change of these devices by, which on a hub with hundreds of runners is much less than everything. */
-export function readbackScript(devices: string[]): string {
+/** Enough to judge a change of these by, which on a hub with hundreds of runners is much less than everything. */
+export function readbackScript(devices: string[], files: string[]): string {
   const each = devices.map((device) => `addr show dev ${device}`);
   const links = devices.length > FEW ? LINKS : `echo '@@ link'; ${asked("-d -force", each, "2>/dev/null")}`;
-  return [links, ...routing("ours", [OURS, "rule show"]), ...REST].join("\n");
+  return [links, ...routing("ours", [OURS, "rule show"]), ...rest(files.map(quote).join(" "))].join("\n");
 }
 
 export function parseFacts(text: string): Facts {
