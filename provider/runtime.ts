@@ -165,9 +165,9 @@ async function timed<T>(type: string, method: string, owner: unknown, act: () =>
   try {
     return await act();
   } catch (error) {
-    // Pulumi prints the stack of whatever is thrown; ours says all in its message.
-    if (error instanceof Error && !process.env.OVERLAY_DEBUG && (isOverlayError(error) || "id" in error))
-      error.stack = "";
+    // Pulumi's host prints what is thrown, with its stack, beside reporting it: the message once is enough.
+    if (isOverlayError(error) && !process.env.OVERLAY_DEBUG)
+      Object.assign(error, { toString: () => `${type} ${String(owner).split("::").at(-1)}`, stack: error.code });
     throw error;
   } finally {
     trace({ call: method, type, owner, milliseconds: Math.round(performance.now() - started) });

@@ -1,6 +1,7 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { Extent, Lease, Pool, Request } from "../pool/types";
 import type { Definition } from "../resource";
+import { changesOf } from "./changes";
 import type { Caller } from "./check";
 import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 import type { World } from "./world";
@@ -13,10 +14,13 @@ export async function decide(
   olds: Values | undefined,
   inputs: Values,
 ): Promise<Values> {
-  const kept = olds && keptExtents(def, olds, inputs);
+  const kept = olds && extentsInPlace(def, olds, inputs);
   if (kept && (await mayKeep(def, world, olds, kept))) {
-    if (!sameDetails(def, olds, inputs, kept)) await refuseCollision(def, await world.pool(), olds, inputs, kept);
-    return def.values(inputs, kept);
+    const computed = def.values(inputs, kept);
+    if (!sameDetails(def, olds, inputs, kept))
+      await refuseChange(def, await world.pool(), olds, { ...inputs, ...computed, owner: caller.owner });
+    await warnIfFull(def, world, inputs, kept);
+    return computed;
   }
   const pool = await world.pool();
   if (olds) await refuseLost(def, pool, olds);
@@ -37,15 +41,19 @@ async function refuseBeside(def: Definition, pool: Pool, owner: string, props: V
  * Its time may have been over, or somebody may have taken it away. What stands on machines is kept as long as nobody else has
  * the value, and where there is no store to ask.
  */
-async function mayKeep(def: Definition, world: World, olds: Values, [kept]: Extent[]): Promise<boolean> {
+async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent[]): Promise<boolean> {
   try {
     const pool = await world.pool();
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
     const isHeld = (lease?: Lease): boolean => lease?.state === "reserved" || lease?.state === "used";
-    if (isHeld(await pool.find(name, { owner }))) return true;
-    if (def.createFirst) return false;
-    const holder = await pool.find(name, { value: kept!.first });
+    const lease = await pool.find(name, { owner });
+    if (lease && isHeld(lease)) {
+      await pool.stays(lease);
+      return true;
+    }
+    if (def.createFirst || !equal(kept, def.held(olds))) return false;
+    const holder = await pool.find(name, { value: kept[0]!.first });
     return !isHeld(holder) || holder?.owner === owner;
   } catch (error) {
     if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createFirst) return true;
@@ -71,7 +79,7 @@ const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>
   def.opens ? { opens: (extents) => def.opens!(inputs, extents) } : {};
 
 const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  jsonText(detailsOf(def, olds, extents, olds)) === jsonText(detailsOf(def, inputs, extents, olds));
+  jsonText(detailsOf(def, olds, def.held(olds), olds)) === jsonText(detailsOf(def, inputs, extents, olds));
 
 const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
@@ -79,29 +87,33 @@ const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }
   return { names, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
 };
 
-/** A change in place can meet others, too: another name, a hub that another network has. An offer of what it holds asks. */
-async function refuseCollision(
-  def: Definition,
-  pool: Pool,
-  olds: Values,
-  inputs: Values,
-  kept: Extent[],
-): Promise<void> {
+/** A change in place can meet others, too: another name, a hub that another network has, leases that would be cut off. */
+async function refuseChange(def: Definition, pool: Pool, olds: Values, props: Values): Promise<void> {
   const owner = String(olds.owner);
-  const request = { ...def.request(inputs, owner), ...opening(def, inputs), owner, type: def.type, want: kept };
-  const lease = await pool.find(request.pool, { owner });
-  if (lease && lease.state !== "offered") await pool.offer(request);
-  await refuseBeside(def, pool, owner, { ...inputs, ...def.values(inputs, kept) });
+  const lease = await pool.find(def.request(olds, owner).pool, { owner });
+  if (lease && lease.state !== "offered")
+    await pool.amend(lease.pool, lease.leaseId, changesOf(def, olds, props, lease), { dryRun: true });
+  await refuseBeside(def, pool, owner, props);
 }
 
-/** What it holds already, if that is still what it asks for. */
-export function keptExtents(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
+/** Also a preview that asks for nothing says so. */
+async function warnIfFull(def: Definition, world: World, inputs: Values, extents: Extent[]): Promise<void> {
+  const spec = def.opens?.(inputs, extents);
+  if (spec?.warnAtPercent === undefined) return;
+  try {
+    const usage = await (await world.pool()).usage(spec.name);
+    if (usage?.warning) world.warn(usage.warning);
+  } catch (error) {
+    if (!isOverlayError(error, "STORE_UNAVAILABLE")) throw error;
+  }
+}
+
+/** What it will have without a new life: what it holds, or the other bounds of a block that its inputs ask for. */
+function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
   if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
-  const held = def.held(olds);
-  const { want } = def.request(inputs, String(olds.owner));
-  if (want && !equal(want, held)) return undefined;
-  const candidate = { ...inputs, ...def.values(inputs, held) };
-  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? held : undefined;
+  const extents = def.request(inputs, String(olds.owner)).want ?? def.held(olds);
+  const candidate = { ...inputs, ...def.values(inputs, extents) };
+  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? extents : undefined;
 }
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */

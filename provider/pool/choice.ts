@@ -93,7 +93,7 @@ function* stepAside(
   }
   if (holder.sharingKey !== undefined && key !== undefined)
     throw sharingConflict(spec, extent, request.sharingKey, holder);
-  throw asking.planned ? planStale(spec, extent, holder) : taken(spec, extent, holder);
+  throw asking.planned ? planStale(spec, extent, holder, request.owner) : taken(spec, extent, holder, request.owner);
 }
 
 const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
@@ -145,7 +145,7 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[],
     if (found) return found;
     if (yield* sweep(tx, spec.name)) continue;
     const [type, holder] = yield* whoGoes(tx, spec, zone);
-    if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5));
+    if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5, true));
     if (type === "r" && holder.owner !== owner) warnings.push(restingGiven(spec, holder));
     if (type === "h") yield* oust(tx, asking, holder, "reclaimed");
     else yield* vacate(tx, holder);

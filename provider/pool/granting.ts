@@ -2,7 +2,7 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } f
 import type { Draft } from "./draft";
 import { sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { capacityOf, covers, meetsAny, zonesOf } from "./extents";
+import { covers, meetsAny, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
@@ -88,15 +88,11 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
   const lease = newLease(tx, asking, extents, own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
   const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
-  if (yield* isNearlyFull(tx, spec)) warnings.push(nearlyFull(spec, capacityOf(spec)));
-  return warnings.length ? { ...after, warnings } : after;
-}
-
-/** What is only offered counts, too: a preview sees its own requests. */
-function* isNearlyFull(tx: Draft, spec: PoolSpec): Rule<boolean> {
-  if (spec.warnAtPercent === undefined) return false;
+  // What is only offered counts, too: a preview sees its own requests.
   const { held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
-  return held * 100n >= capacityOf(spec) * BigInt(spec.warnAtPercent);
+  const warning = nearlyFull(spec, held);
+  if (warning) warnings.push(warning);
+  return warnings.length ? { ...after, warnings } : after;
 }
 
 /** Whoever uses a lease has given it a name, which it keeps in its next life. */

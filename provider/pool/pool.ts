@@ -16,6 +16,7 @@ import { Sorted } from "./sorted";
 import type { Store } from "./store";
 import type { By, Changes, Extent, Fact, Lease, Opening, Pool, Request } from "./types";
 import * as views from "./views";
+import { mustMove } from "./wording";
 
 export interface Settings extends Terms {
   /** How long a claim waits for a neighbour in its stack to leave the value that it wants. Seconds; default 5. */
@@ -49,13 +50,20 @@ export class LivePool implements Pool {
   }
 
   async offer(request: Request): Promise<Lease> {
-    const asking = this.#ask(request, {
-      firm: false,
-      planned: false,
-      leaves: (holder) => this.#mayLeave(request, holder),
-    });
+    const unheard = new Map<string, Lease>();
+    const leaves = (holder: Lease) => {
+      const may = this.#mayLeave(request, holder);
+      if (may && !this.#met.has(intentKey(holder))) unheard.set(holder.uid, holder);
+      return may;
+    };
+    const lease = await this.#promise(this.#ask(request, { firm: false, planned: false, leaves }));
+    const warnings = [...(lease.warnings ?? []), ...[...unheard.values()].map((holder) => mustMove(holder, request))];
+    return warnings.length ? { ...lease, warnings } : lease;
+  }
+
+  async #promise(asking: Asking): Promise<Lease> {
     if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(asking);
-    const lease = await this.#queue.add(request.pool, function* (tx) {
+    const lease = await this.#queue.add(asking.request.pool, function* (tx) {
       const lease = yield* offer(tx, asking);
       if (!tx.onlyImagined) return lease;
       tx.discard();
@@ -83,6 +91,15 @@ export class LivePool implements Pool {
       }
       await sleep(100);
     }
+  }
+
+  async stays(lease: Lease): Promise<void> {
+    this.#hear(lease, lease.extents);
+    if (this.#imagined.size === 0) return;
+    const refusal = await this.store.read((tx) =>
+      drafted(tx, this.settings, (draft) => views.ousted(draft, lease), new Sorted(this.#imagined)),
+    );
+    if (refusal) throw refusal;
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
@@ -120,8 +137,9 @@ export class LivePool implements Pool {
     return this.#read((tx) => views.history(tx, pool, options));
   }
 
-  amend(pool: string, leaseId: string, changes: Changes): Promise<Lease> {
-    return this.#queue.add(pool, (tx) => amend(tx, pool, leaseId, changes));
+  amend(pool: string, leaseId: string, changes: Changes, { dryRun = false } = {}): Promise<Lease> {
+    const work = (tx: Draft) => amend(tx, pool, leaseId, changes);
+    return dryRun ? this.#read(work) : this.#queue.add(pool, work);
   }
 
   close(pool: string, leaseId: string): Promise<void> {
@@ -156,9 +174,13 @@ export class LivePool implements Pool {
   }
 
   #ask(request: Request, terms: Omit<Asking, "request">): Asking {
-    this.#met.add(intentKey(request));
-    if (request.want) this.#intents.set(intentKey(request), { want: request.want, done: false });
+    this.#hear(request, request.want);
     return { request, ...terms };
+  }
+
+  #hear(owner: Pick<Lease, "pool" | "owner">, want: Extent[] | undefined): void {
+    this.#met.add(intentKey(owner));
+    if (want) this.#intents.set(intentKey(owner), { want, done: false });
   }
 
   /**

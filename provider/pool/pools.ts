@@ -66,15 +66,15 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
 /** So many leases of a pool are looked at for those that are held; more only where there were none. */
 const LOOKED_AT = 1000;
 
-/** Firm leases in a pool, longest unseen first. */
-export function* holdersIn(tx: Draft, pool: string, limit: number): Rule<Lease[]> {
+/** Firm leases in a pool, longest unseen first; with `promised`, offers too. */
+export function* holdersIn(tx: Draft, pool: string, limit: number, promised = false): Rule<Lease[]> {
   let held: Lease[] = [];
   for (let rest: Span<Lease> | undefined = leasesOf(pool); rest && held.length === 0; ) {
     const [leases, next]: [Lease[], Span<Lease> | undefined] = yield* tx.page(rest, LOOKED_AT);
-    held = leases.filter((lease) => isFirm(lease) && isLive(lease, tx.now));
+    held = leases.filter((lease) => (promised || isFirm(lease)) && isLive(lease, tx.now));
     rest = next;
   }
-  return held.sort((a, b) => a.lastSeen - b.lastSeen).slice(0, limit);
+  return held.sort((a, b) => Number(isFirm(b)) - Number(isFirm(a)) || a.lastSeen - b.lastSeen).slice(0, limit);
 }
 
 function* mustBeUnused(tx: Draft, name: string): Rule<void> {

@@ -79,7 +79,7 @@ function* sitters(tx: Draft, spec: PoolSpec, fact: Fact): Rule<Lease[]> {
     if (!fits(spec, { extents: [extent] })) throw outside(spec, extent);
     const strangers = (yield* sitting(tx, spec.name, extent)).filter((lease) => !shares(lease, fact));
     const holder = strangers.find((lease) => stays(tx, lease));
-    if (holder) throw taken(spec, extent, holder);
+    if (holder) throw taken(spec, extent, holder, fact.owner);
     found.push(...strangers);
   }
   return found;

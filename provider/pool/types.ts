@@ -179,6 +179,8 @@ export interface Usage {
   reserved: number;
   used: number;
   resting: number;
+  /** When it is filled to its `warnAtPercent`. */
+  warning?: string;
 }
 
 export type Finding = { pool: string; problem: string; repairable: boolean };
@@ -193,9 +195,14 @@ export interface Pool {
   find(pool: string, by: By): Promise<Lease | undefined>;
   /** Whoever has this name, in whatever pool. */
   holder(name: string): Promise<Lease | undefined>;
+  /** For this process: its owner keeps it. Neighbours who want it are refused, or, where they were first, this is. */
+  stays(lease: Lease): Promise<void>;
   spec(pool: string): Promise<PoolSpec | undefined>;
-  /** Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. */
-  amend(pool: string, leaseId: string, changes: Changes): Promise<Lease>;
+  /**
+   * Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`:
+   * only finds out whether that can be.
+   */
+  amend(pool: string, leaseId: string, changes: Changes, options?: { dryRun?: boolean }): Promise<Lease>;
   /** Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. */
   close(pool: string, leaseId: string): Promise<void>;
   /** false: not the current lease, nothing done. */

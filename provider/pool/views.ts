@@ -1,3 +1,4 @@
+import type { OverlayError } from "../errors";
 import { current } from "./changing";
 import type { Draft } from "./draft";
 import { sweep } from "./endings";
@@ -8,6 +9,7 @@ import { poolOf } from "./pools";
 import { isFirm, isLive, noCounts } from "./rows";
 import type { Rule } from "./rule";
 import type { By, Event, Extent, Lease, PoolSpec, Usage } from "./types";
+import { nearlyFull, taken } from "./wording";
 
 /** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
 
@@ -36,6 +38,16 @@ export function* holder(tx: Draft, name: string): Rule<Lease | undefined> {
   const place = yield* tx.get(nameKey(name));
   const lease = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
   return lease && isLive(lease, tx.now) ? lease : undefined;
+}
+
+/** Why this lease cannot stay: somebody has what it held. */
+export function* ousted(tx: Draft, { pool, uid, owner, extents }: Lease): Rule<OverlayError | undefined> {
+  if (yield* find(tx, pool, { uid })) return undefined;
+  for (const extent of extents) {
+    const heir = newest(yield* sitting(tx, pool, extent));
+    if (heir) return taken((yield* poolOf(tx, pool))!.spec, extent, heir, owner);
+  }
+  return undefined;
 }
 
 /** A firm one before an offer: what a preview asked for is not yet what its owner has. */
@@ -86,7 +98,8 @@ export function* usage(tx: Draft, pool: string): Rule<Usage | undefined> {
   if (!record) return undefined;
   yield* cleanedUp(tx, pool);
   const { soonest: _, events: __, ...counts } = (yield* tx.get(countsKey(pool))) ?? noCounts();
-  return { capacity: capacityOf(record.spec), ...counts };
+  const warning = nearlyFull(record.spec, counts.held);
+  return { capacity: capacityOf(record.spec), ...counts, ...(warning && { warning }) };
 }
 
 /** Two looks for all of them; only where something is over, one more. */

@@ -1,5 +1,7 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
+import { sameStack } from "../owner";
+import { capacityOf } from "./extents";
 import type { Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
 /** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
@@ -31,26 +33,43 @@ const named = (spec: PoolSpec, extents: Extent[]): string => `${KINDS[spec.kind]
 const day = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z/, "Z");
 
 const holders = (spec: PoolSpec, leases: Lease[]): string =>
-  leases
-    .map((lease) => `${listOf(spec.kind, lease.extents)} ${lease.owner} (last seen ${day(lease.lastSeen)})`)
-    .join("; ");
+  leases.map((lease) => `${listOf(spec.kind, lease.extents)} ${lease.owner} (${standing(lease)})`).join("; ");
+
+const standing = ({ state, lastSeen }: Lease): string =>
+  state === "offered" ? "promised in a preview" : `last seen ${day(lastSeen)}`;
 
 const upper = (text: string): string => text[0]!.toUpperCase() + text.slice(1);
 
-export function taken(spec: PoolSpec, want: Extent, holder: Lease): OverlayError {
+export function taken(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
       ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is held by ${holder.owner}${holder.opens ? ` for ${holder.opens}` : ""}.`
-      : `${upper(named(spec, [want]))} of ${spec.name} is ${holder.state} by ${holder.owner}.`;
-  return new OverlayError(KINDS[spec.kind].taken, what, "Ask for another one, or release that one first.");
+      : `${upper(named(spec, [want]))} of ${spec.name} is ${heldBy(holder)}.`;
+  return new OverlayError(
+    KINDS[spec.kind].taken,
+    what,
+    instead(holder, owner, "Ask for another one, or release that one first."),
+  );
 }
 
-export const planStale = (spec: PoolSpec, want: Extent, holder: Lease): OverlayError =>
+const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
+
+export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
-    `${upper(named(spec, [want]))} of ${spec.name} is ${holder.state} by ${holder.owner} now.`,
-    "Run up again: it will plan with what is free now.",
+    `${upper(named(spec, [want]))} of ${spec.name} is ${heldBy(holder)} now.`,
+    instead(holder, owner, "Run up again: it will plan with what is free now."),
   );
+
+/** A neighbour in the program that is not in it any more is there until the end of the up. */
+const instead = (holder: Lease, owner: string, otherwise: string): string =>
+  sameStack(holder.owner, owner)
+    ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own."
+    : otherwise;
+
+/** For a promise that rests on a neighbour of whom nothing was heard yet. */
+export const mustMove = ({ owner: holder }: Lease, { owner }: Pick<Lease, "owner">): string =>
+  `${owner} gets what ${holder} has only if that one asks for something else in the same up. A new name needs aliases.`;
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
@@ -87,8 +106,13 @@ export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; va
     "Release some, or raise the pool's quota.",
   );
 
-export const nearlyFull = ({ name, kind, warnAtPercent }: PoolSpec, capacity: bigint): string =>
-  `Pool ${name} is filled to ${warnAtPercent} % or more of its ${capacity} ${plural(KINDS[kind].noun)}.`;
+/** Once so many of its values are held, or promised, that it asked to be told. */
+export function nearlyFull(spec: PoolSpec, held: bigint): string | undefined {
+  const { name, kind, warnAtPercent } = spec;
+  const capacity = capacityOf(spec);
+  if (warnAtPercent === undefined || held * 100n < capacity * BigInt(warnAtPercent)) return undefined;
+  return `${warnAtPercent} % or more of the ${capacity} ${plural(KINDS[kind].noun)} of ${name} are held or promised.`;
+}
 
 const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${noun}s`);
 
@@ -152,4 +176,4 @@ export const sharingConflict = (spec: PoolSpec, extent: Extent, key: string | un
 
 /** For an answer that came about in an unusual way. */
 export const restingGiven = (spec: PoolSpec, lease: Lease): string =>
-  `${upper(named(spec, lease.extents))} of ${spec.name} was released by ${lease.owner} at ${day(lease.updatedAt)} and is still resting.`;
+  `${upper(named(spec, lease.extents))} of ${spec.name} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its rest is over.`;

@@ -107,7 +107,7 @@ export const ipPool = defineResource({
   hosts: () => [],
   plan: () => ({}),
   report: () => ({}),
-  tell: async (props, _lease, { pool }) => usageOf(props, (await pool.usage(poolNamed(props.poolName)))!),
+  tell: async ({ poolName }, _lease, { pool }) => usageOf((await pool.usage(poolNamed(poolName)))!),
 });
 
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
@@ -155,15 +155,13 @@ export function specOf(inputs: Inputs, extents: Extent[]): PoolSpec {
   };
 }
 
-function usageOf({ warnAtPercent }: Inputs, { capacity, held }: Usage) {
-  const percent = capacity === 0n ? 100 : Number((held * 10000n) / capacity) / 100;
+function usageOf({ capacity, held, warning }: Usage) {
   return {
     capacity: exactNumber(capacity),
     allocated: exactNumber(held),
     available: exactNumber(capacity - held),
-    utilizationPercent: percent,
-    warnings:
-      percent >= warnAtPercent ? [`${percent} % of ${capacity} are given out; warnAtPercent is ${warnAtPercent}`] : [],
+    utilizationPercent: capacity === 0n ? 100 : Number((held * 10000n) / capacity) / 100,
+    warnings: warning ? [warning] : [],
   };
 }
 

@@ -398,7 +398,7 @@ export function poolContract(engine: Engine): void {
       undefined,
       undefined,
       undefined,
-      ["Pool pool/p is filled to 80 % or more of its 5 addresses."],
+      ["80 % or more of the 5 addresses of pool/p are held or promised."],
     ]);
   });
 

@@ -65,16 +65,27 @@ test("no two pools or networks of one address space overlap; in another space th
   await stage.make("IPPool", "b", { ranges: ["10.0.0.0/24"], addressSpace: "site-b" });
 });
 
+test("a pool that is renamed and grows at once keeps its lease", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const wider = ["203.0.113.10-203.0.113.29"];
+  const renamed = await stage.change("IPPool", "public", pool, lb({ ranges: wider }));
+  expect(renamed).toMatchObject({ leaseId: pool.leaseId, poolName: "lb", ranges: wider });
+  expect(renamed.owner).toMatch(/::public$/);
+});
+
 test("growing is an update that keeps the lease; shrinking below a lease names it and changes nothing", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const ip = await stage.make("IPReservation", "web", ipIn(pool, { ip: "203.0.113.19" }));
   const grown = await stage.change("IPPool", "lb", pool, lb({ ranges: ["203.0.113.10-203.0.113.29"] }));
   expect(grown).toMatchObject({ leaseId: pool.leaseId, capacity: 20, allocated: 1 });
   await stage.make("IPReservation", "new", ipIn(grown, { ip: "203.0.113.29" }));
-  const shrunk = await stage.preview("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.15"] }), grown);
-  await expect(stage.of("IPPool").update("lb", grown, shrunk)).rejects.toThrow(
-    /^POOL_IN_USE: Pool pool\/lb cannot lose values that are held: .*203\.0\.113\.19 [^;]*::web/,
+  const lost = /^POOL_IN_USE: Pool pool\/lb cannot lose values that are held: .*203\.0\.113\.19 [^;]*::web/;
+  const shorter = ["203.0.113.10-203.0.113.15"];
+  expect(await stage.refusal("IPPool", "lb", lb({ ranges: shorter }), grown)).toMatch(lost);
+  expect(await stage.refusal("IPPool", "lb", lb({ ranges: grown.ranges, reserved: ["203.0.113.19"] }), grown)).toMatch(
+    lost,
   );
+  await expect(stage.of("IPPool").update("lb", grown, { ...grown, ranges: shorter })).rejects.toThrow(lost);
   expect(await stage.pool.usage("pool/lb")).toMatchObject({ capacity: 20n });
   expect(await stage.of("IPReservation").diff(ip, ip)).toMatchObject({ changes: false });
 });
@@ -112,7 +123,7 @@ test("exhaustion and quotas are found in preview, counting its own requests and 
   await stage.make("IPReservation", "a", ipIn(pool));
   await stage.preview("IPReservation", "b", ipIn(pool));
   expect(await stage.refusal("IPReservation", "c", ipIn(pool))).toMatch(
-    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. Holders, longest unseen first: 203\.0\.113\.1[01] \S*::a /,
+    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. Holders, longest unseen first: 203\.0\.113\.1[01] \S*::a \(last seen [^;]*; \S* \S*::b \(promised in a preview\)/,
   );
   const limited = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
   await stage.preview("IPReservation", "d", ipIn(limited));
@@ -121,14 +132,17 @@ test("exhaustion and quotas are found in preview, counting its own requests and 
   );
 });
 
-test("whoever asks when a pool is 80 % full is warned in preview, and the pool says so after refresh", async () => {
+test("a pool that is 80 % full: whoever asks is warned in preview, and so is who asks for nothing; the pool says so after refresh", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   for (let i = 0; i < 7; i++) await stage.preview("IPReservation", `r${i}`, ipIn(pool));
   expect(stage.warnings).toEqual([]);
   await stage.preview("IPReservation", "r7", ipIn(pool));
-  expect(stage.warnings).toEqual(["Pool pool/lb is filled to 80 % or more of its 10 addresses."]);
+  const warnings = ["80 % or more of the 10 addresses of pool/lb are held or promised."];
+  expect(stage.warnings.splice(0)).toEqual(warnings);
+  await stage.preview("IPPool", "lb", lb(), pool);
+  expect(stage.warnings).toEqual(warnings);
   const { props } = await stage.of("IPPool").read("lb", pool);
-  expect(props).toMatchObject({ utilizationPercent: 80, warnings: ["80 % of 10 are given out; warnAtPercent is 80"] });
+  expect(props).toMatchObject({ utilizationPercent: 80, warnings });
 });
 
 test("a vip pool, and one that does not assign, give only what is asked for; reserved ones nobody gets", async () => {

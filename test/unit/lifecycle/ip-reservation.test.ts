@@ -117,6 +117,16 @@ test("two that swap their addresses in one up do so", async () => {
   expect(await stage.pool.fsck()).toEqual([]);
 });
 
+test("two that want one address: preview refuses the second, whichever that is, and names the other", async () => {
+  const wish = on(r1, { ip: "10.128.64.8" });
+  const a = await stage.make("IPReservation", "a", wish);
+  await stage.preview("IPReservation", "b", wish);
+  expect(await stage.refusal("IPReservation", "a", wish, a)).toMatch(/^IP_IN_USE: Address 10\.128\.64\.8 .*::b\./);
+  const other = await stage.make("IPReservation", "other", on(r1, { ip: "10.128.64.9" }));
+  await stage.preview("IPReservation", "other", on(r1), other);
+  expect(await stage.refusal("IPReservation", "b", on(r1, { ip: "10.128.64.9" }))).toMatch(/^IP_IN_USE: .*::other\./);
+});
+
 test("a replacement where the quota leaves no room for both ends the old one first", async () => {
   const pool = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
   const settings = { poolName: "few", addressSpace: "default", type: "container", ranges: pool.ranges };

@@ -3,9 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
-import type { Pool, Request } from "../../../provider/pool/types";
+import type { Pool, PoolSpec, Request } from "../../../provider/pool/types";
 
-/** Offers of a preview that nobody will ever carry out: its program has been changed since. */
+/** What is left of a program that has been changed since: offers that nobody will carry out, leases that have no resource. */
 let folder: string;
 let runs: Pool[];
 
@@ -21,7 +21,11 @@ afterEach(async () => {
 
 /** A run of Pulumi has a process of its own. */
 async function run(): Promise<Pool> {
-  const pool = await openPool(`sqlite:${join(folder, "pool.db")}`, { offerTtl: 3600, quarantine: 300 });
+  const pool = await openPool(`sqlite:${join(folder, "pool.db")}`, {
+    offerTtl: 3600,
+    quarantine: 300,
+    swapPatience: 0.1,
+  });
   runs.push(pool);
   return pool;
 }
@@ -55,4 +59,31 @@ test("a promise to another stack is kept", async () => {
 test("what was claimed does not give way", async () => {
   await (await run()).claim(network("old", "dev"));
   await expect((await run()).offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
+});
+
+test("what a neighbour has: preview says under which condition, up gives it only then, and says what to do", async () => {
+  const opener = await run();
+  const extents = [{ first: 1024n, last: 2047n }];
+  const opens: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };
+  await opener.claim({ ...network("p", "dev"), names: [], opens });
+  const address = (name: string): Request => ({
+    pool: "pool/p",
+    owner: `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`,
+    type: "IPReservation",
+    want: [{ first: 1030n, last: 1030n }],
+  });
+  await opener.claim(address("old"));
+
+  const later = await run();
+  const { warnings } = await later.offer(address("new"));
+  expect(warnings).toEqual([
+    expect.stringMatching(/::new gets what \S*::old has only if that one asks for something else in the same up/),
+  ]);
+  await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* give it aliases/);
+
+  const old = (await later.find("pool/p", { owner: address("old").owner }))!;
+  await expect(later.stays(old)).rejects.toThrow(/^IP_IN_USE: .* is promised to \S*::new\./);
+  const last = await run();
+  await last.stays(old);
+  await expect(last.offer(address("new"))).rejects.toThrow(/^IP_IN_USE: .* is reserved by \S*::old\./);
 });
