@@ -48,6 +48,7 @@ const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false):
   request: { pool, owner, type, want: extents, takes, ...(tenant && { tenant }) },
   firm: true,
   planned: false,
+  chance: "",
   leaves: () => false,
 });
 

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
 import { sameStack } from "../owner";
@@ -155,10 +156,10 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  #ask(request: Request, terms: Omit<Asking, "request">): Asking {
+  #ask(request: Request, terms: Omit<Asking, "request" | "chance">): Asking {
     this.#met.add(intentKey(request));
     if (request.want) this.#intents.set(intentKey(request), { want: request.want, done: false });
-    return { request, ...terms };
+    return { request, chance: randomUUID(), ...terms };
   }
 
   /**
