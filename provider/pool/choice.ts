@@ -1,5 +1,5 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, NO_REST, sweep, vacate } from "./endings";
+import { givesWay, lapse, NO_REST, restOf, sweep, vacate } from "./endings";
 import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
@@ -199,6 +199,6 @@ export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = [])
     if (yield* sweep(tx, spec.name)) continue;
     const offer = yield* oldest(tx, spec, "o", spec.extents);
     if (!offer) throw overQuota(spec, { leases, values: held });
-    yield* vacate(tx, offer);
+    yield* vacate(tx, offer, restOf(tx, offer));
   }
 }
