@@ -5,7 +5,7 @@ import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { devicesWith } from "../network/devices";
 import { type Container, containersOn } from "../network/docker";
-import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts, readbackScript } from "../network/facts";
+import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, parseFacts, preflightScript, readbackScript } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
@@ -124,7 +124,7 @@ export interface Rehearsal {
 
 /** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
 export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
-  const facts = readFacts(host, await host.exec(PREFLIGHT_SCRIPT));
+  const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
   const leaving = works.filter(({ items }) => items.length === 0);
   const before = planSteps(leaving, facts);
   const cleared = afterRemoval(before, leaving, facts);
@@ -180,7 +180,8 @@ function onThisHost<W extends Want>(want: W, facts: Facts): W {
 }
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
-  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
+  const look = preflightScript(jobs.map(({ want }) => want.record));
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${look}`));
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = wantsOf(accepted);
