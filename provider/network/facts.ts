@@ -134,8 +134,9 @@ const factsScript = (files: string, others: string): string =>
 const SCRIPTS = `${RECORDS}/*/*.sh`;
 export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
 
-/** Scripts of those who have no work here: it matters only that they are there. */
-const UNREAD = `echo '@@ files'; for file in ${SCRIPTS}; do echo "unread  $file"; done`;
+/** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
+export const UNREAD = "unread";
+const OTHERS = `echo '@@ files'; for file in ${SCRIPTS}; do echo "${UNREAD}  $file"; done`;
 
 /** Where a record's own script is. */
 export const scriptPath = ({ network, uid }: Pick<HostRecord, "network" | "uid">): string =>
@@ -149,7 +150,7 @@ export const preflightScript = (records: Pick<HostRecord, "network" | "uid">[]):
 ${BARRIER_FACTS}
 } | {
 exec 3<&0 </dev/null
-${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), UNREAD)}
+${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), OTHERS)}
 ${SURROUNDINGS_FACTS}
 cat <&3
 }`;
