@@ -5,7 +5,16 @@ import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { devicesWith } from "../network/devices";
 import { type Container, containersOn } from "../network/docker";
-import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts, readbackScript } from "../network/facts";
+import {
+  BOOT_SCRIPT,
+  FACTS_SCRIPT,
+  type Facts,
+  parseFacts,
+  preflightScript,
+  readbackScript,
+  scriptPath,
+  UNREAD,
+} from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
 import { lasting } from "../network/persist";
@@ -101,9 +110,10 @@ export class Reconciler {
 
   async #drain({ machine, name }: Host): Promise<void> {
     for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
-      this.#waiting.set(machine, []);
+      const later: Job[] = [];
+      this.#waiting.set(machine, later);
       const started = performance.now();
-      const steps = await converse(jobs, this.#manner);
+      const steps = await converse(jobs, later, this.#manner);
       const works = jobs.filter(({ want }) => isWork(want)).length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
@@ -124,7 +134,7 @@ export interface Rehearsal {
 
 /** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
 export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
-  const facts = readFacts(host, await host.exec(PREFLIGHT_SCRIPT));
+  const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
   const leaving = works.filter(({ items }) => items.length === 0);
   const before = planSteps(leaving, facts);
   const cleared = afterRemoval(before, leaving, facts);
@@ -144,19 +154,27 @@ const rehearsed = (host: Host, want: Work, refused: unknown[]): Job => ({
 });
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-async function converse(jobs: Job[], manner: Manner): Promise<number> {
+async function converse(jobs: Job[], later: Job[], manner: Manner): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
-      answerInspections(jobs, await factsOf(host));
+      const facts = await factsOf(host);
+      join(jobs, later, ({ want }) => !isWork(want));
+      answerInspections(jobs, facts);
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, manner));
+    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, later, manner));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
   }
+}
+
+/** What came while the host was being read is not late: nothing of ours has changed it since. */
+function join(jobs: Job[], later: Job[], may: (job: Job) => boolean): void {
+  jobs.push(...later.filter(may));
+  later.splice(0, later.length, ...later.filter((job) => !may(job)));
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
@@ -179,8 +197,10 @@ function onThisHost<W extends Want>(want: W, facts: Facts): W {
   return { ...fitting, items: lasting(fitting, facts) };
 }
 
-async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner): Promise<number> {
-  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${PREFLIGHT_SCRIPT}`));
+async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], manner: Manner): Promise<number> {
+  const look = preflightScript(jobs.map(({ want }) => want.record));
+  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${look}`));
+  join(jobs, later, ({ want }) => facts.files.get(scriptPath(want.record)) !== UNREAD);
   answerInspections(jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = wantsOf(accepted);

@@ -120,24 +120,37 @@ const ALL_RECORDS = `set -- ${RECORDS}/*/*.json; [ ! -e "$1" ] || { echo '@@ rec
  * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
  * it: what is not seen would be taken for missing, and what is missing is made anew.
  */
-export const FACTS_SCRIPT = [
-  TOOLS,
-  'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-  LINKS,
-  ...routing("routing", ["route show", OURS, "rule show"]),
-  ...rest(`${BOOT_SCRIPT} ${RECORDS}/*/*.sh`),
-  ALL_RECORDS,
-].join("\n");
+const factsScript = (files: string, others: string): string =>
+  [
+    TOOLS,
+    'echo "@@ ssh"; echo "$SSH_CONNECTION"',
+    LINKS,
+    ...routing("routing", ["route show", OURS, "rule show"]),
+    others,
+    ...rest(files),
+    ALL_RECORDS,
+  ].join("\n");
+
+const SCRIPTS = `${RECORDS}/*/*.sh`;
+export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
+
+/** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
+export const UNREAD = "unread";
+const OTHERS = `echo '@@ files'; for file in ${SCRIPTS}; do echo "${UNREAD}  $file"; done`;
+
+/** Where a record's own script is. */
+export const scriptPath = ({ network, uid }: Pick<HostRecord, "network" | "uid">): string =>
+  `${RECORDS}/${network}/${uid}.sh`;
 
 /**
- * Read before the first change: also what could keep it from working. The firewalls of others are read at the same time as
- * the rest, and said last.
+ * Read before the first change of what these have: also what could keep it from working. The firewalls of others are read at
+ * the same time as the rest, and said last.
  */
-export const PREFLIGHT_SCRIPT = `{
+export const preflightScript = (records: Pick<HostRecord, "network" | "uid">[]): string => `{
 ${BARRIER_FACTS}
 } | {
 exec 3<&0 </dev/null
-${FACTS_SCRIPT}
+${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), OTHERS)}
 ${SURROUNDINGS_FACTS}
 cat <&3
 }`;

@@ -1,5 +1,5 @@
 import { linesOf, TABLES, toolOf } from "./commands";
-import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES } from "./facts";
+import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES, scriptPath } from "./facts";
 import type { Item, Link, Service } from "./items";
 import { quote } from "./quote";
 import { rank, type Step, type Want } from "./steps";
@@ -12,11 +12,10 @@ import { rank, type Step, type Want } from "./steps";
  */
 export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
   if (!persist || items.length === 0) return items;
-  const { network, uid } = record;
   return [
     ...items,
     { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
-    { kind: "file", path: `${RECORDS}/${network}/${uid}.sh`, content: bootScript(network, items) },
+    { kind: "file", path: scriptPath(record), content: bootScript(record.network, items) },
     ...(facts.systemd ? UNITS : []),
   ];
 }
