@@ -63,7 +63,7 @@ export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: st
 
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
 const instead = (holder: Lease, owner: string, otherwise: string): string =>
-  sameStack(holder.owner, owner)
+  holder.state !== "offered" && sameStack(holder.owner, owner)
     ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own."
     : otherwise;
 
