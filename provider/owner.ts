@@ -5,3 +5,11 @@ export function sameStack(a: string, b: string): boolean {
   const stack = (owner: string) => owner.split("::").slice(0, 2);
   return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
 }
+
+/** Owns what a container was found to have; `docker/NETWORK/RUNNER/CONTAINER`. */
+export const containerOwner = (network: string, runner: string, container: string): string =>
+  `${CONTAINERS}${network}/${runner}/${container}`;
+
+export const isContainers = (owner: string): boolean => owner.startsWith(CONTAINERS);
+
+const CONTAINERS = "docker/";

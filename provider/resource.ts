@@ -1,5 +1,6 @@
 import type { z } from "zod";
 import type { Connection } from "./host/types";
+import type { Container } from "./network/docker";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
@@ -35,7 +36,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** A new life begins before the old one ends, where the pool has room for both. Else the old one ends first. */
   createFirst?: boolean;
 
-  /** What zod cannot see: inputs that do not fit together. Called when all of them are known and well formed. */
+  /** What zod cannot see: inputs that do not fit together. Called when all of them are well formed and, but for late ones, known. */
   impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
   id(props: Props<Inputs, Computed>): string;
   /** Makes the choices that the inputs leave open, in the form of inputs: on which runner, in whose pool. */
@@ -73,6 +74,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
   /** What only the pool can tell, once the lease stands. */
   tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
+  /** What containers on its machines have of the pool that it opens, whether or not anybody holds it. */
+  inUse?(props: Props<Inputs, Computed>, containers: Container[]): Fact[];
   /** A script that proves, on one of the machines, that it works. */
   probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;
 }

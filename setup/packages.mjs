@@ -30,7 +30,6 @@ const forTests = [
   { name: "openssl", command: "openssl" },
   { name: "python3-minimal", command: "python3" },
   { name: "arping", command: "arping" },
-  { name: "busybox-static", command: "busybox" },
   { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
   { name: "etcd-server", command: "etcd", services: ["etcd"] },
 ];

@@ -4,10 +4,13 @@ import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
+import { withoutContainer } from "./containers";
 import { type Export, parseExport, readExport } from "./exports";
+import { type Login, withLogin } from "./hosts/machines";
 import { openersFirst } from "./nesting";
 
-interface Options {
+interface Options extends Login {
+  containers?: string;
   stackExport?: string[];
   gone?: string[];
   olderThan: number;
@@ -16,32 +19,41 @@ interface Options {
 
 /** Hosts are not touched: what stood on them stays until somebody cleans it. */
 export const gcCommand = () =>
-  command("gc", "Find leases that their stack no longer has; --yes releases them.")
+  withLogin(
+    command("gc", "Find leases that their stack, or the container that used them, no longer has; --yes releases them."),
+  )
     .option(
       "--stack-export <file...>",
       "what `pulumi stack export` printed; default: ask pulumi for every stack in the store",
     )
     .option("--gone <stack...>", "this stack was removed: SCOPE/PROJECT/STACK")
+    .option("--containers <network>", "ask the Docker on each of its runners instead, and no stack")
     .option("--older-than <seconds>", "leave alone what was touched since: an up may be under way", wholeNumber, 3600)
     .option("--yes", "release them")
     .action(
       withPool<Options>(async (session, options) => {
-        const leases = await leasesOfStacks(session.pool);
-        const known = await knownStacks(session, options, leases);
+        const missing =
+          options.containers === undefined
+            ? await withoutStack(session, options)
+            : await withoutContainer(session, options.containers, options);
         const isOld = ({ updatedAt, lastSeen }: Lease) =>
           Math.max(updatedAt, lastSeen) <= Date.now() - options.olderThan * 1000;
-        const missing = leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
         const orphans = missing.filter(isOld);
         session.out.list(await rows(session.pool, orphans), ["action", "value", "pool", "type", "owner"]);
-        const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
-        if (unsure.size > 0)
-          session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
         if (missing.length > orphans.length)
           session.out.note(`Left alone, since they are new: ${missing.length - orphans.length} (see --older-than).`);
         if (!options.yes) session.out.note(`Would be released: ${orphans.length}. Nothing is released without --yes.`);
         else await releaseAll(session, orphans);
       }),
     );
+
+async function withoutStack(session: Session, options: Options): Promise<Lease[]> {
+  const leases = await leasesOfStacks(session.pool);
+  const known = await knownStacks(session, options, leases);
+  const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
+  if (unsure.size > 0) session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
+  return leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
+}
 
 /** An owner is `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`; its stack is all before the type. */
 const stackOf = ({ owner }: Lease): string | undefined => /^(.*\/urn:pulumi:[^:]+::[^:]+)::/.exec(owner)?.[1];

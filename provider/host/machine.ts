@@ -19,8 +19,10 @@ interface RawLink {
 
 /** Without a peer, the address at which SSH reached it is its underlay address. */
 export async function askMachine(host: Host, question: MachineQuestion): Promise<Machine> {
-  const route = question.toward ? `ip -j route get ${question.toward}` : "echo '[]'";
-  const { code, stdout, stderr } = await host.exec(`echo "\${SSH_CONNECTION:-}"\n${route} && echo && ip -j addr show`);
+  const route = question.toward ? `route get ${question.toward}\n` : "";
+  const { code, stdout, stderr } = await host.exec(
+    `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
+  );
   if (code !== 0) {
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
@@ -28,12 +30,12 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
       "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }
-  const [ssh = "", routes = "[]", ...links] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
-  const [found] = JSON.parse(routes) as { prefsrc?: string }[];
+  const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
+  const [found] = question.toward ? (JSON.parse(answers.shift()!) as { prefsrc?: string }[]) : [];
   const underlayIp = question.underlayIp ?? found?.prefsrc ?? ssh.split(" ")[2] ?? "";
   // What one machine says goes into commands for another one.
   if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);
-  const all = JSON.parse(links.join("\n")) as RawLink[];
+  const all = JSON.parse(answers.join("\n")) as RawLink[];
   const uplink = question.carries ? uplinkOf(question.carries, all) : undefined;
   return { underlayIp, underlayMtu: mtuOf(host, underlayIp, all), ...(uplink && { uplink }) };
 }

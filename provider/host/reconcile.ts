@@ -1,8 +1,10 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { withKeptMacs } from "../network/adopt";
+import { listening } from "../network/advertised";
 import { renderChange, renderRecords } from "../network/commands";
 import { type Difference, differences, differenceText, fits } from "../network/compare";
 import { devicesWith } from "../network/devices";
+import { type Container, containersOn } from "../network/docker";
 import { BOOT_SCRIPT, FACTS_SCRIPT, type Facts, PREFLIGHT_SCRIPT, parseFacts, readbackScript } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { type HostRecord, keyOf, recorded } from "../network/items";
@@ -26,6 +28,13 @@ export interface Work extends Want {
   isGone(uid: string): Promise<boolean>;
 }
 
+/** What a host was found to have. */
+export interface Seen {
+  differences: Difference[];
+  /** On the owner's Docker network. */
+  containers: Container[];
+}
+
 export interface ConversationReport {
   host: string;
   works: number;
@@ -44,7 +53,7 @@ export interface Manner {
 interface Job {
   host: Host;
   want: Want | Work;
-  done(differences: Difference[]): void;
+  done(seen: Seen): void;
   fail(error: unknown): void;
 }
 
@@ -69,16 +78,16 @@ export class Reconciler {
   }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
-  async apply(host: Host, work: Work): Promise<void> {
-    await this.#enqueue(host, work);
+  apply(host: Host, work: Work): Promise<Seen> {
+    return this.#enqueue(host, work);
   }
 
   /** How the host differs from what is wanted. Changes nothing. */
-  inspect(host: Host, want: Want): Promise<Difference[]> {
+  inspect(host: Host, want: Want): Promise<Seen> {
     return this.#enqueue(host, want);
   }
 
-  #enqueue(host: Host, want: Want | Work): Promise<Difference[]> {
+  #enqueue(host: Host, want: Want | Work): Promise<Seen> {
     return new Promise((done, fail) => {
       const job = { host, want, done, fail };
       const waiting = this.#waiting.get(host.machine);
@@ -151,12 +160,22 @@ async function converse(jobs: Job[], manner: Manner): Promise<number> {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs) if (!isWork(want)) done(differences(onThisHost(want, facts).items, facts));
+  for (const { want, done } of jobs)
+    if (!isWork(want)) done(seen(want, facts, differences(onThisHost(want, facts).items, facts)));
 }
+
+const seen = ({ items }: Want, { docker }: Facts, differences: Difference[]): Seen => ({
+  differences,
+  containers: containersOn(items, docker),
+});
 
 /** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
 function onThisHost<W extends Want>(want: W, facts: Facts): W {
-  const fitting = withKeptMacs({ ...want, items: want.items.filter((item) => fits(item, facts)) }, facts);
+  const items = listening(
+    want.items.filter((item) => fits(item, facts)),
+    facts,
+  );
+  const fitting = withKeptMacs({ ...want, items }, facts);
   return { ...fitting, items: lasting(fitting, facts) };
 }
 
@@ -174,26 +193,27 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], manner: Manner):
     const result =
       risky.length > 0
         ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
-        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackScript(devicesOf(wants, facts))}`);
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(wants, facts)}`);
     passed = judge(host, accepted, facts, result, script);
     for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
     if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
   await settleRecords(host, shell, passed, facts);
-  for (const { job } of passed) job.done([]);
+  for (const { job, want } of passed) job.done(seen(want, facts, []));
   return steps.length;
 }
 
 /** All that this work can have touched, now or before. */
-function devicesOf(wants: Want[], facts: Facts): string[] {
+function readbackOf(wants: Want[], facts: Facts): string {
   const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
+  const files = items.flatMap((item) => (item.kind === "file" ? [item.path] : []));
   const devices = items.flatMap((item) => {
     if (item.kind === "link") return [item.name];
     if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
     return "dev" in item && item.dev !== undefined ? [item.dev] : [];
   });
-  return [...new Set(devices)].sort();
+  return readbackScript([...new Set(devices)].sort(), [...new Set(files)].sort());
 }
 
 const staysAway = ({ name }: Host): string =>

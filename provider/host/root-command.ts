@@ -1,5 +1,5 @@
-import { quote } from "../network/commands";
 import { HOLDER } from "../network/facts";
+import { quote } from "../network/quote";
 
 /**
  * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script then comes

@@ -6,6 +6,7 @@ import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
 import type { Json, Lease, Pool } from "../pool/types";
 import type { Definition, Machines, Part } from "../resource";
+import { enter, promise } from "./containers";
 import type { Values } from "./values";
 import type { World } from "./world";
 
@@ -65,13 +66,14 @@ export async function wantsOn(
 export async function apply(def: Definition, world: World, pool: Pool, props: Values, held: Held): Promise<Values> {
   const machines = await askAll(def, world, props);
   const plan = def.plan(props, machines);
-  await everyPart(def.hosts(props), ({ role, connection }) =>
+  const seen = await everyPart(def.hosts(props), ({ role, connection }) =>
     world.fleet.apply(connection, {
       ...wantOf(def, props, held, plan[role] ?? []),
       fence: () => fence(pool, held),
       isGone: isGone(pool, held),
     }),
   );
+  await enter(def, world, pool, props, seen);
   const broken = await probe(def, world, props, machines);
   if (broken) {
     throw new OverlayError(
@@ -93,17 +95,18 @@ export const withdraw = (
   held: Omit<Held, "run">,
   parts: Part[],
   fence: () => Promise<void>,
-): Promise<void> =>
+): Promise<unknown> =>
   everyPart(parts, ({ connection }) =>
     world.fleet.apply(connection, { ...wantOf(def, props, held, []), fence, isGone: isGone(pool, held) }),
   );
 
 /** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
-async function everyPart(parts: Part[], act: (part: Part) => Promise<void>): Promise<void> {
+async function everyPart<T>(parts: Part[], act: (part: Part) => Promise<T>): Promise<T[]> {
   const results = await Promise.allSettled(parts.map(act));
   const reasons = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const worst = reasons.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE")) ?? reasons[0];
   if (worst) throw worst;
+  return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
 }
 
 /** A provider whose run is over can live on: before each write the pool says whether the lease is still ours. */
@@ -137,6 +140,7 @@ async function probe(def: Definition, world: World, props: Values, machines: Mac
 export async function drift(
   def: Definition,
   world: World,
+  pool: Pool,
   props: Values,
   held: Omit<Held, "run">,
 ): Promise<{ found: string[]; complete: boolean }> {
@@ -144,8 +148,9 @@ export async function drift(
     const machines = await askAll(def, world, props);
     const plan = def.plan(props, machines);
     const parts = def.hosts(props).map(async ({ role, connection }) => {
-      const differences = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
-      return differences.map((difference) => `${machineOf(connection)}: ${differenceText(difference)}`);
+      const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
+      const unleased = await promise(def, pool, props, [seen]);
+      return [...seen.differences.map(differenceText), ...unleased].map((text) => `${machineOf(connection)}: ${text}`);
     });
     const found = (await Promise.all(parts)).flat();
     const broken = found.length === 0 ? await probe(def, world, props, machines) : undefined;

@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { type Definition, type Impossible, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
-import { isWithin, type Path, unknownPaths, type Values, without, withUnknown } from "./values";
+import { isWithin, type Path, unknownPaths, unknownWholes, type Values, without, withUnknown } from "./values";
 import type { World } from "./world";
 
 export interface Caller {
@@ -32,15 +32,15 @@ export async function check(
   const unknown = unknownPaths(news);
   try {
     const given = without(news, unknown);
-    const { inputs, failures } = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
-    if (failures.length > 0) return { inputs: news, failures };
+    const parsed = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
+    if (parsed.failures.length > 0) return { inputs: news, failures: parsed.failures };
+    const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
     const undecided = unknown.some((path) => !isWithin(path, def.late));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await keepName(def, world, caller, inputs);
     const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
     const computed = undecided || !settled ? unknownValues(def) : await decide(def, world, caller, olds, settled);
-    const known = withUnknown(settled ?? inputs, unknown);
-    return { inputs: { ...known, ...computed, owner: caller.owner }, failures: [] };
+    return { inputs: { ...restored(settled ?? inputs, news), ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     if (error.code === "STORE_UNAVAILABLE" && caller.dryRun) {
@@ -109,6 +109,13 @@ async function settingsNamed(world: World, property: string, references: Referen
   ).about(property);
 }
 
+/** What is not known stands as the user gave it. */
+function restored(inputs: Values, news: Values): Values {
+  const unknown = unknownWholes(news);
+  const absent = unknown.filter(([key]) => !(key! in inputs)).map(([key]) => [key!, news[key!]]);
+  return { ...withUnknown(inputs, unknown), ...Object.fromEntries(absent) };
+}
+
 /** All failures at once, but none about what is not known yet. */
 function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values; failures: Impossible[] } {
   const whole = def.inputs.safeParse(news);
@@ -120,13 +127,25 @@ function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values
     const pending = new Set(whole.error.issues.map(({ path }) => String(path[0])));
     const known = Object.fromEntries(Object.entries(news).filter(([key]) => !pending.has(key)));
     const mask = Object.fromEntries([...pending].map((key) => [key, true as const]));
+    const inputs = def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known);
     return {
-      inputs: def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known),
+      inputs: without(
+        inputs,
+        [...pending].map((key) => [key]),
+      ),
       failures: [],
     };
   }
   const inputs = whole.data as Values;
-  return { inputs, failures: unknown.length > 0 ? [] : [...(def.impossible?.(inputs) ?? [])].map(coded) };
+  return { inputs, failures: impossible(def, inputs, unknown).map(coded) };
+}
+
+/** Inputs that decide something can make everything possible; those that are known only during up speak for themselves. */
+function impossible(def: Definition, inputs: Values, unknown: Path[]): Impossible[] {
+  if (unknown.some((path) => !isWithin(path, def.late))) return [];
+  return [...(def.impossible?.(inputs) ?? [])].filter(
+    ({ property }) => !unknown.some(([key]) => key === property.split(".")[0]),
+  );
 }
 
 const failureOf = (issue: z.core.$ZodIssue): Impossible =>

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
+import { isContainers } from "../owner";
 import type { Changes, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
@@ -86,7 +87,7 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const lease = await this.#lease(pool, props);
     if (!lease) await refuseLost(this.def, pool, props);
-    const { found, complete } = await drift(this.def, this.world, props, await this.#heldBy(pool, props));
+    const { found, complete } = await drift(this.def, this.world, pool, props, await this.#heldBy(pool, props));
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
     const notes = [
       ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
@@ -161,6 +162,7 @@ export class Lifecycle {
 
   /** true: only forgotten machines still have values of the pool that it opened, so that it must stay withheld, too. */
   async #close(pool: Pool, { pool: name, leaseId, opens }: Lease): Promise<boolean> {
+    if (this.def.inUse) await this.#forgetContainers(pool, opens);
     try {
       await pool.close(name, leaseId);
       return false;
@@ -170,6 +172,12 @@ export class Lifecycle {
       if (!held.every(({ owner }) => owner.startsWith(FORGOTTEN))) throw error;
       return true;
     }
+  }
+
+  /** What only repeats what Docker showed goes with it; while a container runs, its machine refuses, and shows it again. */
+  async #forgetContainers(pool: Pool, opens = ""): Promise<void> {
+    for (const { pool: name, leaseId, owner } of await pool.leases(opens))
+      if (isContainers(owner)) await pool.release(name, leaseId);
   }
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {

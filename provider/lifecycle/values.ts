@@ -14,6 +14,13 @@ export function unknownPaths(value: unknown, at: Path = []): Path[] {
   return isContainer(value) ? Object.entries(value).flatMap(([key, v]) => unknownPaths(v, [...at, key])) : [];
 }
 
+/** The same, but a list with something unknown in it counts as a whole: what is left of it would mean something else. */
+export function unknownWholes(value: unknown, at: Path = []): Path[] {
+  if (Array.isArray(value)) return unknownPaths(value).length > 0 ? [at] : [];
+  if (value === UNKNOWN) return [at];
+  return isContainer(value) ? Object.entries(value).flatMap(([key, v]) => unknownWholes(v, [...at, key])) : [];
+}
+
 /** The same values without those at `paths`. */
 export function without<T>(value: T, paths: Path[]): T {
   if (!isContainer(value) || paths.length === 0) return value;

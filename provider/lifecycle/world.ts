@@ -1,7 +1,6 @@
 import type { MachineQuestion } from "../host/machine";
-import type { Work } from "../host/reconcile";
+import type { Seen, Work } from "../host/reconcile";
 import type { Connection } from "../host/types";
-import type { Difference } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Want } from "../network/steps";
 import type { Lease, Pool } from "../pool/types";
@@ -23,7 +22,7 @@ export interface World {
 /** The hosts, as the lifecycle sees them. */
 export interface Fleet {
   ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
-  apply(connection: Connection, work: Work): Promise<void>;
-  inspect(connection: Connection, want: Want): Promise<Difference[]>;
+  apply(connection: Connection, work: Work): Promise<Seen>;
+  inspect(connection: Connection, want: Want): Promise<Seen>;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }

@@ -13,6 +13,7 @@ import {
   type Route,
   type Service,
 } from "./items";
+import { quote } from "./quote";
 import type { Step } from "./steps";
 import { zoneCommands } from "./zones";
 
@@ -27,8 +28,6 @@ export interface Lines {
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
-
-export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 /** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
@@ -67,10 +66,13 @@ const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/$
 const writeRecord = (record: HostRecord): string =>
   `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
 
+/** Without starting a program where it is there already; a change of one machine writes half a dozen files. */
+const folderIn = (folder: string): string => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`;
+
 /** Whole or not at all. */
 function writeFile(path: string, content: string): string {
   const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
-  return `{ mkdir -p ${folder} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
+  return `{ ${folderIn(folder)} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
 }
 
 export const TABLES = ["raw", "filter", "nat"] as const;
@@ -86,7 +88,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [], leave = false, zone = "" }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], leave = false, place }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
@@ -106,7 +108,7 @@ function render({ verb, item, copies = 1, instead = [], leave = false, zone = ""
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
     case "zone": {
-      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, zone);
+      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, place!);
       lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
       break;
     }
@@ -136,10 +138,10 @@ const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
-const formerPath = (key: string): string => quote(`${RECORDS}/former/${key}`);
+const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
 const setSysctl = (key: string, value: string): string =>
-  `{ mkdir -p ${RECORDS}/former && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+  `{ ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
 const restoreSysctl = (key: string, leave: boolean): string =>
   leave

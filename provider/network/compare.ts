@@ -3,7 +3,7 @@ import { isOurNetwork, wrongNetwork } from "./docker";
 import { type Facts, type RouteFact, unitPath } from "./facts";
 import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
-import { wrongEntry } from "./zones";
+import { isForUs, wrongEntry } from "./zones";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
 export interface Difference {
@@ -25,10 +25,11 @@ export const differences = (want: Item[], facts: Facts): Difference[] =>
 
 /**
  * Whether an item concerns this machine. Docker's network does where dockerd runs, or must run; one that is on record still
- * does while dockerd is down. A jump from another program's chain does where that chain is, a zone where firewalld runs.
+ * does while dockerd is down. A jump from another program's chain does where that chain is, a zone where firewalld is.
  */
-export function fits(item: Item, { chains, docker, zones, records }: Facts): boolean {
-  if (item.kind === "zone") return zones !== undefined;
+export function fits(item: Item, facts: Facts): boolean {
+  const { chains, docker, records } = facts;
+  if (item.kind === "zone") return isForUs(item, facts);
   if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
   if (item.kind !== "docker" || item.required || docker?.answers) return true;
   return docker !== undefined && records.some(({ items }) => items.some((other) => keyOf(other) === keyOf(item)));

@@ -1,6 +1,6 @@
 import { dockerRange } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
-import type { DockerNetwork, DockerSubnet } from "./items";
+import type { DockerNetwork, DockerSubnet, Item } from "./items";
 
 /**
  * Docker on a runner: one network of Docker's over our bridge, so that containers get addresses of the runner's subnet. What
@@ -29,7 +29,14 @@ export interface DockerNetworkFact {
   mtu?: string;
   masquerade?: string;
   subnets: Partial<DockerSubnet>[];
-  containers: { name: string; running: boolean }[];
+  containers: Container[];
+}
+
+export interface Container {
+  name: string;
+  running: boolean;
+  /** On this network; one that does not run has none. */
+  addresses: string[];
 }
 
 const BRIDGE = "com.docker.network.bridge.name";
@@ -68,6 +75,8 @@ interface RawNetwork {
   Driver?: string;
   IPAM?: { Config?: RawSubnet[] | null };
   Options?: Record<string, string> | null;
+  /** Those that run. */
+  Containers?: Record<string, { Name: string; IPv4Address?: string; IPv6Address?: string }> | null;
 }
 
 interface RawSubnet {
@@ -85,7 +94,7 @@ export function parseDocker(body: string): DockerFacts | undefined {
   return { answers: networks.length > 0, networks: networks.map(networkFact) };
 }
 
-function networkFact({ Name, Driver = "", IPAM, Options }: RawNetwork): DockerNetworkFact {
+function networkFact({ Name, Driver = "", IPAM, Options, Containers }: RawNetwork): DockerNetworkFact {
   const options = Options ?? {};
   return {
     name: Name!,
@@ -94,7 +103,11 @@ function networkFact({ Name, Driver = "", IPAM, Options }: RawNetwork): DockerNe
     ...(options[MTU] && { mtu: options[MTU] }),
     ...(options[MASQUERADE] && { masquerade: options[MASQUERADE] }),
     subnets: (IPAM?.Config ?? []).map(subnetFact),
-    containers: [],
+    containers: Object.values(Containers ?? {}).map(({ Name, IPv4Address, IPv6Address }) => ({
+      name: Name,
+      running: true,
+      addresses: [IPv4Address, IPv6Address].flatMap((address) => (address ? [address.split("/")[0]!] : [])),
+    })),
   };
 }
 
@@ -112,10 +125,17 @@ function subnetFact({ Subnet, Gateway, IPRange, AuxiliaryAddresses }: RawSubnet)
 export function addContainers(facts: DockerFacts | undefined, body: string): void {
   for (const line of body.split("\n").filter(Boolean)) {
     const [state, name, networks = ""] = line.split(" ") as [string, string, string?];
-    for (const network of facts?.networks.filter((n) => networks.split(",").includes(n.name)) ?? [])
-      network.containers.push({ name, running: state === "running" || state === "paused" });
+    for (const { containers } of facts?.networks.filter((n) => networks.split(",").includes(n.name)) ?? [])
+      if (!containers.some((container) => container.name === name))
+        containers.push({ name, running: state === "running" || state === "paused", addresses: [] });
   }
 }
+
+/** Who is on those of these networks that are ours. */
+export const containersOn = (items: Item[], docker: DockerFacts | undefined): Container[] =>
+  items.flatMap((item) =>
+    item.kind === "docker" && isOurNetwork(item, docker) ? dockerNetworkOf(item, docker)!.containers : [],
+  );
 
 export const dockerNetworkOf = (item: DockerNetwork, docker: DockerFacts | undefined): DockerNetworkFact | undefined =>
   docker?.networks.find(({ name }) => name === item.name);

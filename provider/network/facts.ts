@@ -3,6 +3,7 @@ import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
+import { quote } from "./quote";
 import { SURROUNDINGS_FACTS } from "./surroundings";
 import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
@@ -17,7 +18,7 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** Absent: firewalld does not run. */
+  /** Absent: there is no firewalld, or it is stopped for good. */
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
   legacy?: boolean;
@@ -76,40 +77,44 @@ export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
 /** The first puts everything back; the second has it done again when others reload. */
 export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
 export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
-export const SYSCTLS = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] as const;
-export const sysctlPath = (key: string): string => `/proc/sys/${key.replaceAll(".", "/")}`;
+/** Paths and keys are each other with dots for slashes, and slashes for dots. */
+const swapped = (text: string): string => text.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."));
+export const sysctlPath = (key: string): string => `/proc/sys/${swapped(key)}`;
 
 const TOOLS =
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
 
+/** Several questions to one `ip`, which answers each with a line: starting it costs more than what it does. */
+const asked = (options: string, questions: string[], otherwise: string): string =>
+  `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
+
 /** Devices with their addresses, in one dump of the kernel's. */
 const LINKS = "echo '@@ link'; ip -j -d addr show || exit 1";
-const ROUTES = [
-  "echo; echo '@@ route4'; ip -j -4 route show || exit 1",
-  `echo; echo '@@ route6'; ${IF_V6} ip -j -6 route show || exit 1`,
-];
 /** In all tables. Without the protocol, since that is what was asked for. */
-const ourRoutes = (part: "tables" | "ours"): string[] => [
-  `echo; echo '@@ ${part}4'; ip -j -4 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
-  `echo; echo '@@ ${part}6'; ${IF_V6} ip -j -6 route show table all proto ${ROUTE_PROTOCOL} || exit 1`,
+const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
+const routing = (part: string, questions: string[]): string[] => [
+  `echo; echo '@@ ${part}4'; ${asked("-4", questions, "|| exit 1")}`,
+  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`,
 ];
 
-/** What does not grow with the number of runners. */
-const REST = [
-  "echo; echo '@@ policy4'; ip -j -4 rule show || exit 1",
-  `echo; echo '@@ policy6'; ${IF_V6} ip -j -6 rule show || exit 1`,
-  "echo; echo '@@ rules4'; iptables-save || exit 1",
+const FORWARDINGS = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding";
+/** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
+const LISTENING = `set -- ${RECORDS}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
+
+/** What does not grow with the number of runners, but for the sums of these files. */
+const rest = (files: string): string[] => [
+  "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
-  ...SYSCTLS.map((key) => `echo '@@ sysctl ${key}'; cat ${sysctlPath(key)} 2>/dev/null`),
-  `echo '@@ files'; sha256sum ${BOOT_SCRIPT} ${RECORDS}/*/*.sh ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
+  `echo '@@ sysctls'; grep -sH . ${FORWARDINGS}; ${LISTENING}`,
+  `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
   DOCKER_FACTS,
   ZONE_FACTS,
 ];
 
 /** One process for all: a hub has a record for each runner. */
-const ALL_RECORDS = `[ ! -d ${RECORDS} ] || { echo '@@ records'; find ${RECORDS} -mindepth 2 -name '*.json' -exec tail -v -n +1 {} + || exit 1; }`;
+const ALL_RECORDS = `set -- ${RECORDS}/*/*.json; [ ! -e "$1" ] || { echo '@@ records'; tail -v -n +1 "$@" || exit 1; }`;
 
 /**
  * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
@@ -119,9 +124,8 @@ export const FACTS_SCRIPT = [
   TOOLS,
   'echo "@@ ssh"; echo "$SSH_CONNECTION"',
   LINKS,
-  ...ROUTES,
-  ...ourRoutes("tables"),
-  ...REST,
+  ...routing("routing", ["route show", OURS, "rule show"]),
+  ...rest(`${BOOT_SCRIPT} ${RECORDS}/*/*.sh`),
   ALL_RECORDS,
 ].join("\n");
 
@@ -140,10 +144,11 @@ cat <&3
 
 const FEW = 16;
 
-/** Enough to judge a change of these devices by, which on a hub with hundreds of runners is much less than everything. */
-export function readbackScript(devices: string[]): string {
-  const links = devices.map((device) => `echo; echo '@@ link'; ip -j -d addr show dev ${device} 2>/dev/null`);
-  return [...(devices.length > FEW ? [LINKS] : links), ...ourRoutes("ours"), ...REST].join("\n");
+/** Enough to judge a change of these by, which on a hub with hundreds of runners is much less than everything. */
+export function readbackScript(devices: string[], files: string[]): string {
+  const each = devices.map((device) => `addr show dev ${device}`);
+  const links = devices.length > FEW ? LINKS : `echo '@@ link'; ${asked("-d -force", each, "2>/dev/null")}`;
+  return [links, ...routing("ours", [OURS, "rule show"]), ...rest(files.map(quote).join(" "))].join("\n");
 }
 
 export function parseFacts(text: string): Facts {
@@ -161,37 +166,32 @@ export function parseFacts(text: string): Facts {
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
-    readPart(facts, part.slice(0, end).split(" "), part.slice(end + 1).trim());
+    READERS[part.slice(0, end)]?.(facts, part.slice(end + 1).trim());
   }
   return facts;
 }
 
-function readPart(facts: Facts, [name = "", argument]: string[], body: string): void {
-  READERS[name]?.(facts, body, argument);
-}
-
 /** How each part of the answer is read; a part may lean on those before it. */
-const READERS: Record<string, (facts: Facts, body: string, argument?: string) => void> = {
+const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
-    for (const link of json<RawLink>(body)) readLink(facts, link);
+    for (const link of answers(body).flat() as RawLink[]) readLink(facts, link);
   },
-  route4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(4, route))),
-  route6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => routeFact(6, route))),
-  ours4: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => ourRoute(4, route))),
-  ours6: (facts, body) => facts.routes.push(...json<RawRoute>(body).map((route) => ourRoute(6, route))),
-  tables4: (facts, body) => facts.routes.push(...tableRoutes(4, json(body))),
-  tables6: (facts, body) => facts.routes.push(...tableRoutes(6, json(body))),
-  policy4: (facts, body) => readPolicies(facts, 4, json(body)),
-  policy6: (facts, body) => readPolicies(facts, 6, json(body)),
+  routing4: (facts, body) => readRouting(facts, 4, body),
+  routing6: (facts, body) => readRouting(facts, 6, body),
+  ours4: (facts, body) => readOurs(facts, 4, body),
+  ours6: (facts, body) => readOurs(facts, 6, body),
   rules4: (facts, body) => {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
     readRules(facts, 4, body);
   },
   rules6: (facts, body) => readRules(facts, 6, body),
-  sysctl: (facts, body, key) => facts.sysctls.set(key!, body),
+  sysctls: (facts, body) => {
+    for (const [, path, value] of body.matchAll(/^\/proc\/sys\/([\w./-]+):(.*)$/gm))
+      facts.sysctls.set(swapped(path!), value!);
+  },
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
-  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, runtime: new Map(), permanent: new Map() } }),
+  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, permanent: new Map() } }),
   zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
   ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
@@ -227,7 +227,12 @@ const readRecords = (body: string): HostRecord[] => {
   return files.map((file, i) => parseRecord(file, parts[2 * i + 1]!.trim()));
 };
 
-const json = <T>(body: string): T[] => (body === "" ? [] : (JSON.parse(body) as T[]));
+/** A line for each question; none where there is no such family. */
+const answers = (body: string): unknown[][] =>
+  body
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 
 interface RawLink {
   ifname: string;
@@ -291,9 +296,19 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   unreachable: raw.type === "unreachable",
 });
 
-/** Our routes in tables other than the main one, which was read as a whole. */
-const tableRoutes = (family: Family, all: RawRoute[]): RouteFact[] =>
-  all.filter(({ table }) => table !== undefined).map((raw) => ourRoute(family, raw));
+/** The main table as a whole, and our routes in others. */
+function readRouting(facts: Facts, family: Family, body: string): void {
+  const [main = [], ours = [], policies = []] = answers(body) as [RawRoute[], RawRoute[], RawPolicy[]];
+  const others = ours.filter(({ table }) => table !== undefined);
+  facts.routes.push(...main.map((raw) => routeFact(family, raw)), ...others.map((raw) => ourRoute(family, raw)));
+  readPolicies(facts, family, policies);
+}
+
+function readOurs(facts: Facts, family: Family, body: string): void {
+  const [ours = [], policies = []] = answers(body) as [RawRoute[], RawPolicy[]];
+  facts.routes.push(...ours.map((raw) => ourRoute(family, raw)));
+  readPolicies(facts, family, policies);
+}
 
 interface RawPolicy {
   src: string;

@@ -101,7 +101,7 @@ export function planRunner(
     over,
     link,
     ...entrance(link.vxlan!),
-    ...planZones(over),
+    ...planZones(over, network.docker !== undefined),
     ...planZones(link),
     ...network.layouts.flatMap((layout): Item[] => {
       const { subnet, gateway, hubIp } = runnerLayout(layout, runnerId);

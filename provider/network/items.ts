@@ -121,10 +121,12 @@ export interface Rule extends InFirewall {
   flows?: { protocol: string; ip: string; port: number };
 }
 
-/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld runs. */
+/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld is. */
 export interface ZoneEntry {
   kind: "zone";
   interface?: string;
+  /** It carries a Docker network, where Docker runs. */
+  hasDocker?: true;
   rule?: string;
   /** Our own address there, by which the zone of a rule is found. */
   underlay?: string;

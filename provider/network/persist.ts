@@ -1,6 +1,7 @@
-import { linesOf, quote, TABLES, toolOf } from "./commands";
+import { linesOf, TABLES, toolOf } from "./commands";
 import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES } from "./facts";
 import type { Item, Link, Service } from "./items";
+import { quote } from "./quote";
 import { rank, type Step, type Want } from "./steps";
 
 /**

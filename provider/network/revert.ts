@@ -1,4 +1,4 @@
-import { quote } from "./commands";
+import { quote } from "./quote";
 
 /**
  * The timer on the host: it undoes a change by itself unless somebody takes its script away in time. It needs no

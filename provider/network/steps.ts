@@ -4,8 +4,9 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
-import { type Address, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
-import { zoneFor } from "./zones";
+import { type Address, type Chain, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { rulesOf } from "./place";
+import { type Place, placeFor } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -14,7 +15,7 @@ export interface Step {
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
   /** firewalld's zone that it is about. */
-  zone?: string;
+  place?: Place;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
   /** It is no longer ours, but others need it as it is. */
@@ -69,10 +70,19 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   const outdated = outdatedLinks(wanted, fellows, facts);
   const lost = new Set(outdated.map(({ name }) => name));
   return [
-    ...goneItems(mine, keep, facts).map((item) => removal(item, facts)),
+    ...goneItems(mine, keep, facts).map((item) => removal(abandonedChain(item, facts) ?? item, facts)),
     ...outdated.map((item): Step => ({ verb: "remove", item })),
     ...putSteps(wanted, lost, takenOver(wants, facts), facts),
   ];
+}
+
+/** A jump from another program's chain, which a boot has made for it and it has not come for, goes with the chain. */
+function abandonedChain(item: Item, facts: Facts): Chain | undefined {
+  if (item.kind !== "jump" || !item.ifPresent) return undefined;
+  const { family, table, from, chain } = item;
+  const isOnlyOurs = rulesOf(facts, item, from).every((rule) => rule === `-j ${chain}`);
+  const isReached = [...facts.chains.values()].flat().includes(`-j ${from}`);
+  return isOnlyOurs && !isReached ? { kind: "chain", family, table, chain: from } : undefined;
 }
 
 /** Docker switches forwarding on where it is off, and says so to nobody: where it runs, it needs it. */
@@ -81,7 +91,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
-  ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
+  ...(item.kind === "zone" && { place: placeFor(item, facts) }),
 });
 
 /** Records of owners that have no part in this work. */
@@ -123,7 +133,7 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       item,
       copies: copiesOf(item, facts),
       ...(instead.length > 0 && { instead }),
-      ...(item.kind === "zone" && { zone: zoneFor(item, facts) }),
+      ...(item.kind === "zone" && { place: placeFor(item, facts) }),
     };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));

@@ -1,6 +1,6 @@
 import { type Asking, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
-import { vacate } from "./endings";
+import { restOf, vacate } from "./endings";
 import { enter } from "./entering";
 import { uidOf } from "./ids";
 import { leaseKey } from "./keys";
@@ -48,6 +48,7 @@ const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false):
   request: { pool, owner, type, want: extents, takes, ...(tenant && { tenant }) },
   firm: true,
   planned: false,
+  chance: "",
   leaves: () => false,
 });
 
@@ -82,7 +83,7 @@ export function* release(tx: Draft, pool: string, leaseId: string): Rule<boolean
   const lease = yield* current(tx, pool, leaseId);
   if (!lease) return false;
   if (isFirm(lease)) yield* log(tx, "released", lease);
-  yield* vacate(tx, lease, tx.now + tx.terms.quarantine * 1000);
+  yield* vacate(tx, lease, restOf(tx, lease));
   return true;
 }
 

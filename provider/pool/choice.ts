@@ -1,7 +1,7 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, NO_REST, sweep, vacate } from "./endings";
+import { givesWay, lapse, NO_REST, restOf, sweep, vacate } from "./endings";
 import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
-import { pick } from "./free";
+import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { holdersIn } from "./pools";
@@ -28,6 +28,8 @@ export interface Asking {
   firm: boolean;
   /** What it wants was free in a preview, and its user expects exactly that. */
   planned: boolean;
+  /** See `Picker`. */
+  chance: string;
   /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
   leaves(holder: Lease): boolean;
 }
@@ -88,7 +90,7 @@ function* stepAside(
   const key = sharedAs(request);
   if (key !== undefined && key === sharedAs(holder) && sameExtents(holder.extents, request.want!)) return;
   if (asking.leaves(holder) || mayTake(request, holder)) return yield* oust(tx, asking, holder, "handed over");
-  if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, request.owner, 1n))) {
+  if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, pickerFor(asking), 1n))) {
     return yield* oust(tx, asking, holder, "reclaimed");
   }
   if (holder.sharingKey !== undefined && key !== undefined)
@@ -139,9 +141,10 @@ function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
 /** Free values first; then those resting longest, then the oldest offers, then whoever was not seen for too long. */
 function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[], within?: Extent): Rule<Extent> {
   const { owner, size = 1n } = asking.request;
+  const picker = pickerFor(asking);
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   for (;;) {
-    const found = yield* pick(tx, spec, owner, size, within);
+    const found = yield* pick(tx, spec, picker, size, within);
     if (found) return found;
     if (yield* sweep(tx, spec.name)) continue;
     const [type, holder] = yield* whoGoes(tx, spec, zone);
@@ -151,6 +154,8 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[],
     else yield* vacate(tx, holder);
   }
 }
+
+const pickerFor = ({ request: { owner }, chance }: Asking): Picker => ({ owner, chance });
 
 function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[]): Rule<[Class, Lease | undefined]> {
   for (const type of ["r", "o", "h"] as const) {
@@ -194,6 +199,6 @@ export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = [])
     if (yield* sweep(tx, spec.name)) continue;
     const offer = yield* oldest(tx, spec, "o", spec.extents);
     if (!offer) throw overQuota(spec, { leases, values: held });
-    yield* vacate(tx, offer);
+    yield* vacate(tx, offer, restOf(tx, offer));
   }
 }

@@ -13,17 +13,19 @@ export interface Terms {
 }
 
 /**
- * One operation's view of the store: its own writes lie above what is stored and are seen by its own reads. Nothing is
- * written before the operation has come to its end, so one that throws has done nothing, and its neighbours in the same
- * transaction never notice.
+ * A transaction's view of the store: its writes lie above what is stored, are seen by its own reads, and go to the engine
+ * when all is done, each row once. Operations follow each other on it: one that throws is taken back, and its neighbours
+ * never notice.
  */
 export class Draft {
   /** What was read stays as it is for the length of the transaction; a row is asked for once. */
   readonly #read = new Map<string, string | undefined>();
   /** The first row behind a place, by the end of the span that was looked at. It stays so just as well. */
   readonly #seen = new Map<string, { from: string; row: Row }>();
-  /** What it began with. */
-  readonly #inherited: Write[];
+  /** What texts mean, by their keys: rows such as the counts are read and written again and again. */
+  readonly #meaning = new Map<string, { text: string; value: unknown }>();
+  /** What was there before each write of the operation at hand. */
+  #before: [key: string, text: string | null | undefined][] = [];
   /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
   onlyImagined = false;
 
@@ -31,18 +33,25 @@ export class Draft {
     readonly now: number,
     readonly terms: Terms,
     private readonly below: Tx,
-    readonly writes = new Sorted<string | null>(),
-  ) {
-    this.#inherited = [...writes.entries()];
-  }
+    private readonly writes = new Sorted<string | null>(),
+  ) {}
 
   *get<T>({ at, codec, rare }: Key<T>): Rule<T | undefined> {
     let text = this.writes.get(at);
     if (text === undefined) {
-      if (!this.#read.has(at)) this.#read.set(at, (yield this.below.get(at, rare)) as string | undefined);
       text = this.#read.get(at);
+      if (text === undefined && !this.#read.has(at)) {
+        const answer = this.below.get(at, rare);
+        text = answer instanceof Promise ? ((yield answer) as string | undefined) : answer;
+        this.#read.set(at, text);
+      }
     }
-    return text === undefined || text === null ? undefined : codec.decode(text);
+    if (text === undefined || text === null) return undefined;
+    const known = this.#meaning.get(at);
+    if (known?.text === text) return known.value as T;
+    const value = codec.decode(text);
+    this.#meaning.set(at, { text, value });
+    return value;
   }
 
   /** What will be asked for one by one is got together where that matters. */
@@ -51,11 +60,19 @@ export class Draft {
   }
 
   put<T>({ at, codec }: Key<T>, value: T): void {
-    this.writes.set(at, codec.encode(value));
+    const text = codec.encode(value);
+    this.#meaning.set(at, { text, value });
+    this.set(at, text);
   }
 
   delete({ at }: Key<unknown>): void {
-    this.writes.set(at, null);
+    this.set(at, null);
+  }
+
+  /** A row as it is stored; null deletes it. */
+  set(at: string, text: string | null): void {
+    this.#before.push([at, this.writes.get(at)]);
+    this.writes.set(at, text);
   }
 
   *first<T>(span: Span<T>): Rule<T | undefined> {
@@ -107,14 +124,25 @@ export class Draft {
   *#stored(from: string, to: string, limit: number, rare?: boolean): Rule<Row[]> {
     const seen = limit === 1 ? this.#seen.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
-    const rows = (yield this.below.range(from, to, limit, rare)) as Row[];
+    const answer = this.below.range(from, to, limit, rare);
+    const rows = answer instanceof Promise ? ((yield answer) as Row[]) : answer;
     if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
     return rows;
   }
 
+  /** The operation at hand is done; what comes now is another one's. */
+  keep(): void {
+    this.#before = [];
+    this.onlyImagined = false;
+  }
+
+  /** The operation at hand has done nothing. */
   discard(): void {
-    this.writes.clear();
-    for (const [key, text] of this.#inherited) this.writes.set(key, text);
+    for (const [key, text] of this.#before.reverse()) {
+      if (text === undefined) this.writes.delete(key);
+      else this.writes.set(key, text);
+    }
+    this.keep();
   }
 
   *flush(): Rule<void> {

@@ -10,10 +10,14 @@ import type { Lease } from "./types";
 
 export const NO_REST = 0;
 
-/** Ends a lease, and the pool that it opened. A firm one rests until `rest` if nobody else uses its values. */
+/** Until when its values rest if a lease ends at this time: an offer leaves them as it found them. */
+export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =>
+  isFirm(lease) ? end + terms.quarantine * 1000 : (lease.restsUntil ?? NO_REST);
+
+/** Ends a lease, and the pool that it opened. Its values rest until `rest` if nobody else uses them. */
 export function* vacate(tx: Draft, lease: Lease, rest = NO_REST): Rule<void> {
   if (lease.opens) yield* vanish(tx, lease.opens);
-  const rests = isFirm(lease) && rest > tx.now && !(yield* hasFellows(tx, lease));
+  const rests = rest > tx.now && !(yield* hasFellows(tx, lease));
   yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : undefined);
 }
 
@@ -34,7 +38,7 @@ const atRest = ({ pool, owner, type, extents, leaseId, uid, createdAt, lastSeen 
   }) satisfies Lease;
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
-export function* lapse(tx: Draft, lease: Lease, rest = lease.expiresAt! + tx.terms.quarantine * 1000): Rule<void> {
+export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.expiresAt)): Rule<void> {
   if (isFirm(lease)) yield* log(tx, "expired", lease);
   yield* vacate(tx, lease, rest);
 }

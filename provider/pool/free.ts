@@ -1,4 +1,4 @@
-import { hash, randomBytes } from "node:crypto";
+import { hash } from "node:crypto";
 import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
 import { common, isBoundary, larger, smaller, total, trimmed, valueAt, widened, without, zonesOf } from "./extents";
@@ -57,18 +57,25 @@ function putFree(tx: Draft, spec: PoolSpec, tree: Tree, extent: Extent): void {
   if (kept) tx.put(freeKey(tree, spec.name, kept.last), kept);
 }
 
-/** Where the pool would let `owner` sit if it had the choice; undefined when nothing is free. */
+/** For whom a value is picked. */
+export interface Picker {
+  owner: string;
+  /** What random picks go by. Drawn once for an operation: run again, it looks in the same place, where all is known by then. */
+  chance: string;
+}
+
+/** Where the pool would let somebody sit if it had the choice; undefined when nothing is free. */
 export function* pick(
   tx: Draft,
   spec: PoolSpec,
-  owner: string,
+  picker: Picker,
   size: bigint,
   within?: Extent,
 ): Rule<Extent | undefined> {
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   if (zone.length === 0) return undefined;
   const bounds = { first: zone[0]!.first, last: zone.at(-1)!.last };
-  const start = startIn(zone, spec.allocation, owner);
+  const start = startIn(zone, spec.allocation, picker);
   return (
     (yield* lowest(tx, spec, { ...bounds, first: start }, size)) ??
     (start > bounds.first ? yield* lowest(tx, spec, bounds, size) : undefined)
@@ -76,9 +83,9 @@ export function* pick(
 }
 
 /** Hashed picks give an owner the same value again wherever it is still free, and two previews rarely the same one. */
-function startIn(zone: Extent[], allocation: PoolSpec["allocation"], owner: string): bigint {
+function startIn(zone: Extent[], allocation: PoolSpec["allocation"], { owner, chance }: Picker): bigint {
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
-  const digits = allocation === "hashed" ? hash("sha256", owner, "hex") : randomBytes(32).toString("hex");
+  const digits = hash("sha256", allocation === "hashed" ? owner : chance, "hex");
   return valueAt(zone, BigInt(`0x${digits}`) % total(zone));
 }
 

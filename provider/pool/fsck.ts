@@ -122,13 +122,13 @@ function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: De
       if (missing.get(key)?.text === text) missing.delete(key);
       else if (!missing.has(key)) {
         report(pool, `${key} should not be there`, true);
-        tx.writes.set(key, null);
+        tx.set(key, null);
       }
     }
   }
   for (const [key, { text }] of missing) {
     report(pool, `${key} is missing or wrong`, true);
-    tx.writes.set(key, text);
+    tx.set(key, text);
   }
 }
 

@@ -1,6 +1,6 @@
 import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
-import { sweep, vacate } from "./endings";
+import { restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { covers, meetsAny, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
@@ -57,7 +57,7 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
   for (const { state, uid } of mine) {
     const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
-    if (other) yield* vacate(tx, other);
+    if (other) yield* vacate(tx, other, restOf(tx, other));
   }
   yield* mustKeepQuota(tx, pool.spec);
   return lease;
@@ -110,12 +110,18 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   return { extents: own.extents, warnings: [] };
 }
 
+/** What was its owner's before and rests, or would by now, does not rest any shorter because a preview has asked for it. */
+function restBehind(tx: Draft, own: Lease): number | undefined {
+  const rest = own.state === "resting" ? own.expiresAt! : restOf(tx, own, own.expiresAt);
+  return rest > tx.now ? rest : undefined;
+}
+
 function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
   // What is firm stays so in an offer that is only imagined: the next one must find it as it is.
-  const firmly = firm || (own !== undefined && isFirm(own));
+  const firmly = firm || (own !== undefined && isFirm(own) && isLive(own, tx.now));
   const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
@@ -131,6 +137,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     updatedAt: tx.now,
     lastSeen: tx.now,
     expiresAt: seconds === undefined ? undefined : tx.now + seconds * 1000,
+    restsUntil: state === "offered" && own ? restBehind(tx, own) : undefined,
     tenant,
     labels,
     usedBy,

@@ -12,11 +12,12 @@ import {
   leasesMarked,
   ownedBy,
   poolKey,
+  type Span,
   seatKey,
   seatsFrom,
   sharersOf,
 } from "./keys";
-import type { Seat } from "./records";
+import { type Seat, textCodec } from "./records";
 import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Event, Extent, Lease, PoolSpec } from "./types";
@@ -54,8 +55,8 @@ type InPool = [lease: Lease, spec: PoolSpec];
 /** Writes what is different between the rows of two leases; either may be missing. */
 export function replaceRows(tx: Draft, before?: InPool, after?: InPool, kept?: Set<string>): void {
   const [old, next] = [before, after].map((lease) => (lease ? rowsOf(...lease) : new Map<string, string>()));
-  for (const key of old!.keys()) if (!next!.has(key) && !kept?.has(key)) tx.writes.set(key, null);
-  for (const [key, text] of next!) if (old!.get(key) !== text) tx.writes.set(key, text);
+  for (const key of old!.keys()) if (!next!.has(key) && !kept?.has(key)) tx.set(key, null);
+  for (const [key, text] of next!) if (old!.get(key) !== text) tx.set(key, text);
 }
 
 /** Whether somebody else shares its values. */
@@ -111,12 +112,15 @@ export function* log(tx: Draft, what: Event["what"], lease: Lease): Rule<void> {
   tx.put(eventKey(pool, tx.now, randomUUID()), event);
   const counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   const events = (counts.events ?? 0) + 1;
-  const oldest = events < KEPT + SPARE ? [] : yield* tx.rows(eventsFrom(pool, 0), SPARE);
-  for (const [key] of oldest) tx.writes.set(key, null);
+  const oldest = events < KEPT + SPARE ? [] : yield* tx.rows(eventLines(pool), SPARE);
+  for (const [key] of oldest) tx.set(key, null);
   tx.put(countsKey(pool), { ...counts, events: events - oldest.length });
 }
 
 /** How long the history of a pool is that is opened; mostly it is new. */
 export function* eventsIn(tx: Draft, pool: string): Rule<number> {
-  return (yield* tx.rows({ ...eventsFrom(pool, 0), rare: true }, KEPT + SPARE)).length;
+  return (yield* tx.rows({ ...eventLines(pool), rare: true }, KEPT + SPARE)).length;
 }
+
+/** As they are stored: to be counted, or to go. */
+const eventLines = (pool: string): Span<string> => ({ ...eventsFrom(pool, 0), codec: textCodec });

@@ -1,5 +1,5 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, vacate } from "./endings";
+import { givesWay, lapse, restOf, vacate } from "./endings";
 import { leaseKey, nameKey } from "./keys";
 import { record } from "./ledger";
 import { isFirm, isOver } from "./rows";
@@ -26,7 +26,7 @@ function* passesOn(tx: Draft, holder: Lease, to: Lease, name: string): Rule<bool
   else if (holder.owner === to.owner) {
     if (isFirm(holder) && !isFirm(to)) return false;
     yield* record(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
-  } else if (givesWay(tx, holder, to.owner)) yield* vacate(tx, holder);
+  } else if (givesWay(tx, holder, to.owner)) yield* vacate(tx, holder, restOf(tx, holder));
   else throw nameTaken(name, holder);
   return true;
 }

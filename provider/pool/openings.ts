@@ -1,5 +1,5 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, vacate } from "./endings";
+import { givesWay, lapse, restOf, vacate } from "./endings";
 import { covers, isBoundary, sizeOf, zonesOf } from "./extents";
 import { leaseKey, leasesOf, poolKey } from "./keys";
 import { record, replaceRows } from "./ledger";
@@ -41,7 +41,7 @@ export function* mayOpen(tx: Draft, lease: Lease, name: string): Rule<boolean> {
   }
   if (holder.owner !== lease.owner) {
     if (!givesWay(tx, holder)) throw nameTaken(name, holder);
-    yield* vacate(tx, holder);
+    yield* vacate(tx, holder, restOf(tx, holder));
     return true;
   }
   if (!isFirm(lease) && isFirm(holder)) return false;
@@ -85,5 +85,5 @@ function* relayout(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
   for (const lease of out) yield* vacate(tx, lease);
   yield* dropFree(tx, spec.name);
   const kept = leases.filter((lease) => fits(spec, lease));
-  for (const [key, text] of freeRows(spec, kept)) tx.writes.set(key, text);
+  for (const [key, text] of freeRows(spec, kept)) tx.set(key, text);
 }

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../errors";
 import { sameStack } from "../owner";
@@ -173,9 +174,9 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  #ask(request: Request, terms: Omit<Asking, "request">): Asking {
+  #ask(request: Request, terms: Omit<Asking, "request" | "chance">): Asking {
     this.#hear(request, request.want);
-    return { request, ...terms };
+    return { request, chance: randomUUID(), ...terms };
   }
 
   #hear(owner: Pick<Lease, "pool" | "owner">, want: Extent[] | undefined): void {

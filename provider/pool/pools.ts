@@ -48,7 +48,7 @@ export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
   const { name } = pool.spec;
   tx.put(poolKey(name), pool);
   tx.put(countsKey(name), { ...noCounts(), events: yield* eventsIn(tx, name) });
-  for (const [key, text] of freeRows(pool.spec, [])) tx.writes.set(key, text);
+  for (const [key, text] of freeRows(pool.spec, [])) tx.set(key, text);
 }
 
 /** The rows of free space that a pool with these leases must have. */
@@ -97,7 +97,7 @@ export function* vanish(tx: Draft, name: string): Rule<void> {
   yield* mustBeUnused(tx, name);
   for (const lease of yield* tx.all(leasesOf(name))) {
     if (lease.opens) yield* vanish(tx, lease.opens);
-    for (const key of rowsOf(lease, pool.spec).keys()) tx.writes.set(key, null);
+    for (const key of rowsOf(lease, pool.spec).keys()) tx.set(key, null);
   }
   yield* dropFree(tx, name);
   tx.delete(countsKey(name));

@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { Draft, type Terms } from "./draft";
+import { type Draft, drafted, type Terms } from "./draft";
 import type { Rule } from "./rule";
 import { EngineFault, type Store, type Tx } from "./store";
 
@@ -71,8 +71,10 @@ export class Queue {
     const { terms } = this;
     return this.store.transact(pool, function* (tx: Tx) {
       const outcomes: Outcome[] = [];
-      const now = (yield tx.now()) as number;
-      for (const { work } of group) outcomes.push(yield* attempt(new Draft(now, terms, tx), work));
+      yield* drafted(tx, terms, function* (draft) {
+        for (const { work } of group) outcomes.push(yield* attempt(draft, work));
+        yield* draft.flush();
+      });
       return outcomes;
     });
   }
@@ -80,13 +82,13 @@ export class Queue {
 
 /** One member's error is its own; only the engine's concern all, since then nobody knows what is written. */
 function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
-  let value: unknown;
   try {
-    value = yield* work(draft);
+    const value = yield* work(draft);
+    draft.keep();
+    return { value };
   } catch (error) {
     if (error instanceof EngineFault) throw error;
+    draft.discard();
     return { error };
   }
-  yield* draft.flush();
-  return { value };
 }

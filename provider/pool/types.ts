@@ -105,6 +105,8 @@ export interface Lease extends Omit<Details, "ttl" | "opens"> {
   updatedAt: number;
   lastSeen: number;
   expiresAt?: number;
+  /** Of an offer whose value was resting: unless it is claimed, it goes on resting until then. */
+  restsUntil?: number;
   /** What the user should hear about this answer; not kept. */
   warnings?: string[];
 }

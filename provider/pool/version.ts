@@ -15,7 +15,7 @@ function* withoutIdleTimes(tx: Tx): Rule<void> {
   yield* drafted(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
     for (const { spec } of yield* draft.all(poolsFrom(""))) {
       if (spec.reclaimAfter !== undefined) continue;
-      for (const [key] of yield* draft.allRows(byTime(spec.name, "h"))) draft.writes.set(key, null);
+      for (const [key] of yield* draft.allRows(byTime(spec.name, "h"))) draft.set(key, null);
     }
     yield* draft.flush();
   });

@@ -1,6 +1,9 @@
 import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
-import type { PoolSpec } from "../pool/types";
+import { toLine } from "../addressing/line";
+import type { Container } from "../network/docker";
+import { containerOwner } from "../owner";
+import type { Extent, Fact, PoolSpec } from "../pool/types";
 import { dockerFor, dockerRanges } from "./docker";
 import { resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
@@ -24,6 +27,24 @@ export const addressPool = (network: string, runner: string): string => `runner/
 
 /** One address for each user on a network: the name that a lease in use holds. */
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;
+
+/** An address that a container has, although Docker does not pick it by itself and the pool did not give it out. */
+export function containerFacts(addresses: PoolSpec, containers: Container[]): Fact[] {
+  const [, network, runner] = addresses.name.split("/") as [string, string, string];
+  const isOurs = (point: bigint): boolean =>
+    addresses.extents.some((extent) => isWithin(extent, point)) &&
+    !addresses.reserved?.some((extent) => isWithin(extent, point));
+  return containers.flatMap(({ name, addresses: has }) => {
+    const want = has
+      .map(toLine)
+      .filter(isOurs)
+      .map((point) => ({ first: point, last: point }));
+    const owner = containerOwner(network, runner, name);
+    return want.length > 0 ? [{ pool: addresses.name, owner, type: "IPReservation", want, usedBy: name }] : [];
+  });
+}
+
+const isWithin = ({ first, last }: Extent, point: bigint): boolean => first <= point && point <= last;
 
 /** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
 export function addressPoolOf(

@@ -6,7 +6,7 @@ import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
 import { defineResource, type Impossible, type Machines } from "../resource";
-import { addressPool, addressPoolOf } from "./addresses";
+import { addressPool, addressPoolOf, containerFacts } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
@@ -176,6 +176,8 @@ export const runnerSubnet = defineResource({
     effectiveUnderlayIp: runner!.underlayIp,
     effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
   }),
+  inUse: ({ network, runnerName, runnerId, docker }, containers) =>
+    containerFacts(addressPoolOf(network, runnerName, runnerId, dockerFor(network, docker)), containers),
   probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
 });
 

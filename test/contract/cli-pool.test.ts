@@ -127,6 +127,15 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     expect(stdout).not.toContain("\u001b");
   });
 
+  test.each([
+    ["pool", "There is no pool in this store yet."],
+    ["ip", "No address is held there."],
+  ])("%s list of an empty store says so to people, and nothing to programs", async (what, sentence) => {
+    const empty = ["--store", `sqlite:${join(ctl.folder, "empty.db")}`];
+    expect(await ctl.run(what, "list", ...empty)).toMatchObject({ code: 0, stdout: "", stderr: `${sentence}\n` });
+    expect(await ctl.must(what, "list", ...empty)).toEqual([]);
+  });
+
   test("show has the leases with owner, state and end", async () => {
     const [pool, ...leases] = await ctl.must("pool", "show", "network/training");
     expect(pool).toMatchObject({ pool: "network/training", kind: "id", allocation: "lowest", capacity: 63 });

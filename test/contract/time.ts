@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
 /** Expiry, resting, and who gives way when. */
@@ -71,6 +71,58 @@ export function timeContract(engine: Engine): void {
       { owner: "b" },
     ]);
     expect(firstOf(await pool.offer(by("a")))).toBe(1n);
+  });
+
+  test("a preview of an expired reservation brings back its value, but only as a promise", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1-9") });
+    await pool.claim(by("a", { ttl: 60 }));
+    pass(61);
+    expect(await pool.offer(by("a"))).toMatchObject({ state: "offered", extents: extents("1") });
+    expect(await pool.usage("pool/p")).toMatchObject({ offered: 1, reserved: 0 });
+  });
+
+  describe("a value that rests does so until its time, whatever its former owner previews", () => {
+    const rested = async () => {
+      const around = await world(engine, { offerTtl: 60 });
+      await opened(around.pool, { ...small, extents: extents("1-9") });
+      await around.pool.release("pool/p", (await around.pool.claim(by("a"))).leaseId);
+      return { ...around, offer: await around.pool.offer(by("a")) };
+    };
+    const rests = { owner: "a", state: "resting", extents: extents("1"), expiresAt: START + 300_000 };
+
+    test("when the preview's offer lapses", async () => {
+      const { pool, pass } = await rested();
+      pass(61);
+      expect(firstOf(await pool.claim(by("b")))).toBe(2n);
+      expect(await pool.leases("pool/p")).toMatchObject([rests, { owner: "b" }]);
+      pass(240);
+      expect(firstOf(await pool.claim(by("c")))).toBe(1n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test("when it is released", async () => {
+      const { pool, offer } = await rested();
+      expect(await pool.release("pool/p", offer.leaseId)).toBe(true);
+      expect(await pool.leases("pool/p")).toMatchObject([rests]);
+    });
+
+    test("when its owner claims another value, or previews again", async () => {
+      const { pool, pass } = await rested();
+      pass(30);
+      await pool.offer(by("a"));
+      await pool.claim(wants("a", "5"));
+      expect(await pool.leases("pool/p")).toMatchObject([rests, { state: "reserved", extents: extents("5") }]);
+    });
+
+    test("but its owner has it at once", async () => {
+      const { pool } = await rested();
+      const lease = await pool.claim(by("a"));
+      expect(lease).toMatchObject({ state: "reserved", extents: extents("1") });
+      expect(lease).not.toHaveProperty("restsUntil");
+      await pool.offer(by("b"));
+      expect(firstOf(await pool.claim(wants("b", "3")))).toBe(3n);
+    });
   });
 
   test("a resting value may be asked for by name, with a warning", async () => {

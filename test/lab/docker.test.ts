@@ -47,11 +47,11 @@ const work = (uid: string, items: Item[], more: Partial<Work> = {}): Work => ({
 });
 const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>
   planRunner(network(changes), id, `vxkr${id}`, machine("hub"), machine(`r${id}`));
-const apply = (name: string, items: Item[], more: Partial<Work> = {}): Promise<void> =>
+const apply = (name: string, items: Item[], more: Partial<Work> = {}) =>
   reconciler.apply(hostOf(name), work(name, items, more));
 const drift = async (id: number): Promise<string[]> => {
   const { record, items } = work(`r${id}`, runnerItems(id));
-  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).map(differenceText);
+  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).differences.map(differenceText);
 };
 
 /** A conversation is reported after its works are answered. */

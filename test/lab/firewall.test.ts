@@ -28,7 +28,7 @@ const sh = async (host: string, script: string): Promise<string> => {
   return stdout.trim();
 };
 
-const apply = (name: string, uid: string, items: Item[]): Promise<void> =>
+const apply = (name: string, uid: string, items: Item[]) =>
   new Reconciler().apply(labHost(lab, name), {
     record: { uid, owner: uid, network: "training", store: "s" },
     items,

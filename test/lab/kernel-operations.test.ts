@@ -31,7 +31,7 @@ beforeEach(async () => {
   reports = [];
 });
 
-const apply = (uid: string, items: Item[], adopt = false): Promise<void> =>
+const apply = (uid: string, items: Item[], adopt = false) =>
   new Reconciler((report) => reports.push(report)).apply(host, {
     record: { uid, owner: uid, network: "training", store: "s" },
     items,

@@ -59,7 +59,7 @@ const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
 
 async function drift(): Promise<string[]> {
   const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), want(uid, items)));
-  return (await Promise.all(found)).flat().map(differenceText);
+  return (await Promise.all(found)).flatMap(({ differences }) => differences.map(differenceText));
 }
 
 async function powerCycle(name: string): Promise<void> {
@@ -182,4 +182,20 @@ test("persist: false takes the script away, and the last one the rest; without s
   expect(warnings).toEqual([]);
   for (const { uid } of [net!, tunnel!]) await reconciler.apply(hostOf("hub"), work(uid, []));
   expect(await sh("hub", "ls -d /var/lib/overlay")).toBe("");
+});
+
+test("a chain that the boot has made for Docker goes with us if Docker never came, and stays if it did", async () => {
+  const [, , runner] = parts();
+  const begin = "iptables -N DOCKER-USER; iptables -A DOCKER-USER -j RETURN; iptables -I FORWARD -j DOCKER-USER";
+  await lab.exec("r1", begin);
+  await reconciler.apply(hostOf("r1"), work("a", runner!.items));
+  await powerCycle("r1");
+  await boot("r1");
+  expect(await sh("r1", "iptables -S DOCKER-USER")).toBe("-N DOCKER-USER\n-A DOCKER-USER -j OVERLAY-FWD");
+  await reconciler.apply(hostOf("r1"), work("a", []));
+  expect(await sh("r1", "iptables-save | grep -E 'DOCKER|OVERLAY'")).toBe("");
+  await lab.exec("r1", begin);
+  await reconciler.apply(hostOf("r1"), work("a", runner!.items));
+  await reconciler.apply(hostOf("r1"), work("a", []));
+  expect(await sh("r1", "iptables -S DOCKER-USER")).toBe("-N DOCKER-USER\n-A DOCKER-USER -j RETURN");
 });

@@ -1,3 +1,4 @@
+import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
@@ -49,10 +50,12 @@ const records = (): Promise<string> => sh("cd /var/lib/overlay 2>/dev/null && fi
 test("work that waits is done in one conversation, and a second time there is nothing to do", async () => {
   const all = [work("net", planHub(network())), ...[1, 2, 3].map((id) => work(`r${id}`, tunnel(id)))];
   await Promise.all(all.map((each) => reconciler.apply(host, each)));
+  await setImmediate(); // a conversation is reported after its works are answered
   expect(reports.map(({ works }) => works)).toEqual([1, 3]);
   expect(await devices()).toBe("vxkr1 vxkr2 vxkr3");
   reports = [];
   await Promise.all(all.map((each) => reconciler.apply(host, each)));
+  await setImmediate();
   expect(reports.map(({ steps }) => steps)).toEqual([0, 0]);
 });
 

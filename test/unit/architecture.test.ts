@@ -25,6 +25,8 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/lifecycle",
     [
       "provider/errors",
+      "provider/owner",
+      "provider/addressing",
       "provider/lifecycle",
       "provider/network",
       "provider/resource",

@@ -82,7 +82,7 @@ test.each<[name: string, start: string, again: string[], stop: string]>([
     await expectPings();
     for (const command of again) {
       await must(command);
-      await must("while systemctl list-jobs --no-legend | grep -q overlay; do sleep 1; done");
+      await settled();
       await expectPings();
       await expectNoDrift();
     }
@@ -91,6 +91,41 @@ test.each<[name: string, start: string, again: string[], stop: string]>([
     await must(stop);
   },
 );
+
+const settled = () => must("while systemctl list-jobs --no-legend | grep -q overlay; do sleep 1; done");
+
+test("Docker keeps our bridge in its own zone of firewalld, and both may be restarted", async () => {
+  await must("systemctl start firewalld && systemctl start docker");
+  const before = await must(SETTINGS);
+  await stack.mustUp();
+  for (const command of ["systemctl restart docker", "systemctl restart firewalld"]) {
+    await must(command);
+    await settled();
+    await must('until [ "$(firewall-cmd --get-zone-of-interface=kohaku-overlay)" = docker ]; do sleep 2; done');
+    await must("docker network inspect kohakuriver-overlay");
+    await expectPings();
+    await expectNoDrift();
+  }
+  await stack.destroy();
+  expect(await must(SETTINGS)).toBe(before);
+  await must("systemctl stop docker docker.socket firewalld");
+});
+
+test("while firewalld is stopped it gets what it needs at its next start, and loses it again", async () => {
+  await must("systemctl start firewalld");
+  const before = await must(SETTINGS);
+  await must("systemctl enable firewalld && systemctl stop firewalld");
+  await stack.mustUp();
+  await must("systemctl start firewalld");
+  await settled();
+  await expectPings();
+  await expectNoDrift();
+  await must("systemctl stop firewalld");
+  await stack.destroy();
+  await must("systemctl start firewalld");
+  expect(await must(SETTINGS)).toBe(before);
+  await must("systemctl disable --now firewalld");
+});
 
 /** What an administrator has said to either of them. */
 const SETTINGS =

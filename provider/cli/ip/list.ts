@@ -16,7 +16,9 @@ export const listCommand = () =>
     .action(
       withPool<Where>(async ({ pool, out }, where) => {
         if (where.network !== undefined) await networkSpec(pool, where.network);
-        out.list((await addressLeases(pool, where)).map(view), [...COLUMNS]);
+        const held = await addressLeases(pool, where);
+        out.list(held.map(view), [...COLUMNS]);
+        if (held.length === 0) out.note("No address is held there.");
       }),
     );
 

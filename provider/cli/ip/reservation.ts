@@ -24,15 +24,23 @@ export const isOf = (lease: Lease, by: string): boolean =>
 /** A stack's leases are given up by the stack: it would ask for them again at its next run. */
 export const isOfStack = ({ owner }: Lease): boolean => owner.includes("urn:pulumi:");
 
+/** Its user is no container, and Docker knows nothing of it. */
+export const isOfVm = ({ labels }: Lease): boolean => labels?.[VM] === "true";
+
+const VM = "vm";
+
+export const vmLabel = (vm = false): Record<string, string> => (vm ? { [VM]: "true" } : {});
+
 export interface Wish {
   ip?: bigint;
+  vm?: boolean;
   ttl?: number;
   by?: string;
   usedBy?: string;
 }
 
 /** Durable when it returns. */
-export async function reserve(pool: Pool, runner: Runner, { ip, ttl, by, usedBy }: Wish): Promise<Lease> {
+export async function reserve(pool: Pool, runner: Runner, { ip, ttl, by, usedBy, vm }: Wish): Promise<Lease> {
   const owner = ownerFor(runner, by);
   await openAddresses(pool, runner);
   const held = by === undefined ? undefined : await pool.find(runner.pool, { owner });
@@ -45,6 +53,7 @@ export async function reserve(pool: Pool, runner: Runner, { ip, ttl, by, usedBy 
     ...(ttl !== undefined && { ttl }),
     ...(by !== undefined && { names: [userName(runner.network, by)] }),
     ...(usedBy !== undefined && { usedBy }),
+    ...(vm && { labels: vmLabel(vm) }),
   };
   return pool.claim(request).catch(inOurWords);
 }

@@ -29,6 +29,7 @@ export const reserveCommand = () =>
         const runner = await runnerNamed(session.pool, network, name);
         const lease = await reserve(session.pool, runner, {
           ttl: ttl ?? (vm ? VM_TTL : TTL),
+          ...(vm && { vm }),
           ...(ip !== undefined && { ip }),
           ...(by !== undefined && { by }),
         });

@@ -1,7 +1,7 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
 import { address, command, plainName, type Session, withPool } from "../command";
-import { ipOf, isOf, reserve, userNameIn, view } from "./reservation";
+import { ipOf, isOf, reserve, userNameIn, view, vmLabel } from "./reservation";
 import { runnerNamed } from "./runner";
 import { unused } from "./tokens";
 
@@ -11,6 +11,7 @@ interface Options {
   runner?: string;
   ip?: bigint;
   by: string;
+  vm?: boolean;
 }
 
 /** From now on it does not expire. */
@@ -21,23 +22,26 @@ export const useCommand = () =>
     .option("--runner <name>", "the runner")
     .option("--ip <address>", "the address", address)
     .requiredOption("--by <name>", "who uses it", plainName)
+    .option("--vm", "a virtual machine uses it: `gc` looks for no container")
     .action(
       withPool<Options>(async (session, options) => {
         const lease =
           options.token === undefined
             ? await usedByName(session, options)
-            : await used(session, await unused(session, options.token, options.runner), options.by);
+            : await used(session, await unused(session, options.token, options.runner), options);
         session.out.one(view(lease));
       }),
     );
 
-function used({ pool }: Session, lease: Lease, by: string): Promise<Lease> {
+function used({ pool }: Session, lease: Lease, { by, vm }: Options): Promise<Lease> {
   const names = [...new Set([...(lease.names ?? []), userNameIn(lease, by)])];
-  return pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: by, names });
+  const labels = { ...lease.labels, ...vmLabel(vm) };
+  return pool.amend(lease.pool, lease.leaseId, { state: "used", usedBy: by, names, labels });
 }
 
 /** A free address, or one that was reserved for the same container. */
-async function usedByName(session: Session, { network, runner: name, ip, by }: Options): Promise<Lease> {
+async function usedByName(session: Session, options: Options): Promise<Lease> {
+  const { network, runner: name, ip, by, vm } = options;
   if (network === undefined || name === undefined || ip === undefined) {
     throw new OverlayError(
       "INPUT_INVALID",
@@ -47,9 +51,9 @@ async function usedByName(session: Session, { network, runner: name, ip, by }: O
   }
   const runner = await runnerNamed(session.pool, network, name);
   const lease = await session.pool.find(runner.pool, { value: ip });
-  if (!lease) return reserve(session.pool, runner, { ip, by, usedBy: by });
+  if (!lease) return reserve(session.pool, runner, { ip, by, usedBy: by, ...(vm && { vm }) });
   if (lease.usedBy === by) return lease;
-  if (lease.state === "reserved" && isOf(lease, by)) return used(session, lease, by);
+  if (lease.state === "reserved" && isOf(lease, by)) return used(session, lease, options);
   const holder = lease.usedBy ?? lease.owner;
   throw new OverlayError(
     "IP_IN_USE",

@@ -10,6 +10,7 @@ export const listCommand = () =>
       const rows = [];
       for (const spec of specs) rows.push(await summary(pool, spec));
       out.list(rows, ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"]);
+      if (rows.length === 0) out.note("There is no pool in this store yet.");
     }),
   );
 

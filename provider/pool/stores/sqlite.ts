@@ -52,13 +52,13 @@ export async function sqliteStore(path: string, options: SqliteOptions = {}): Pr
   };
 }
 
-/** Node's own from 22 on; before that the package, whose binaries need no install script. */
+/** The package first: the same SQLite whatever Node runs it. Node's own, from 22 on, where the package has no binary. */
 async function loadEngine(): Promise<Engine> {
-  const builtIn = process.getBuiltinModule?.("node:sqlite" as "node:fs") as unknown as Engine | undefined;
-  if (builtIn) return builtIn;
   try {
     return (await import("@photostructure/sqlite")) as unknown as Engine;
   } catch (cause) {
+    const builtIn = process.getBuiltinModule?.("node:sqlite" as "node:fs") as unknown as Engine | undefined;
+    if (builtIn) return builtIn;
     const what = `Node ${process.version} has no SQLite of its own, and the package @photostructure/sqlite is not there.`;
     const fix = "Use Node 22 or later, or `npm install @photostructure/sqlite`.";
     throw new OverlayError("STORE_UNAVAILABLE", what, fix, cause);

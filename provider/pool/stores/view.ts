@@ -118,11 +118,13 @@ class View implements Tx {
     return rows instanceof Promise ? rows.then(first) : first(rows);
   }
 
-  async range(from: string, to: string, limit: number, rare = false): Promise<Row[]> {
+  range(from: string, to: string, limit: number, rare = false): Maybe<Row[]> {
     const [end, found]: [string, Row[]] = [toBytes(to), []];
     for (let at = toBytes(from); at < end && found.length < limit; ) {
       const wanted = Math.min(limit - found.length, PAGE);
-      const stored = await this.#stored(at, end, wanted, rare);
+      const stored = this.#stored(at, end, wanted, rare);
+      // What had to be waited for is known then.
+      if (stored instanceof Promise) return stored.then(() => this.range(from, to, limit, rare));
       // Up to here everything stored is known; own deletions may have left too little, then it goes on from there.
       const horizon = stored.length < wanted ? end : behind(stored.at(-1)![0]);
       for (const [key, value] of this.#covered(stored, at, horizon)) {

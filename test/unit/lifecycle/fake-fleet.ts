@@ -1,6 +1,7 @@
 import { OverlayError } from "../../../provider/errors";
 import type { Connection } from "../../../provider/host/types";
 import type { Fleet, World } from "../../../provider/lifecycle/world";
+import type { Container } from "../../../provider/network/docker";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
@@ -23,6 +24,8 @@ export class FakeFleet implements Fleet {
   readonly writes: string[] = [];
   readonly asked: string[] = [];
   readonly down = new Set<string>();
+  /** On the Docker network of whoever looks, by host. */
+  readonly containers = new Map<string, Container[]>();
 
   #reach({ host }: Connection): string {
     this.asked.push(host);
@@ -51,11 +54,14 @@ export class FakeFleet implements Fleet {
       have.set(keyOf(item), item);
       this.writes.push(`${host}: + ${keyOf(item)}`);
     }
+    return { differences: [], containers: this.containers.get(host) ?? [] };
   };
 
   inspect: Fleet["inspect"] = async (connection, { items }) => {
-    const have = this.items.get(this.#reach(connection))!;
-    return items.filter((item) => !have.has(keyOf(item))).map((item) => ({ item, missing: true, wrong: [] }));
+    const host = this.#reach(connection);
+    const lacking = items.filter((item) => !this.items.get(host)!.has(keyOf(item)));
+    const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
+    return { differences, containers: this.containers.get(host) ?? [] };
   };
 
   run: Fleet["run"] = async (connection) => {

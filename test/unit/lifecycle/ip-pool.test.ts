@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import type { Values } from "../../../provider/lifecycle/values";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 
 let stage: Stage;
@@ -37,6 +37,7 @@ test("a pool, and an address in it, are known in the first preview; up gives the
 describe("inputs that do not fit together", () => {
   test.each([
     [{}, /^INPUT_INVALID: ranges is missing/],
+    [{ labels: UNKNOWN }, /^INPUT_INVALID: ranges is missing/],
     [{ ranges: ["10.0.0.1/24"] }, /^INPUT_INVALID: ranges\.0 must be a CIDR without host bits/],
     [{ ranges: ["10.0.0.9-10.0.0.1"] }, /^INPUT_INVALID: ranges\.0/],
     [{ ranges: ["10.0.0.0-fd00::1"] }, /^INPUT_INVALID: ranges\.0/],

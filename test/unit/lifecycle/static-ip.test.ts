@@ -139,9 +139,22 @@ test("another target for a forward changes its rules and nothing else", async ()
   ]);
 });
 
-test("a target that is not known yet hides nothing but itself", async () => {
-  const shown = await stage.preview("StaticIP", "web", inputs({ forwards: [{ ...web, to: UNKNOWN }] }));
+test.each<[string, unknown]>([
+  ["a target", [{ ...web, to: UNKNOWN }]],
+  ["a forward", [UNKNOWN]],
+  ["all forwards", UNKNOWN],
+])("%s that is not known yet hides the names, which are not none, and not the address", async (_, forwards) => {
+  const shown = await stage.preview("StaticIP", "web", inputs({ forwards }));
   expect(shown.ip).toMatch(/^203\.0\.113\.1\d$/);
+  expect(shown).not.toHaveProperty("names");
+  expect(shown.forwards).toEqual(forwards);
+});
+
+test("what cannot be is refused in preview, whatever is known only during up", async () => {
+  const twice = inputs({ forwards: [web, web], labels: UNKNOWN });
+  expect(await stage.refusal("StaticIP", "web", twice)).toMatch(/forwards\.1\.port is there twice/);
+  const later = inputs({ runners: ["training/r1"], runnerConnections: UNKNOWN });
+  expect(await stage.refusal("StaticIP", "web", later)).toBe("");
 });
 
 test("another address begins before the old one ends", async () => {

@@ -30,8 +30,8 @@ function machine(links: object[], addresses: [dev: string, address: string][] = 
   const ours = ["-s", "-d"].map((flag) => `-A OVERLAY-FWD ${flag} 10.128.0.0/12 -j ACCEPT`);
   return parseFacts(
     [
-      `@@ link\n${JSON.stringify(all)}\n@@ route4\n${JSON.stringify(routes)}`,
-      ["@@ rules4", ...rules, ...ours, "COMMIT", "@@ sysctl net.ipv4.ip_forward", "1"].join("\n"),
+      `@@ link\n${JSON.stringify(all)}\n@@ routing4\n${JSON.stringify(routes)}`,
+      ["@@ rules4", ...rules, ...ours, "COMMIT", "@@ sysctls", "/proc/sys/net/ipv4/ip_forward:1"].join("\n"),
     ].join("\n"),
   );
 }

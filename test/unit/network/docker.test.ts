@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText, fits, isOurLink, isPresent } from "../../../provider/network/compare";
-import { planDocker } from "../../../provider/network/docker";
+import { containersOn, planDocker } from "../../../provider/network/docker";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import type { HostRecord, Item, Link } from "../../../provider/network/items";
 import { preflight } from "../../../provider/network/preflight";
@@ -222,4 +222,19 @@ test.each([
   facts.chains.set("4 filter OVERLAY-FWD", ["-s 10.128.0.0/12 -j ACCEPT"]);
   const jump: Item = { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-FWD" };
   expect(differences([jump], facts).flatMap((difference) => difference.wrong)).toEqual(wrong);
+});
+
+test("containers on our network are known with their addresses while they run, and others on it by name", () => {
+  const alpha = { Name: "alpha", IPv4Address: "10.128.64.9/18", IPv6Address: "" };
+  const beta = { Name: "beta", IPv4Address: "10.128.64.10/18", IPv6Address: "fd00:128:0:1::a/64" };
+  const facts = host(
+    [OWN, { ...STANDS, Containers: { "5d0c": alpha, e3b1: beta } }],
+    "running alpha kohakuriver-overlay\nexited gamma kohakuriver-overlay\nrunning plain bridge",
+  );
+  expect(containersOn([item], facts.docker)).toEqual([
+    { name: "alpha", running: true, addresses: ["10.128.64.9"] },
+    { name: "beta", running: true, addresses: ["10.128.64.10", "fd00:128:0:1::a"] },
+    { name: "gamma", running: false, addresses: [] },
+  ]);
+  expect(containersOn([{ ...item, bridge: "another" }], facts.docker)).toEqual([]);
 });

@@ -45,18 +45,17 @@ const machine = (ssh: string): Facts =>
           },
         },
       ]),
-      "@@ route4",
+      "@@ routing4",
       JSON.stringify([
         { dst: "default", gateway: "192.0.2.254", dev: "eth0", protocol: "dhcp" },
         { dst: "192.0.2.0/24", dev: "eth0", protocol: "kernel" },
         { dst: "10.128.64.0/18", dev: "kohaku-overlay", protocol: "kernel" },
         { dst: "10.128.0.0/12", gateway: "10.128.64.254", dev: "kohaku-overlay", protocol: "183" },
       ]),
-      "@@ route6",
+      "@@ routing6",
       JSON.stringify([{ dst: "default", gateway: "fe80::1", dev: "eth0", protocol: "ra" }]),
       "@@ rules4\n*nat\n:PREROUTING ACCEPT [0:0]\n:OVERLAY-DNAT - [0:0]\n-A OVERLAY-DNAT -d 192.0.2.11/32 -j DNAT --to-destination 10.128.64.9\nCOMMIT",
-      "@@ sysctl net.ipv4.ip_forward\n0",
-      "@@ sysctl net.ipv6.conf.all.forwarding\n0",
+      "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:0\n/proc/sys/net/ipv6/conf/all/forwarding:0",
     ].join("\n"),
   );
 

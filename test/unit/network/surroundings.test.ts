@@ -19,7 +19,7 @@ const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = fals
 const dual = { layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] };
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
-  `@@ route4\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
+  `@@ routing4\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
 const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;

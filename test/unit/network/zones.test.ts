@@ -29,15 +29,15 @@ const zone = (name: string, interfaces = "", rules: string[] = []): string =>
     "",
   ].join("\n");
 
-const host = (runtime: string[], permanent: string[], recorded: Item[] = []): Facts =>
+const host = (runtime: string[] | "stopped", permanent: string[], recorded: Item[] = [], docker = false): Facts =>
   parseFacts(
     [
+      ...(docker ? ["@@ docker", '[{"Name":"bridge","Driver":"bridge"}]'] : []),
       "@@ link",
       '[{"ifname":"eth0","flags":["UP"],"mtu":1500,"addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
       "@@ zone",
       "public",
-      "@@ zones",
-      ...runtime,
+      ...(runtime === "stopped" ? [] : ["@@ zones", ...runtime]),
       "@@ permanent",
       ...permanent,
       "@@ records",
@@ -91,4 +91,34 @@ test("what only one of the two configurations has is drift", () => {
 test("where firewalld does not run, zones are none of our business", () => {
   expect(fits(device, parseFacts(""))).toBe(false);
   expect(script([device, rule], parseFacts(""))).toEqual([]);
+});
+
+test("while firewalld is stopped, entries are made for its next start, and go with their owner, too", () => {
+  expect(script([device, rule], host("stopped", bare))).toEqual([
+    "'firewall-offline-cmd' '--quiet' '--zone=trusted' '--change-interface=vxkr1' || rc=1",
+    `'firewall-offline-cmd' '--quiet' '--zone=public' '--add-rich-rule=${RULE}' || rc=1`,
+  ]);
+  expect(differences([device, rule], host("stopped", done))).toEqual([]);
+  expect(script([], host("stopped", done, [device, rule]))).toEqual([
+    "'firewall-offline-cmd' '--quiet' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
+    `'firewall-offline-cmd' '--quiet' '--zone=public' '--remove-rich-rule=${RULE}' || rc=1`,
+  ]);
+});
+
+test("a bridge with a Docker network is left to Docker's own zone, where there is one", () => {
+  const [bridge] = planZones({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+  const dockers = [...bare, zone("docker", "docker0")];
+  expect(fits(bridge, host(dockers, dockers, [], true))).toBe(false);
+  expect(fits(device, host(dockers, dockers, [], true))).toBe(true);
+  expect(fits(bridge, host(bare, bare, [], true))).toBe(true); // Docker before 20.10
+  expect(fits(bridge, host(dockers, dockers))).toBe(true); // there was Docker once
+});
+
+test("a bridge that was in the trusted zone before Docker came leaves it for Docker's", () => {
+  const [bridge] = planZones({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+  const both = [zone("docker", "docker0"), zone("trusted", "kohaku-overlay")];
+  expect(script([device], host(both, both, [bridge], true)).slice(0, 2)).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=trusted' '--remove-interface=kohaku-overlay' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=trusted' '--remove-interface=kohaku-overlay' || rc=1",
+  ]);
 });

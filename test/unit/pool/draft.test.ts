@@ -38,3 +38,23 @@ test("a draft reads as if its writes were in the store already", async () => {
     ),
   );
 });
+
+test("an operation that is discarded leaves what was written before it", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(write), fc.array(write), fc.array(write), async (stored, kept, discarded) => {
+      const store = memoryStore();
+      const merged = new Sorted<string>();
+      for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
+      await store.transact("", function* (tx) {
+        yield tx.write(stored);
+        const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+        for (const [at, value] of kept) draft.set(at, value);
+        draft.keep();
+        for (const [at, value] of discarded) draft.set(at, value);
+        draft.discard();
+        yield* draft.flush();
+        expect(yield tx.range("", "z", 99)).toEqual([...merged.entries()]);
+      });
+    }),
+  );
+});

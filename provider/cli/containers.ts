@@ -1,0 +1,54 @@
+import { isOverlayError, OverlayError } from "../errors";
+import { factsOf } from "../host/reconcile";
+import type { Connection } from "../host/types";
+import { type Container, containersOn, isOurNetwork } from "../network/docker";
+import type { Facts } from "../network/facts";
+import type { Lease } from "../pool";
+import type { Session } from "./command";
+import { type Login, Machines } from "./hosts/machines";
+import { membersOf } from "./hosts/members";
+import { addressLeases } from "./ip/list";
+import { ipOf, isOfStack, isOfVm } from "./ip/reservation";
+
+/** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
+export async function withoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
+  const { runners } = await membersOf(async () => session.pool, { network });
+  const machines = new Machines(session.settings, login);
+  const found = await machines.use(() =>
+    Promise.all(Object.entries(runners).map(([runner, at]) => onRunner(session, machines, network, runner, at))),
+  );
+  return found.flat();
+}
+
+/** Leases first: what is leased later has a container that was not looked for. */
+async function onRunner({ pool, out }: Session, machines: Machines, network: string, runner: string, at: Connection) {
+  const leases = (await addressLeases(pool, { network, runner })).filter(saysContainer);
+  if (leases.length === 0) return [];
+  try {
+    const containers = containersOf(network, await factsOf(await machines.connect(at)));
+    return leases.filter((lease) => !containers.some((container) => uses(container, lease)));
+  } catch (error) {
+    if (!isOverlayError(error)) throw error;
+    out.note(`Not looked at: ${runner} (${error.message})`);
+    return [];
+  }
+}
+
+/** A stack's are left to the stack. */
+const saysContainer = (lease: Lease): boolean =>
+  lease.state === "used" && lease.usedBy !== undefined && !isOfStack(lease) && !isOfVm(lease);
+
+function containersOf(network: string, { docker, records }: Facts): Container[] {
+  const items = records.filter((record) => record.network === network).flatMap((record) => record.items);
+  if (docker?.answers && items.some((item) => item.kind === "docker" && isOurNetwork(item, docker)))
+    return containersOn(items, docker);
+  throw new OverlayError(
+    "DOCKER_UNAVAILABLE",
+    `its Docker ${docker?.answers ? `has no network of ${network}` : "does not answer"}.`,
+    "Start it, or free addresses by name: `overlayctl ip free`.",
+  );
+}
+
+/** One that is stopped comes back with the address that it had. */
+const uses = ({ name, running, addresses }: Container, lease: Lease): boolean =>
+  running ? addresses.includes(ipOf(lease)) : name === lease.usedBy;

@@ -1,0 +1,74 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
+import { Reconciler, type Work } from "../../provider/host/reconcile";
+import { planRunner } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+import { training } from "../network";
+import { must } from "./kohaku";
+import { labHost } from "./world";
+
+/** A runner that has its default route of IPv6 from a router, which is the hub here. */
+let lab: Lab;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 1 });
+});
+afterAll(() => lab?.down());
+
+/** A router advertisement to all nodes, once the router has a link-local address to send it from. */
+const ADVERTISE = `while ip -6 addr show dev eth0 | grep -q tentative; do sleep 0.1; done
+/usr/bin/python3 -c '
+import socket, struct
+raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex("eth0"))
+raw.sendto(struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0), ("ff02::1", 0))
+'`;
+
+const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const items = (): Item[] =>
+  planRunner(
+    training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] }),
+    1,
+    "vxkr1",
+    machine("hub"),
+    machine("r1"),
+  );
+const work = (wanted: Item[]): Work => ({
+  record: { uid: "r1", owner: "r1", network: "training", store: "s" },
+  items: wanted,
+  persist: true,
+  fence: async () => {},
+  isGone: async () => false,
+});
+const reconciler = new Reconciler();
+async function learnRoute(): Promise<void> {
+  await must(lab, "hub", ADVERTISE);
+  await must(
+    lab,
+    "r1",
+    "for i in $(seq 50); do ip -6 route show default | grep -q 'proto ra' && exit; sleep 0.1; done; exit 1",
+  );
+}
+const defaults = () => must(lab, "r1", "ip -6 route show default");
+const listens = () => must(lab, "r1", "cat /proc/sys/net/ipv6/conf/eth0/accept_ra");
+
+test("a route that was learnt from a router stays when forwarding comes, and when it goes", async () => {
+  await learnRoute();
+  await reconciler.apply(labHost(lab, "r1"), work(items()));
+  expect(await must(lab, "r1", "cat /proc/sys/net/ipv6/conf/all/forwarding")).toContain("1");
+  expect(await defaults()).toContain("proto ra");
+  expect(await listens()).toContain("2");
+  expect((await reconciler.inspect(labHost(lab, "r1"), work(items()))).differences).toEqual([]);
+
+  await must(lab, "r1", "ip -6 route flush proto ra; echo 1 >/proc/sys/net/ipv6/conf/eth0/accept_ra");
+  await must(lab, "r1", "sh /var/lib/overlay/boot.sh");
+  expect(await listens()).toContain("2");
+  await learnRoute();
+
+  await reconciler.apply(labHost(lab, "r1"), work([]));
+  expect(await listens()).toContain("1");
+  expect(await defaults()).toContain("proto ra");
+  expect(await must(lab, "r1", "ls /var/lib")).not.toMatch(/^overlay$/m);
+});

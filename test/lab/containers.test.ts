@@ -1,0 +1,98 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { LabDocker } from "../../lab/docker";
+import { Lab } from "../../lab/lab";
+import { must } from "./kohaku";
+import { LabCtl } from "./labctl";
+import { LabStack } from "./world";
+
+/** Containers that somebody starts by hand on a runner, and what pool and `overlayctl gc` make of them. Tests build on each other. */
+let lab: Lab;
+let docker: LabDocker;
+let ctl: LabCtl;
+let stack: LabStack;
+let why: string | undefined;
+
+const dockerTest = (name: string, body: () => Promise<void>) =>
+  test(name, async ({ skip }) => {
+    skip(why !== undefined, why);
+    await body();
+  });
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 1 });
+  docker = new LabDocker(lab);
+  why = await docker.whyNot("r1");
+  if (why) return console.warn(`\nSKIPPED: all tests with Docker, since it cannot run here: ${why}\n`);
+  ctl = new LabCtl(lab);
+  stack = await LabStack.on(lab, ctl.store);
+  await stack.network({ subnets: ["10.128.0.0/12/6/14", "fd00:128::/48/16/64"] });
+  await stack.runner("r1");
+});
+
+afterAll(async () => {
+  if (docker && !why) await docker.stop("r1");
+  await lab?.down();
+  ctl?.remove();
+});
+
+const run = (name: string, options = "") =>
+  must(
+    lab,
+    "r1",
+    `docker run -d --stop-signal KILL --name ${name} --network kohakuriver-overlay ${options} busybox /bin/sleep 9999`,
+  );
+const list = async (...args: string[]): Promise<string[]> => {
+  const { code, json, stderr } = await ctl.run([...args, "--json"]);
+  if (code !== 0) throw new Error(stderr);
+  return json.map(({ ip, value, state, action, usedBy, owner }) =>
+    [ip ?? value, state ?? action, usedBy ?? owner].join(" "),
+  );
+};
+const addresses = (): Promise<string[]> => list("ip", "list");
+const candidates = (...args: string[]): Promise<string[]> =>
+  list("gc", "--containers", "training", "--older-than", "0", ...args);
+
+dockerTest("a refresh shows what containers have that nobody holds, and the next up enters it", async () => {
+  await ctl.run(["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.7", "--by", "told"]);
+  await run("told", "--ip 10.128.64.7");
+  await run("alpha", "--ip 10.128.64.9 --ip6 fd00:128:0:1::9");
+  await run("picked");
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
+    `${lab.host("r1").address}: container alpha has 10.128.64.9 and fd00:128:0:1::9, which nobody holds`,
+  ]);
+  expect(await addresses()).toEqual(["10.128.64.7 used told"]);
+  await stack.refresh();
+  stack.steps();
+  await stack.runner("r1");
+  expect(stack.steps()).toEqual({ hub: 0, r1: 0 });
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+  expect(await addresses()).toEqual(["10.128.64.7 used told", "10.128.64.9 used alpha"]);
+});
+
+dockerTest("gc lists what a container used that is gone, and not what one that is stopped, or a VM, has", async () => {
+  await ctl.run(["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8", "--by", "vm", "--vm"]);
+  expect(await candidates()).toEqual([]);
+  await must(lab, "r1", "docker stop -t 0 told alpha");
+  expect(await candidates()).toEqual([]);
+  await must(lab, "r1", "docker rm told");
+  expect(await candidates()).toEqual(["10.128.64.7 release overlayctl/training/r1/told"]);
+  expect(await addresses()).toHaveLength(3);
+  expect(await candidates("--yes")).toEqual(["10.128.64.7 release overlayctl/training/r1/told"]);
+  expect(await addresses()).toEqual(["10.128.64.8 used vm", "10.128.64.9 used alpha"]);
+});
+
+dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
+  await must(lab, "r1", "docker rm -f alpha picked");
+  await docker.stop("r1");
+  const { json, stderr } = await ctl.run(["gc", "--containers", "training", "--older-than", "0", "--json"]);
+  expect(json).toEqual([]);
+  expect(stderr).toContain("Not looked at: r1 (DOCKER_UNAVAILABLE: its Docker does not answer.");
+  await docker.start("r1");
+  expect(await candidates()).toEqual(["10.128.64.9, fd00:128:0:1::9 release docker/training/r1/alpha"]);
+});
+
+dockerTest("what was entered for containers does not keep a runner from going", async () => {
+  await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8"]);
+  await stack.destroy();
+  expect(await must(lab, "r1", "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
+});

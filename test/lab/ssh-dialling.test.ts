@@ -1,0 +1,138 @@
+import { execFileSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { createServer, type Server, type Socket } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, expect, test } from "vitest";
+import { at, client, failure, folder, knownHosts, logins, main, open, ready, serve } from "./ssh-world";
+import { freePort, makeKey, type Sshd } from "./sshd";
+
+/** Hosts that are late, down, silent, lost, or behind another one. */
+describe.skipIf(!ready)("dialling", () => {
+  test("a host that comes up three seconds late is waited for", async () => {
+    const port = await freePort();
+    const late = sleep(3000).then(() => serve({ port }));
+    writeFileSync(knownHosts, "");
+    const host = await open({ unknownHostKey: "accept" }).connect(at({ port }));
+    expect((await host.exec("echo up")).stdout).toBe("up\n");
+    await late;
+  });
+
+  test("a host that is down fails with how often and how long it was tried", async () => {
+    const port = await freePort();
+    const error = await failure(open().connect(at({ port }, { dialErrorLimit: 3 })));
+    expect(error.message).toMatch(
+      new RegExp(`^SSH_UNREACHABLE: 127.0.0.1:${port} .*dial failed with ECONNREFUSED \\(3 tries in [\\d.]+ s\\)`),
+    );
+  });
+
+  test("the operation timeout ends it before the limit of dials is reached", async () => {
+    const start = Date.now();
+    const error = await failure(
+      open({ operationTimeout: 2 }).connect(at({ port: await freePort() }, { dialErrorLimit: 0 })),
+    );
+    expect(error.message).toMatch(/SSH_UNREACHABLE: .*\(\d tries in/);
+    expect(Date.now() - start).toBeLessThan(3000);
+  });
+
+  test("a server that accepts and says nothing, or hangs up, fails in the handshake", async () => {
+    const silent = await listen(() => {});
+    const rude = await listen((socket) => socket.destroy());
+    const short = { dialErrorLimit: 2, perDialTimeout: 0.5 };
+    const errors = await Promise.all([silent, rude].map(({ port }) => failure(open().connect(at({ port }, short)))));
+    expect(errors[0]!.message).toMatch(/SSH_UNREACHABLE: .*handshake failed with Timed out .*\(2 tries in [\d.]+ s\)/);
+    expect(errors[1]!.message).toMatch(/SSH_UNREACHABLE: .*handshake failed with .*\(2 tries in [\d.]+ s\)/);
+    for (const { server, sockets } of [silent, rude]) {
+      for (const socket of sockets) socket.destroy();
+      server.close();
+    }
+  });
+
+  test("a lost connection is dialled anew by the next call", async () => {
+    const server = await serve();
+    const hosts = open();
+    const host = await hosts.connect(at(server));
+    process.kill(sessionOf(server), "SIGKILL");
+    expect((await host.exec("echo again")).stdout).toBe("again\n");
+    expect(logins(server)).toBe(2);
+  });
+
+  test("a peer that stops answering is noticed, and what waits for it fails", async () => {
+    const server = await serve();
+    const host = await open({}, { keepalive: 0.2 }).connect(at(server));
+    const waiting = failure(host.exec("sleep 2"));
+    await sleep(300);
+    const session = sessionOf(server);
+    process.kill(session, "SIGSTOP");
+    const error = await waiting;
+    expect(error.message).toMatch(/^SSH_UNREACHABLE: The connection to .* was lost while running .*stopped answering/);
+    process.kill(session, "SIGKILL");
+  });
+
+  test("ending gives up what is still being dialled", async () => {
+    const hosts = open();
+    const silent = await listen(() => {});
+    const waiting = [at({ port: await freePort() }), at(silent)].map((way) => failure(hosts.connect(way)));
+    await sleep(200);
+    await hosts.end();
+    for (const { code } of await Promise.all(waiting)) expect(code).toBe("SSH_UNREACHABLE");
+    silent.server.close();
+  });
+
+  test("a process may end while its connections are open", async () => {
+    const child = client("await host.exec('true'); console.log('done');");
+    expect(await new Promise((resolve) => child.once("exit", resolve))).toBe(0);
+  });
+});
+
+describe.skipIf(!ready)("jump hosts", () => {
+  test("fifteen hosts behind one are reached by one connection to it, without running into MaxStartups", async () => {
+    const jump = await serve();
+    const addresses = Array.from({ length: 15 }, (_, index) => `127.0.0.${index + 1}`);
+    const listening = addresses.slice(1).map((address) => `ListenAddress=${address}`);
+    const behind = await serve({ options: ["MaxStartups=9:100:9", ...listening] });
+    const hosts = open({ parallelHosts: 20 });
+    const connections = addresses.map((host) => at(behind, { host, proxy: at(jump) }));
+    const results = await Promise.all(connections.map(async (way) => (await hosts.connect(way)).exec("echo here")));
+    expect(new Set(results.map(({ stdout }) => stdout))).toEqual(new Set(["here\n"]));
+    expect([logins(jump), logins(behind)]).toEqual([1, 15]);
+    expect(behind.log()).not.toMatch(/MaxStartups|drop connection/);
+  });
+
+  test("failures behind one name it", async () => {
+    const jump = await serve();
+    const strict = await serve({ options: ["AllowTcpForwarding=no"] });
+    const port = await freePort();
+    const hosts = open();
+    const closed = await failure(hosts.connect(at({ port }, { proxy: at(jump), dialErrorLimit: 2 })));
+    expect(closed.message).toMatch(
+      new RegExp(
+        `^SSH_UNREACHABLE: 127.0.0.1:${port} .*dial through jump host 127.0.0.1:${jump.port} .*Connection refused .*2 tries`,
+      ),
+    );
+    const forbidden = await failure(hosts.connect(at(main, { proxy: at(strict) })));
+    expect(forbidden.message).toMatch(/^SSH_UNREACHABLE: The jump host .* forbids to reach .*AllowTcpForwarding/);
+    const refused = await failure(
+      hosts.connect(at(main, { proxy: at(jump, { privateKeyPath: makeKey(folder, "stranger"), user: "bob" }) })),
+    );
+    expect(refused.message).toMatch(/^SSH_AUTH: .* is behind a jump host that fails: .* refused to log in bob/);
+  });
+});
+
+const sessionOf = (server: Sshd): number =>
+  Number(execFileSync("pgrep", ["-P", String(server.pid)], { encoding: "utf8" }).split("\n")[0]);
+
+interface Listener {
+  port: number;
+  server: Server;
+  sockets: Socket[];
+}
+
+async function listen(greet: (socket: Socket) => void): Promise<Listener> {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => {
+    sockets.push(socket.on("error", () => {}));
+    greet(socket);
+  }).listen(0, "127.0.0.1");
+  await new Promise((resolve) => server.once("listening", resolve));
+  return { port: (server.address() as { port: number }).port, server, sockets };
+}

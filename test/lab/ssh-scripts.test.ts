@@ -1,0 +1,195 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, expect, test } from "vitest";
+import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
+import { emptyFile, USERS } from "./sshd";
+
+/** What runs on a host: as it was written, as root, one at a time under the lock. */
+const hasSudo = existsSync("/usr/bin/sudo");
+
+describe.skipIf(!ready)("exec", () => {
+  test("twenty at once, from callers who each connect, share one connection", async () => {
+    const server = await serve();
+    const hosts = open();
+    const twenty = Array.from({ length: 20 }, async (_, index) =>
+      (await hosts.connect(at(server))).exec(`echo ${index}`),
+    );
+    const results = await Promise.all(twenty);
+    expect(results.map(({ stdout }) => Number(stdout))).toEqual(Array.from({ length: 20 }, (_, index) => index));
+    expect(logins(server)).toBe(1);
+    expect(server.log()).not.toMatch(/no more sessions/);
+    expect(hosts.stats()).toEqual({ [`127.0.0.1:${server.port}`]: { connections: 1, execs: 20, conversations: 0 } });
+  });
+
+  test.each([1, 2])("a host that allows only %i sessions at a time serves all", async (sessions) => {
+    const server = await serve({ options: [`MaxSessions=${sessions}`] });
+    const host = await open().connect(at(server));
+    const results = await Promise.all(Array.from({ length: 12 }, () => host.exec("echo here")));
+    expect(results.map(({ stdout }) => stdout)).toEqual(Array(12).fill("here\n"));
+  });
+
+  test.each<[string, string, { code: number; stdout?: string; stderr?: RegExp }]>([
+    ["a failing command", "echo out; echo err >&2; exit 7", { code: 7, stdout: "out\n", stderr: /^err\n$/ }],
+    ["set -e", "set -e; echo one; false; echo two", { code: 1, stdout: "one\n" }],
+    ["a heredoc", "cat <<'EOF'\nit's \"$HOME\" \\n\nEOF\necho end", { code: 0, stdout: 'it\'s "$HOME" \\n\nend\n' }],
+    ["a command that reads its input", "cat; read line; echo $?", { code: 0, stdout: "1\n" }],
+    ["a syntax error", "echo 'open", { code: 2, stdout: "", stderr: /Unterminated quoted string/ }],
+    ["an unknown command", "no-such-command", { code: 127, stderr: /not found/ }],
+    ["output without a newline at its end", "printf 'no newline'", { code: 0, stdout: "no newline" }],
+    ["nothing", "", { code: 0, stdout: "" }],
+  ])("%s gives its own exit code and output", async (_, script, { code, stdout, stderr }) => {
+    const result = await (await open().connect(at(main))).exec(script);
+    expect(result.code).toBe(code);
+    if (stdout !== undefined) expect(result.stdout).toBe(stdout);
+    if (stderr !== undefined) expect(result.stderr).toMatch(stderr);
+  });
+
+  test("a script that hangs is ended, also on the host, and named", async () => {
+    const host = await open({ operationTimeout: 1 }).connect(at(main));
+    const error = await failure(host.exec("sleep 4321\necho never"));
+    expect(error.message).toMatch(/^HOST_TIMEOUT: 127.0.0.1:\d+ was not done after 1 s with running `sleep 4321`/);
+    await sleep(300);
+    expect(() => execFileSync("pgrep", ["-f", "^sleep 4321"])).toThrow();
+  });
+
+  test("what a login script prints is not taken for output", async () => {
+    const server = await serve({
+      setup: "echo 'echo noise; echo more noise >&2' >/run/profile; export BASH_ENV=/run/profile",
+    });
+    writeFileSync(join(server.folder, ".bashrc"), "echo noise; echo more noise >&2\n");
+    const result = await (await open().connect(at(server))).exec("echo out; echo err >&2");
+    expect(result).toEqual({ code: 0, stdout: "out\n", stderr: "err\n" });
+  });
+
+  test("a user without sudo gets SSH_SUDO with the remedy", async () => {
+    const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined };
+    const error = await failure((await open().connect(at(main, bob))).exec("id"));
+    expect(error.message).toMatch(/^SSH_SUDO: .*lets bob not become root .*NOPASSWD/);
+  });
+
+  test.skipIf(!hasSudo)("a user with password-less sudo becomes root (needs sudo)", async () => {
+    const alice = { user: "alice", password: USERS.alice.password, privateKeyPath: undefined };
+    const host = await open().connect(at(main, alice));
+    expect((await host.exec("id -un")).stdout).toBe("root\n");
+    const script = "id -un; head -c 3000000 /dev/zero >&2";
+    const { stdout, stderr } = await host.locked("alice", (shell) => shell.run(script));
+    expect([stdout, stderr.length]).toEqual(["root\n", 3_000_000]);
+  });
+});
+
+describe.skipIf(!ready)("locked", () => {
+  test("results come back one for one, in order, whatever the scripts do", async () => {
+    const host = await open().connect(at(main));
+    const results = await host.locked("me", async (shell) => [
+      await shell.run("echo one; exit 3"),
+      await shell.run("set -e; false"),
+      await shell.run("cat; exec 0</dev/null; echo two >&2"),
+      ...(await Promise.all([shell.run("echo three"), shell.run("echo four")])),
+    ]);
+    expect(results).toEqual([
+      { code: 3, stdout: "one\n", stderr: "" },
+      { code: 1, stdout: "", stderr: "" },
+      { code: 0, stdout: "", stderr: "two\n" },
+      { code: 0, stdout: "three\n", stderr: "" },
+      { code: 0, stdout: "four\n", stderr: "" },
+    ]);
+  });
+
+  test("megabytes go both ways", async () => {
+    const host = await open().connect(at(main));
+    const input = "0123456789abcde\n".repeat(100_000);
+    const result = await host.locked("me", (shell) =>
+      shell.run(`cat <<'EOF'\n${input}EOF\nhead -c 8000000 /dev/zero >&2`),
+    );
+    expect(result.stdout === input).toBe(true);
+    expect([result.code, result.stderr.length]).toEqual([0, 8_000_000]);
+  });
+
+  test("two processes take turns, and leave nothing behind", async () => {
+    const hosts = await Promise.all([open(), open()].map((hosts) => hosts.connect(at(main))));
+    const log: string[] = [];
+    const turn = (holder: string) => async (shell: { run(script: string): Promise<{ stdout: string }> }) => {
+      log.push(`${holder} in`);
+      expect((await shell.run("sleep 0.1; head -1 /run/overlay.holder")).stdout).toBe(`${holder}\n`);
+      log.push(`${holder} out`);
+    };
+    await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.locked(holder, turn(holder))));
+    expect(log.map((line) => line.slice(2))).toEqual(["in", "out", "in", "out", "in", "out", "in", "out"]);
+    expect(
+      log
+        .filter((_, index) => index % 2 === 0)
+        .map((line) => line[0])
+        .sort(),
+    ).toEqual(["a", "b", "c", "d"]);
+    expect(new Set(log.map((line, index) => `${index >> 1}${line[0]}`)).size).toBe(4);
+    expect((await hosts[0]!.exec("ls /run | grep overlay")).stdout).toBe("");
+  });
+
+  test("HOST_LOCKED names the holder and since when", async () => {
+    const first = await open().connect(at(main));
+    const second = await open({ operationTimeout: 2 }).connect(at(main));
+    const error = await first.locked("acme/prod/it's $HOME", () => failure(second.locked("other", async () => {})));
+    expect(error.message).toMatch(
+      /^HOST_LOCKED: 127.0.0.1:\d+ is locked by acme\/prod\/it's \$HOME since \d{4}-\d\d-\d\dT[\d:]+Z; waited 1 s/,
+    );
+  });
+
+  test("an error in the work passes through and frees the lock", async () => {
+    const host = await open().connect(at(main));
+    await expect(host.locked("a", () => Promise.reject(new Error("mine")))).rejects.toThrow("mine");
+    expect((await host.locked("b", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
+  });
+
+  test("work that hangs, or a script that does, loses the lock in time", async () => {
+    const host = await open({ operationTimeout: 1 }).connect(at(main));
+    const script = await failure(host.locked("a", (shell) => shell.run("sleep 77")));
+    expect(script.message).toMatch(/^HOST_TIMEOUT: .*after 1 s with running `sleep 77`/);
+    const nested = failure(host.locked("a", () => host.locked("b", async () => {})));
+    expect((await nested).code).toBe("HOST_TIMEOUT");
+    expect((await host.locked("c", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
+  });
+
+  test("a background child does not keep the lock", async () => {
+    const host = await open().connect(at(main));
+    await host.locked("a", (shell) => shell.run("sleep 3 & echo started"));
+    const start = Date.now();
+    await host.locked("b", (shell) => shell.run("true"));
+    expect(Date.now() - start).toBeLessThan(2500);
+  });
+
+  test("a client that is killed in the middle loses the lock when its script ends", async () => {
+    const child = client(
+      "await host.locked('killed', (shell) => { console.log('in'); return shell.run('sleep 1'); });",
+    );
+    await new Promise((resolve) => child.stdout.once("data", resolve));
+    child.kill("SIGKILL");
+    const host = await open().connect(at(main));
+    expect((await host.locked("next", (shell) => shell.run("head -1 /run/overlay.holder"))).stdout).toBe("next\n");
+  });
+
+  test("a host whose sh is bash serves as well", async () => {
+    const server = await serve({ setup: "mount --bind /bin/bash /bin/dash" });
+    const host = await open({ operationTimeout: 2 }).connect(at(server));
+    const script = "cat; set -e; [ -n \"$BASH_VERSION\" ]; cat <<'EOF'\nit's bash\nEOF\nfalse";
+    expect(await host.exec(script)).toEqual({ code: 1, stdout: "it's bash\n", stderr: "" });
+    const hung = await failure(host.locked("me", (shell) => shell.run("sleep 78")));
+    expect(hung.code).toBe("HOST_TIMEOUT");
+    const after = await host.locked("you", (shell) => shell.run("head -1 /run/overlay.holder"));
+    expect(after).toEqual({ code: 0, stdout: "you\n", stderr: "" });
+    expect((await host.exec("ls /run | grep overlay")).stdout).toBe("");
+  });
+
+  test("a host without flock or timeout says which package has it", async () => {
+    const nothing = emptyFile(folder);
+    for (const [tool, debian] of [
+      ["flock", "util-linux"],
+      ["timeout", "coreutils"],
+    ]) {
+      const server = await serve({ setup: `mount --bind ${nothing} /usr/bin/${tool}` });
+      const error = await failure((await open().connect(at(server))).locked("me", async () => {}));
+      expect(error.message).toMatch(new RegExp(`^HOST_TOOL_MISSING: .* has no \`${tool}\`.*apt-get install ${debian}`));
+    }
+  });
+});

@@ -1,0 +1,92 @@
+import { beforeEach, expect, test } from "vitest";
+import { fromLine, toLine } from "../../../provider/addressing/line";
+import type { Values } from "../../../provider/lifecycle/values";
+import { Stage } from "./stage";
+
+/** One runner, 10.128.64.0/18, on whose Docker network containers stand that nobody has told the pool about. */
+const HOST = "192.0.2.11";
+let stage: Stage;
+let runner: Values;
+
+const container = (name: string, ...addresses: string[]) => ({ name, running: addresses.length > 0, addresses });
+const docker = (...containers: ReturnType<typeof container>[]) => stage.fleet.containers.set(HOST, containers);
+const refresh = async (): Promise<Values> => (await stage.of("RunnerSubnet").read("id", runner)).props;
+const again = (olds: Values): Promise<Values> =>
+  stage.change("RunnerSubnet", "r1", olds, {
+    network: "training",
+    connection: { host: HOST },
+    hubConnection: { host: "192.0.2.1" },
+  });
+const leases = async (): Promise<string[]> =>
+  (await stage.pool.leases("runner/training/r1")).map(
+    ({ extents, state, usedBy, owner }) =>
+      `${extents.map(({ first }) => fromLine(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
+  );
+
+beforeEach(async () => {
+  stage = await Stage.up();
+  await stage.network();
+  runner = await stage.runner("r1", HOST);
+});
+
+test("a refresh shows what a container has that nobody holds, and only promises it", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  expect((await refresh()).drift).toEqual(["192.0.2.11: container alpha has 10.128.64.9, which nobody holds"]);
+  expect(await leases()).toEqual(["10.128.64.9 offered alpha docker/training/r1/alpha"]);
+});
+
+test("the up after it makes the address used, once, and then there is nothing left to do", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  runner = await again(await refresh());
+  expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
+  expect((await refresh()).drift).toEqual([]);
+  expect(await stage.of("RunnerSubnet").diff(runner, runner)).toMatchObject({ changes: false });
+});
+
+test("it is never given out from then on, not even by name", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  runner = await again(await refresh());
+  expect(await stage.refusal("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" })).toMatch(
+    /^IP_IN_USE: Address 10\.128\.64\.9 of runner\/training\/r1 is used by docker\/training\/r1\/alpha/,
+  );
+});
+
+test("what a container has with a lease, picked by Docker, or not at all, is no news", async () => {
+  await stage.make("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" });
+  docker(container("web", "10.128.64.9"), container("picked", "10.128.112.3"), container("stopped"));
+  expect((await refresh()).drift).toEqual([]);
+  expect(await leases()).toEqual([expect.stringMatching(/^10\.128\.64\.9 reserved {2}org/)]);
+});
+
+test("a promise that a preview has made to another is kept by a refresh, and gives way to an up", async () => {
+  await stage.preview("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" });
+  docker(container("alpha", "10.128.64.9"));
+  const refreshed = await refresh();
+  expect(await leases()).toEqual([expect.stringMatching(/^10\.128\.64\.9 offered {2}org/)]);
+  await again(refreshed);
+  expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
+});
+
+test("a refresh frees nothing: a container that is gone keeps its lease until somebody says so", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  runner = await again(await refresh());
+  docker();
+  expect((await refresh()).drift).toEqual([]);
+  expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
+});
+
+test("what was entered for containers goes with the runner; what others hold keeps it", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  runner = await again(await refresh());
+  const want = [{ first: toLine("10.128.64.20"), last: toLine("10.128.64.20") }];
+  const other = await stage.pool.claim({
+    pool: "runner/training/r1",
+    owner: "overlayctl/x",
+    type: "IPReservation",
+    want,
+  });
+  await expect(stage.of("RunnerSubnet").delete(runner)).rejects.toThrow("POOL_IN_USE");
+  await stage.pool.release(other.pool, other.leaseId);
+  await stage.of("RunnerSubnet").delete(runner);
+  expect(await stage.pool.spec("runner/training/r1")).toBeUndefined();
+});

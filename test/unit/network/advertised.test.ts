@@ -1,0 +1,43 @@
+import { expect, test } from "vitest";
+import { listening } from "../../../provider/network/advertised";
+import { renderChange } from "../../../provider/network/commands";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Item, keyOf } from "../../../provider/network/items";
+
+const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
+const told = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
+
+/** A machine with a default route by eth0.100, learnt as `protocol` says. */
+const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
+  parseFacts(
+    [
+      "@@ routing6",
+      protocol && JSON.stringify([{ dst: "default", gateway: "fe80::1", dev: "eth0.100", protocol }]),
+      "@@ sysctls",
+      "/proc/sys/net/ipv6/conf/eth0/accept_ra:1",
+      `/proc/sys/net/ipv6/conf/eth0.100/accept_ra:${accept}`,
+      "@@ records",
+      "==> x <==",
+      JSON.stringify({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
+    ].join("\n"),
+  );
+const keys = (items: Item[], facts: Facts): string[] => listening(items, facts).map(keyOf);
+const [listens, forwards] = [keyOf(told("eth0/100")), keyOf(forwarding)];
+
+test.each<[string, string[], string[]]>([
+  ["a route that the kernel has learnt", keys([forwarding], host("ra", 1)), [listens, forwards]],
+  ["a route of an administrator's", keys([forwarding], host("static", 1)), [forwards]],
+  ["a program that listens instead of the kernel", keys([forwarding], host("ra", 0)), [forwards]],
+  ["an administrator who has told it already", keys([forwarding], host("ra", 2)), [forwards]],
+  ["told by us, at another time", keys([forwarding], host("ra", 2, [told("eth0/100")])), [listens, forwards]],
+  ["told by us, and the router is silent", keys([forwarding], host("", 2, [told("eth0/100")])), [listens, forwards]],
+  ["no forwarding of IPv6", keys([], host("ra", 1)), []],
+])("%s", (_, found, expected) => {
+  expect(found).toEqual(expected);
+});
+
+test("a dot in a device's name is no step on the path", () => {
+  expect(renderChange([{ verb: "add", item: told("eth0/100") }], [])).toContain(
+    "echo '2' >/proc/sys/net/ipv6/conf/eth0.100/accept_ra",
+  );
+});

@@ -1,0 +1,59 @@
+import { expect, test } from "vitest";
+import { LivePool } from "../../../provider/pool/pool";
+import { Sorted } from "../../../provider/pool/sorted";
+import type { Row } from "../../../provider/pool/store";
+import { type Commit, type Engine, type Journal, optimisticStore } from "../../../provider/pool/stores/optimistic";
+import { by, extents, opened } from "../../contract/world";
+
+/** A server that nobody else uses, and that remembers what it was asked. */
+function server(): { engine: Engine; asked: string[] } {
+  const [rows, log, asked] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
+  const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
+  const journal: Journal = {
+    news: async (since) => ({ head: log.at(-1)!, ...(since && { since: log.slice(since.number + 1) }) }),
+    rows: async (_at, spans) => {
+      asked.push("rows");
+      return spans.map(({ from, to, limit }) => within(from, to, limit));
+    },
+    commit: async (from, commit, hoped) => {
+      asked.push("commit");
+      if (hoped.some((span) => within(span.from, span.to, 1).length > 0)) return journal.news(from);
+      for (const [key, value] of commit.writes) value === null ? rows.delete(key) : rows.set(key, value);
+      log.push(commit);
+      return undefined;
+    },
+  };
+  const unused = () => Promise.reject(new Error("nobody else is here"));
+  const place = "the server";
+  return {
+    engine: {
+      ...journal,
+      readOnly: false,
+      place,
+      clock: () => 1,
+      losses: 9,
+      turn: unused,
+      read: unused,
+      close: unused,
+    },
+    asked,
+  };
+}
+
+test.each(["hashed", "random"] as const)(
+  "a %s pick in a large pool is one question and one commit",
+  async (allocation) => {
+    const { engine, asked } = server();
+    const terms = { offerTtl: 3600, quarantine: 0 };
+    const filling = new LivePool(optimisticStore(engine), terms);
+    await opened(filling, { extents: extents("10.0.0.0/16"), allocation });
+    for (let i = 0; i < 300; i++) await filling.claim(by(`before ${i}`));
+    const pool = new LivePool(optimisticStore(engine), terms);
+    await pool.claim(by("first"));
+    for (let i = 0; i < 20; i++) {
+      asked.length = 0;
+      await pool.claim(by(`after ${i}`));
+      expect(["rows commit", "commit"]).toContain(asked.join(" "));
+    }
+  },
+);
