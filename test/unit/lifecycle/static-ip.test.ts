@@ -203,6 +203,17 @@ test("take: an address or a port is taken from another of the same tenant, who f
   expect(await lifecycle.update("id", port, checked)).toMatchObject({ ip: other.ip, sharedWith: [] });
 });
 
+test("what is taken can be on another machine; the old one lets go of it when the loser is up again", async () => {
+  const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
+  const onR1 = onRunner("r1", R1!, { ip: "203.0.113.10", onConflict: "take" });
+  expect(await elsewhere("rival", onR1)).toMatchObject({ ip: "203.0.113.10" });
+  const other = await stage.make("StaticIP", "web", inputs(), made);
+  await stage.of("StaticIP").delete(made);
+  const carried = stage.fleet.standing(HUB!).filter((key) => key.startsWith("address 203"));
+  expect(carried).toEqual([`address ${other.ip}/32 on overlay-vip`]);
+  expect(stage.fleet.standing(R1!)).toContain("address 203.0.113.10/32 on overlay-vip");
+});
+
 test("a reservation is not taken", async () => {
   await stage.make("IPReservation", "other", { pool: "lb", ip: "203.0.113.10" });
   expect(await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))).toMatch(/IP_IN_USE/);
