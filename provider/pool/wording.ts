@@ -1,6 +1,6 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
-import { sameStack } from "../owner";
+import { sameStack, shortName } from "../owner";
 import { capacityOf } from "./extents";
 import type { Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
@@ -69,7 +69,7 @@ const instead = (holder: Lease, owner: string, otherwise: string): string =>
 
 /** For a promise that rests on a neighbour of whom nothing was heard yet. */
 export const mustMove = ({ owner: holder }: Lease, { owner }: Pick<Lease, "owner">): string =>
-  `${owner} gets what ${holder} has only if that one asks for something else in the same up. A new name needs aliases.`;
+  `${shortName(owner)} gets what ${shortName(holder)} has only if that one asks for something else in the same up. A new name needs aliases.`;
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
