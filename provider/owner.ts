@@ -13,3 +13,9 @@ export const containerOwner = (network: string, runner: string, container: strin
 export const isContainers = (owner: string): boolean => owner.startsWith(CONTAINERS);
 
 const CONTAINERS = "docker/";
+
+/** Type and name, for those who know which stack is meant. */
+export function shortName(owner: string): string {
+  const [type = "", name = owner] = owner.split("::").slice(-2);
+  return `${type.split(":").at(-1)} ${name}`;
+}

@@ -129,7 +129,10 @@ export class Lifecycle {
     else await pool.release(lease.pool, lease.leaseId);
   }
 
-  /** A later life has the lease: done. Nobody has it: what our record lists on the machines is still ours to remove. */
+  /**
+   * A later life has renewed the lease: done. Else it has one of its own, or none; what our record lists on the machines is
+   * still ours to remove, and what other records list stays.
+   */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
     const parts = this.def.hosts(props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
@@ -137,7 +140,7 @@ export class Lifecycle {
     if (isEmpty) await refuseLost(this.def, pool, props);
     if (parts.length === 0) return;
     const held = await this.#heldBy(pool, props);
-    const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { owner: held.owner })) !== undefined;
+    const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { uid: held.uid })) !== undefined;
     if (await overtaken()) return;
     await withdraw(this.def, this.world, pool, props, held, parts, async () => {
       if (await overtaken())

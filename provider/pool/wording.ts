@@ -1,6 +1,6 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
-import { sameStack } from "../owner";
+import { sameStack, shortName } from "../owner";
 import { capacityOf } from "./extents";
 import type { Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
@@ -63,13 +63,13 @@ export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: st
 
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
 const instead = (holder: Lease, owner: string, otherwise: string): string =>
-  sameStack(holder.owner, owner)
+  holder.state !== "offered" && sameStack(holder.owner, owner)
     ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own."
     : otherwise;
 
 /** For a promise that rests on a neighbour of whom nothing was heard yet. */
 export const mustMove = ({ owner: holder }: Lease, { owner }: Pick<Lease, "owner">): string =>
-  `${owner} gets what ${holder} has only if that one asks for something else in the same up. A new name needs aliases.`;
+  `${shortName(owner)} gets what ${shortName(holder)} has only if that one asks for something else in the same up. A new name needs aliases.`;
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(

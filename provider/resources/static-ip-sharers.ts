@@ -19,9 +19,10 @@ export const carrierName = ({ networkName, runnerName }: Inputs["attach"]): stri
 
 /**
  * One address cannot be on two machines. A neighbour in the same stack may be about to move, too: Pulumi tells each of
- * them by itself.
+ * them by itself. One without our key shares nothing; it is about to leave.
  */
-export function isElsewhere(fellow: Lease, { attach }: Inputs, owner: string): boolean {
+export function isElsewhere(fellow: Lease, { attach, sharingKey }: Inputs, owner: string): boolean {
+  if (fellow.sharingKey === undefined || fellow.sharingKey !== sharingKey) return false;
   const moves = fellow.state !== "offered" && sameStack(fellow.owner, owner);
   return !moves && (carrierOf(fellow) ?? carrierName(attach)) !== carrierName(attach);
 }

@@ -168,6 +168,23 @@ test("another address begins before the old one ends", async () => {
   expect(stage.fleet.standing(HUB!)).toContain(`address ${next.ip}/32 on overlay-vip`);
 });
 
+test("two that swap their addresses in one up: each machine carries one, and nothing when they are gone", async () => {
+  const [A, B] = ["203.0.113.10", "203.0.113.11"];
+  const wishes = (a: string, b: string) => [inputs({ ip: a }), onRunner("r1", R1!, { ip: b })] as const;
+  const before = await Promise.all(wishes(A, B).map((news, i) => stage.make("StaticIP", `s${i}`, news)));
+  const next: Values[] = [];
+  for (const [i, news] of wishes(B, A).entries()) next.push(await stage.preview("StaticIP", `s${i}`, news, before[i]));
+  const after = await Promise.all(next.map(async (news) => (await stage.of("StaticIP").create(news)).props));
+  for (const old of before) await stage.of("StaticIP").delete(old);
+  const carried = (host: string) => stage.fleet.standing(host).filter((key) => key.includes("overlay-vip"));
+  expect([HUB!, R1!].map((host) => carried(host).filter((key) => key.startsWith("address")))).toEqual([
+    [`address ${B}/32 on overlay-vip`],
+    [`address ${A}/32 on overlay-vip`],
+  ]);
+  for (const each of after) await stage.of("StaticIP").delete(each);
+  expect([HUB!, R1!].flatMap(carried)).toEqual([]);
+});
+
 test("take: an address or a port is taken from another of the same tenant, who finds out and asks anew", async () => {
   const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
   const taker = (await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))) as Values;
@@ -184,6 +201,17 @@ test("take: an address or a port is taken from another of the same tenant, who f
   const lifecycle = stage.of("StaticIP");
   const { inputs: checked } = await lifecycle.check({ owner: String(port.owner), dryRun: false }, port, more);
   expect(await lifecycle.update("id", port, checked)).toMatchObject({ ip: other.ip, sharedWith: [] });
+});
+
+test("what is taken can be on another machine; the old one lets go of it when the loser is up again", async () => {
+  const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
+  const onR1 = onRunner("r1", R1!, { ip: "203.0.113.10", onConflict: "take" });
+  expect(await elsewhere("rival", onR1)).toMatchObject({ ip: "203.0.113.10" });
+  const other = await stage.make("StaticIP", "web", inputs(), made);
+  await stage.of("StaticIP").delete(made);
+  const carried = stage.fleet.standing(HUB!).filter((key) => key.startsWith("address 203"));
+  expect(carried).toEqual([`address ${other.ip}/32 on overlay-vip`]);
+  expect(stage.fleet.standing(R1!)).toContain("address 203.0.113.10/32 on overlay-vip");
 });
 
 test("a reservation is not taken", async () => {
