@@ -30,6 +30,28 @@ export function poolContract(engine: Engine): void {
     type: "IPReservation",
   });
 
+  test.each([
+    [
+      "brought to a newer version",
+      "99",
+      "STORE_VERSION: The store has version 99; this program knows versions up to 2.",
+    ],
+    ["moved away", "moved to sqlite:/new.db", "STORE_MOVED: Everything in this store was moved to sqlite:/new.db."],
+  ])("a store that was %s while it was open takes no more writes", async (_what, version, message) => {
+    const { pool, store } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const lease = await pool.claim(by("a"));
+    await store.transact("", function* (tx) {
+      yield tx.write([["v", version]]);
+    });
+    const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
+    for (const result of await Promise.allSettled(writes))
+      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(message) } });
+    await expect(pool.fsck({ repair: true })).rejects.toThrow(message);
+    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.leases("pool/p")).toEqual([lease]);
+  });
+
   test("a whole preview stands on offers, and its up finds the same values", async () => {
     const { pool, another } = await world(engine);
     await pool.offer(network("n", "10.0.0.0/8", { data: { vni: 100 } }));
