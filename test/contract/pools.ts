@@ -192,6 +192,33 @@ export function poolContract(engine: Engine): void {
     await pool.close("space/default", net.leaseId);
   });
 
+  test("of pools that are gone the last hundred keep their history", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const opener = (i: number) => ({
+      ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
+      opens: {
+        name: `pool/${i}`,
+        kind: "address" as const,
+        extents: extents(`10.0.${i}.0/24`),
+        allocation: "lowest" as const,
+      },
+    });
+    const comeAndGo = async (i: number) => {
+      const opened = await pool.claim(opener(i));
+      const held = await pool.claim({ ...by("a"), pool: `pool/${i}` });
+      await pool.release(`pool/${i}`, held.leaseId);
+      await pool.close("space/default", opened.leaseId);
+      await pool.release("space/default", opened.leaseId);
+      pass(1);
+    };
+    const lines = async (i: number) => (await pool.history(`pool/${i}`)).length;
+    for (const i of [0, 1, 2]) await comeAndGo(i);
+    await pool.claim(opener(1));
+    for (let i = 3; i < 103; i++) await comeAndGo(i);
+    expect([await lines(0), await lines(1), await lines(2), await lines(3)]).toEqual([0, 2, 0, 2]);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("with its opener a pool goes, and everything that was only promised in it", async () => {
     const { pool, pass } = await world(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
