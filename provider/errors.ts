@@ -50,6 +50,7 @@ export type Code =
   | "STORE_UNAVAILABLE"
   | "STORE_READ_ONLY"
   | "STORE_LOST"
+  | "STORE_MOVED"
   | "STORE_CONFLICT"
   | "STORE_CORRUPT"
   | "STORE_VERSION";

@@ -832,7 +832,7 @@ export interface StaticIPArgs {
   connection?: pulumi.Input<ConnectionArgs> | undefined;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   sharingKey?: pulumi.Input<string> | undefined;
-  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. Default `fail`. */
+  /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. Default `fail`. */
   onConflict?: pulumi.Input<string> | undefined;
   /** What the address passes on, port by port. */
   forwards?: pulumi.Input<ForwardArgs[]> | undefined;
@@ -947,7 +947,7 @@ export class StaticIP extends OverlayResource {
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   declare readonly sharingKey: pulumi.Output<string | undefined>;
-  /** Where the address or a port is held by somebody else of the same tenant: fail, or take it away. */
+  /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. */
   declare readonly onConflict: pulumi.Output<string>;
   /** What the address passes on, port by port. */
   declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;

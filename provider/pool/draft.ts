@@ -28,6 +28,8 @@ export class Draft {
   #before: [key: string, text: string | null | undefined][] = [];
   /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
   onlyImagined = false;
+  /** How many leases have been cleaned up by the way in this transaction. */
+  swept = 0;
 
   constructor(
     readonly now: number,

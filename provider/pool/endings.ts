@@ -46,20 +46,23 @@ export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.e
 const ENDING: Class[] = ["o", "r", "t"];
 const BATCH = 200;
 
-/** Cleans up what is over, except what `owner` may come back to: some of it at each operation, so that none takes long. */
+/**
+ * Cleans up what is over, some of it at a time: by the way in each transaction, except what `owner` may come back to; and
+ * once more for whoever finds no room.
+ */
 export function* sweep(tx: Draft, pool: string, owner?: string): Rule<boolean> {
   const counts = yield* tx.get(countsKey(pool));
-  if (counts?.soonest === undefined || tx.now <= counts.soonest) return false;
-  let found = false;
+  const most = owner === undefined ? BATCH : BATCH - tx.swept;
+  if (counts?.soonest === undefined || tx.now <= counts.soonest || most <= 0) return false;
+  const due: string[] = [];
   for (const type of ENDING) {
-    for (const lease of yield* leasesIn(tx, pool, yield* tx.range(dueBy(pool, type, tx.now), BATCH))) {
-      if (lease.owner === owner) continue;
-      yield* lapse(tx, lease);
-      found = true;
-    }
+    if (due.length < most) due.push(...(yield* tx.range(dueBy(pool, type, tx.now), most - due.length)));
   }
+  const over = (yield* leasesIn(tx, pool, due)).filter((lease) => lease.owner !== owner);
+  for (const lease of over) yield* lapse(tx, lease);
+  tx.swept += over.length;
   yield* renewSoonest(tx, pool);
-  return found;
+  return over.length > 0;
 }
 
 function* renewSoonest(tx: Draft, pool: string): Rule<void> {

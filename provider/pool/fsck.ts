@@ -9,6 +9,7 @@ import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Store } from "./store";
 import type { Finding, Lease, PoolSpec } from "./types";
+import { writing } from "./version";
 import { listOf, textOf } from "./wording";
 
 /**
@@ -18,13 +19,7 @@ import { listOf, textOf } from "./wording";
  */
 export function fsck(store: Store, terms: Terms, repair: boolean): Promise<Finding[]> {
   if (!repair) return store.read((tx) => drafted(tx, terms, check));
-  return store.transact("", (tx) =>
-    drafted(tx, terms, function* (draft) {
-      const findings = yield* check(draft);
-      yield* draft.flush();
-      return findings;
-    }),
-  );
+  return store.transact("", (tx) => writing(tx, terms, check));
 }
 
 /** Notes a finding. Those that can be repaired are repaired in the draft at once. */

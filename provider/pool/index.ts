@@ -1,3 +1,4 @@
+import { resolve } from "node:path";
 import { OverlayError } from "../errors";
 import { LivePool, type Settings } from "./pool";
 import type { Store } from "./store";
@@ -10,6 +11,8 @@ export type { Settings } from "./pool";
 export type * from "./types";
 
 export interface OpenSettings extends Settings {
+  /** Only to look, which can be done in a store that was moved away, too. */
+  looking?: boolean;
   /** For tests: the time, for stores that have none of their own. */
   clock?: () => number;
 }
@@ -29,6 +32,13 @@ const STORES: Record<string, Opener> = {
   etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`),
 };
 
+/** A store's URL as others may see it: no user, no password, no files. */
+export function placeOf(url: string): string {
+  const [base = "", query = ""] = url.replace(/\/\/.*@/, "//").split("?");
+  const [schema = ""] = /schema=[^&]*/.exec(query) ?? [];
+  return base.startsWith("sqlite:") ? `sqlite:${resolve(base.slice(7))}` : base + (schema && `?${schema}`);
+}
+
 /** The bare rows at a URL, whatever their version: for those who carry them elsewhere. */
 export async function openStore(url: string, settings: OpenSettings): Promise<Store> {
   const [, scheme = "", rest = ""] = /^([a-z]+):(.*)$/.exec(url) ?? [];
@@ -47,6 +57,9 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
 export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
   const store = await openStore(url, settings);
-  await ensureVersion(store);
+  await ensureVersion(store, settings.looking).catch(async (error: unknown) => {
+    await store.close();
+    throw error;
+  });
   return new LivePool(store, settings);
 }

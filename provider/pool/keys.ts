@@ -4,6 +4,8 @@ import {
   countsCodec,
   eventCodec,
   extentCodec,
+  type Gone,
+  goneCodec,
   leaseCodec,
   type Place,
   type PoolRecord,
@@ -25,6 +27,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       version of this layout
+ *   d/TIME/POOL                   pools that went
  *   k/NAME                        secrets, which no dump shows
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
@@ -134,6 +137,14 @@ export const eventKey = (pool: string, time: number, random: string): Key<Event>
   key(eventCodec, "h", part(pool), `${moment(time)}-${random}`);
 export const eventsFrom = (pool: string, time: number): Span<Event> =>
   from(under(eventCodec, "h", part(pool)), moment(time));
+/** As they are stored: to be counted, or to go. */
+export const eventLines = (pool: string, until?: number): Span<string> => ({
+  ...under(textCodec, "h", part(pool)),
+  ...(until !== undefined && { to: eventsFrom(pool, until + 1).from }),
+});
+
+export const goneKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "d", moment(at), part(pool));
+export const gonePools: Span<Gone> = under(goneCodec, "d");
 
 /** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
 export const derivedOf = (pool: string): Span<string>[] =>

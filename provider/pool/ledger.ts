@@ -7,17 +7,18 @@ import { markOf } from "./ids";
 import {
   countsKey,
   eventKey,
-  eventsFrom,
+  eventLines,
+  goneKey,
+  gonePools,
   leaseKey,
   leasesMarked,
   ownedBy,
   poolKey,
-  type Span,
   seatKey,
   seatsFrom,
   sharersOf,
 } from "./keys";
-import { type Seat, textCodec } from "./records";
+import type { Gone, Seat } from "./records";
 import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Event, Extent, Lease, PoolSpec } from "./types";
@@ -122,5 +123,20 @@ export function* eventsIn(tx: Draft, pool: string): Rule<number> {
   return (yield* tx.rows({ ...eventLines(pool), rare: true }, KEPT + SPARE)).length;
 }
 
-/** As they are stored: to be counted, or to go. */
-const eventLines = (pool: string): Span<string> => ({ ...eventsFrom(pool, 0), codec: textCodec });
+/** Of so many pools that went last the history stays. */
+const GONE = 100;
+/** So many lines go at once. */
+const LINES = 1000;
+
+/** Notes that a pool went, and lets go what is left of the one that went longest ago. */
+export function* noteGone(tx: Draft, pool: string): Rule<void> {
+  tx.put(goneKey({ pool, at: tx.now }), { pool, at: tx.now });
+  const gone = yield* tx.range(gonePools, GONE + 1);
+  if (gone.length <= GONE) return;
+  const [oldest] = gone as [Gone];
+  // Opened again, it looks after its history itself.
+  const isBack = yield* tx.get(poolKey(oldest.pool));
+  const lines = isBack ? [] : yield* tx.rows(eventLines(oldest.pool, oldest.at), LINES);
+  for (const [key] of lines) tx.set(key, null);
+  if (lines.length < LINES) tx.delete(goneKey(oldest));
+}

@@ -3,7 +3,7 @@ import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
-import { eventsIn, specOf } from "./ledger";
+import { eventsIn, noteGone, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
 import { isFirm, isLive, noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
@@ -86,22 +86,29 @@ function* mustBeUnused(tx: Draft, name: string): Rule<void> {
 export function* shut(tx: Draft, name: string): Rule<void> {
   const pool = yield* tx.get(poolKey(name));
   if (!pool) return;
-  yield* vanish(tx, name);
+  yield* clear(tx, pool.spec);
   yield* establish(tx, { ...pool, closing: true });
 }
 
-/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays. */
+/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays for a while. */
 export function* vanish(tx: Draft, name: string): Rule<void> {
   const pool = yield* tx.get(poolKey(name));
   if (!pool) return;
+  const { events } = (yield* tx.get(countsKey(name))) ?? noCounts();
+  yield* clear(tx, pool.spec);
+  tx.delete(countsKey(name));
+  tx.delete(poolKey(name));
+  if (events) yield* noteGone(tx, name);
+}
+
+function* clear(tx: Draft, spec: PoolSpec): Rule<void> {
+  const { name } = spec;
   yield* mustBeUnused(tx, name);
   for (const lease of yield* tx.all(leasesOf(name))) {
     if (lease.opens) yield* vanish(tx, lease.opens);
-    for (const key of rowsOf(lease, pool.spec).keys()) tx.set(key, null);
+    for (const key of rowsOf(lease, spec).keys()) tx.set(key, null);
   }
   yield* dropFree(tx, name);
-  tx.delete(countsKey(name));
-  tx.delete(poolKey(name));
 }
 
 export function* dropFree(tx: Draft, name: string): Rule<void> {

@@ -1,7 +1,8 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { type Draft, drafted, type Terms } from "./draft";
+import type { Draft, Terms } from "./draft";
 import type { Rule } from "./rule";
 import { EngineFault, type Store, type Tx } from "./store";
+import { writing } from "./version";
 
 type Work<T> = (tx: Draft) => Rule<T>;
 type Outcome = { value: unknown } | { error: unknown };
@@ -71,9 +72,8 @@ export class Queue {
     const { terms } = this;
     return this.store.transact(pool, function* (tx: Tx) {
       const outcomes: Outcome[] = [];
-      yield* drafted(tx, terms, function* (draft) {
+      yield* writing(tx, terms, function* (draft) {
         for (const { work } of group) outcomes.push(yield* attempt(draft, work));
-        yield* draft.flush();
       });
       return outcomes;
     });

@@ -38,6 +38,8 @@ export interface Counts {
 }
 
 export type Place = { pool: string; uid: string };
+/** A pool that went, and when. */
+export type Gone = { pool: string; at: number };
 
 const extentText = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
 
@@ -109,6 +111,7 @@ export const countsCodec = json<Counts>(
   ({ held }: { held: string }) => ({ held: BigInt(held) }),
 );
 export const placeCodec: Codec<Place> = { encode: JSON.stringify, decode: JSON.parse };
+export const goneCodec: Codec<Gone> = { encode: JSON.stringify, decode: JSON.parse };
 export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };
 

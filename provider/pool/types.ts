@@ -220,7 +220,7 @@ export interface Pool {
   usage(pool: string): Promise<Usage | undefined>;
   /** Of all pools whose name begins so, by name. */
   usages(prefix: string): Promise<Map<string, Usage>>;
-  /** Oldest first; also of pools that are gone. */
+  /** Oldest first; also of the hundred pools that went last. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
   end(): Promise<void>;

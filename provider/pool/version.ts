@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { drafted } from "./draft";
+import { type Draft, drafted, type Terms } from "./draft";
 import { byTime, poolsFrom, version } from "./keys";
 import type { Rule } from "./rule";
 import type { Store, Tx } from "./store";
@@ -21,13 +21,45 @@ function* withoutIdleTimes(tx: Tx): Rule<void> {
   });
 }
 
-/** A store that is new gets our version, an older one is brought up to it, and a newer one is left alone. */
-export async function ensureVersion(store: Store): Promise<void> {
-  const found = await store.read(readVersion);
-  if (found !== undefined && found > VERSION) throw tooNew(found);
+/** What the row says instead, once everything was moved to another store: behind this, where to. */
+const MOVED = "moved to ";
+export const movedTo = (place: string): string => MOVED + place;
+export const whereTo = (text: string | undefined): string | undefined =>
+  text?.startsWith(MOVED) ? text.slice(MOVED.length) : undefined;
+
+/** A store that is new gets our version, an older one is brought up to it, and one that is not ours is left alone. */
+export async function ensureVersion(store: Store, looking = false): Promise<void> {
+  const text = await store.read(versionRow);
+  if (looking && whereTo(text) !== undefined) return;
   // What older programs wrote can be read.
-  if (found !== VERSION && !store.readOnly) await store.transact("", migrate);
+  if (ours(text) !== VERSION && !store.readOnly) await store.transact("", migrate);
 }
+
+/** A transaction that writes. Others may have moved the store, or brought it to a newer version, since it was opened. */
+export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>): Rule<T> {
+  return drafted(tx, terms, function* (draft) {
+    ours(yield* draft.get(version));
+    const result = yield* work(draft);
+    yield* draft.flush();
+    return result;
+  });
+}
+
+/** The version that it is, unless it is none for this program. */
+function ours(text: string | undefined): number | undefined {
+  const place = whereTo(text);
+  if (place !== undefined) throw moved(place);
+  const found = text === undefined ? undefined : Number(text);
+  if (found !== undefined && found > VERSION) throw tooNew(found);
+  return found;
+}
+
+const moved = (place: string): OverlayError =>
+  new OverlayError(
+    "STORE_MOVED",
+    `Everything in this store was moved to ${place}.`,
+    "Set overlay:store (OVERLAY_STORE) to that place; `overlayctl store migrate` brings it back from there.",
+  );
 
 const tooNew = (found: number): OverlayError =>
   new OverlayError(
@@ -36,15 +68,13 @@ const tooNew = (found: number): OverlayError =>
     "Update pulumi-overlay.",
   );
 
-function* readVersion(tx: Tx): Rule<number | undefined> {
-  const text = (yield tx.get(version.at)) as string | undefined;
-  return text === undefined ? undefined : Number(text);
+export function* versionRow(tx: Tx): Rule<string | undefined> {
+  return (yield tx.get(version.at)) as string | undefined;
 }
 
 function* migrate(tx: Tx): Rule<void> {
-  const found = (yield* readVersion(tx)) ?? VERSION;
-  // Somebody else was quicker.
-  if (found > VERSION) throw tooNew(found);
+  // Somebody else may have been quicker.
+  const found = ours(yield* versionRow(tx)) ?? VERSION;
   for (let from = found; from < VERSION; from++) yield* MIGRATIONS[from - 1]!(tx);
   yield tx.write([[version.at, String(VERSION)]]);
 }

@@ -55,7 +55,9 @@ export const inputs = z.strictObject({
   onConflict: z
     .enum(["fail", "take"])
     .default("fail")
-    .describe("Where the address or a port is held by somebody else of the same tenant: fail, or take it away."),
+    .describe(
+      "Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one.",
+    ),
   forwards: z.array(forward).default([]).describe("What the address passes on, port by port."),
   preserveClientIp: z
     .boolean()

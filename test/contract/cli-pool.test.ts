@@ -169,7 +169,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(new Set(truth)).toEqual(new Set("hklpv"));
   });
 
-  test("migrate copies everything to an empty store, tokens included, and checks it", async () => {
+  test("migrate moves everything to an empty store, tokens included, checks it, and back", async () => {
     const [{ token, ip } = {}] = await ctl.must("ip", "reserve", "--network", "training", "--runner", "node2");
     const to = `sqlite:${join(ctl.folder, "new.db")}`;
     const rows = await raw();
@@ -180,6 +180,12 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(await ctl.must("ip", "validate", String(token), "--store", to)).toMatchObject([{ ip }]);
     expect(await ctl.refusal("store", "migrate", ctl.store, to)).toBe("1 STORE_CONFLICT");
     expect(await ctl.refusal("store", "migrate", ctl.store, "mysql://x")).toBe("1 SETTING_INVALID");
+    expect(await ctl.refusal("pool", "list")).toBe("1 STORE_MOVED");
+    expect((await ctl.run("store", "check", "--repair")).stderr).toContain(`was moved to ${to}.`);
+    expect((await ctl.run("store", "check")).code).toBe(0);
+    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v", value: `moved to ${to}` });
+    await ctl.must("store", "migrate", to, ctl.store);
+    expect(await raw()).toEqual(rows);
   });
 
   test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
@@ -188,8 +194,9 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     await damage("p/half", "{}", to);
     expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_VERSION");
     expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_VERSION");
+    const rows = await raw();
     await ctl.must("store", "migrate", ctl.store, to);
-    expect(await raw(to)).toEqual(await raw());
+    expect(await raw(to)).toEqual(rows);
   });
 
   test("a file that is no store is refused, and so is a word that is no command", async () => {

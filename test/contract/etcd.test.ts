@@ -1,14 +1,17 @@
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createServer as createSocketServer } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import type { Etcd3 } from "etcd3";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import type { Rule } from "../../provider/pool/rule";
 import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
-import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
+import { EtcdJournal, keysUnder, type Ticket } from "../../provider/pool/stores/etcd-journal";
+import { Seeker } from "../../provider/pool/stores/etcd-seek";
 import { timeAt } from "../../provider/pool/stores/etcd-time";
+import { Line } from "../../provider/pool/stores/etcd-turn";
 import { clusterOf } from "../../provider/pool/stores/etcd-url";
 import { put, Wire } from "../../provider/pool/stores/etcd-wire";
 import { contract } from "./contract";
@@ -119,6 +122,22 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const wire = new Wire([cluster.client], clusterOf(url));
     await wire.txn([], [put(keysUnder(prefix).ticket("dead"), "0")]);
     await store.transact("", write);
+  });
+
+  test("somebody in front who takes long is waited for", async () => {
+    const url = newUrl();
+    const [wire, keys] = [new Wire([cluster.client], clusterOf(url)), keysUnder(clusterOf(url).prefix)];
+    const journal = (ticket: Ticket) => new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), ticket);
+    const turn = await new Line(wire, keys).turn(journal, 10_000);
+    let over = false;
+    const waiting = new Line(wire, keys).turn(journal, 10_000, { number: 1, id: "", at: 0 }).then((next) => {
+      expect(over).toBe(true);
+      return next.end();
+    });
+    await Promise.race([waiting, sleep(1500)]);
+    over = true;
+    await turn.end();
+    await waiting;
   });
 
   test("a crowd leaves nothing behind in the line", async () => {

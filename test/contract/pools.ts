@@ -30,6 +30,28 @@ export function poolContract(engine: Engine): void {
     type: "IPReservation",
   });
 
+  test.each([
+    [
+      "brought to a newer version",
+      "99",
+      "STORE_VERSION: The store has version 99; this program knows versions up to 2.",
+    ],
+    ["moved away", "moved to sqlite:/new.db", "STORE_MOVED: Everything in this store was moved to sqlite:/new.db."],
+  ])("a store that was %s while it was open takes no more writes", async (_what, version, message) => {
+    const { pool, store } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const lease = await pool.claim(by("a"));
+    await store.transact("", function* (tx) {
+      yield tx.write([["v", version]]);
+    });
+    const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
+    for (const result of await Promise.allSettled(writes))
+      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(message) } });
+    await expect(pool.fsck({ repair: true })).rejects.toThrow(message);
+    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.leases("pool/p")).toEqual([lease]);
+  });
+
   test("a whole preview stands on offers, and its up finds the same values", async () => {
     const { pool, another } = await world(engine);
     await pool.offer(network("n", "10.0.0.0/8", { data: { vni: 100 } }));
@@ -168,6 +190,33 @@ export function poolContract(engine: Engine): void {
     await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
     pass(600);
     await pool.close("space/default", net.leaseId);
+  });
+
+  test("of pools that are gone the last hundred keep their history", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const opener = (i: number) => ({
+      ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
+      opens: {
+        name: `pool/${i}`,
+        kind: "address" as const,
+        extents: extents(`10.0.${i}.0/24`),
+        allocation: "lowest" as const,
+      },
+    });
+    const comeAndGo = async (i: number) => {
+      const opened = await pool.claim(opener(i));
+      const held = await pool.claim({ ...by("a"), pool: `pool/${i}` });
+      await pool.release(`pool/${i}`, held.leaseId);
+      await pool.close("space/default", opened.leaseId);
+      await pool.release("space/default", opened.leaseId);
+      pass(1);
+    };
+    const lines = async (i: number) => (await pool.history(`pool/${i}`)).length;
+    for (const i of [0, 1, 2]) await comeAndGo(i);
+    await pool.claim(opener(1));
+    for (let i = 3; i < 103; i++) await comeAndGo(i);
+    expect([await lines(0), await lines(1), await lines(2), await lines(3)]).toEqual([0, 2, 0, 2]);
+    expect(await pool.fsck()).toEqual([]);
   });
 
   test("with its opener a pool goes, and everything that was only promised in it", async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Extent, Port, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, fact, opened, world } from "./world";
+import { by, type Engine, extents, fact, opened, wants, world } from "./world";
 
 /** One address for several leases. */
 export function sharingContract(engine: Engine): void {
@@ -162,6 +162,25 @@ export function sharingContract(engine: Engine): void {
     await pool.claim(shared("b", "k", "tcp/81"));
     pass(61);
     expect((await pool.claim(shared("c", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("what is taken is taken from the same tenant, whatever its stack; those without a tenant are one", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const acme = { tenant: { org: "acme", project: "p" } };
+    const other = { tenant: { org: "other", project: "p" } };
+    const taking = (owner: string, more: Partial<Request>) => ({ ...wants(owner, "10.0.0.7"), takes: true, ...more });
+    const free = await pool.claim(wants("a", "10.0.0.7"));
+    await expect(pool.claim(taking("b", acme))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(taking("b", { type: "StaticIP" }))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    const taken = await pool.claim(taking("b", {}));
+    expect(await pool.release("pool/p", free.leaseId)).toBe(false);
+    await pool.release("pool/p", taken.leaseId);
+    await pool.claim(taking("c", acme));
+    await expect(pool.claim(taking("d", other))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(taking("d", {}))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    expect(await pool.claim(taking("d", acme))).toMatchObject({ owner: "d" });
     expect(await pool.fsck()).toEqual([]);
   });
 

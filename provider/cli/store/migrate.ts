@@ -1,22 +1,24 @@
 import { OverlayError } from "../../errors";
-import { openPool, openStore } from "../../pool";
-import { move } from "../../pool/transfer";
+import { openPool, openStore, placeOf } from "../../pool";
+import { move, type Site } from "../../pool/transfer";
 import { command, guarded } from "../command";
 
-/** The source stays as it is. */
+/** The source is only to be looked at from then on. */
 export const migrateCommand = () =>
-  command("migrate", "Copy a whole pool from one store to another, empty one, and check it there.")
+  command("migrate", "Move a whole pool from one store to another, empty one, and check it there.")
     .argument("<from>", "such as sqlite:/var/lib/overlay/pool.db")
     .argument("<to>", "such as postgres://overlay@db/overlay")
     .action(
       guarded(async (settings, out, _, from, to) => {
-        await (await openPool(from!, settings)).end(); // an older version is brought up to date, a newer one refused
+        // An older version is brought up to date, a newer one refused.
+        await (await openPool(from!, { ...settings, looking: true })).end();
         const source = await openStore(from!, settings);
         const target = await openStore(to!, settings).catch(async (error: unknown) => {
           await source.close();
           throw error;
         });
-        const rows = await move(source, target).finally(() => Promise.all([source.close(), target.close()]));
+        const sites = [source, target].map((store, i) => ({ store, place: placeOf([from!, to!][i]!) })) as [Site, Site];
+        const rows = await move(...sites).finally(() => Promise.all([source.close(), target.close()]));
         const pool = await openPool(to!, settings);
         const [findings, pools] = [await pool.fsck(), await pool.pools()];
         let leases = 0;
@@ -31,6 +33,8 @@ export const migrateCommand = () =>
           );
         }
         out.one({ rows, pools: pools.length, leases, problems: findings.length });
-        out.note("Set overlay:store (OVERLAY_STORE) to the new place everywhere before anybody writes to the old one.");
+        out.note(
+          "Set overlay:store (OVERLAY_STORE) to the new place everywhere: the old one takes no writes any more.",
+        );
       }),
     );

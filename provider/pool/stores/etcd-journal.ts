@@ -72,8 +72,13 @@ export class EtcdJournal implements Journal {
     const behindUs = headOf(near.found[1]!).number < (since?.number ?? 0);
     const { found, revision } = behindUs ? await wire.txn([], looks) : near;
     const [tickets, ...rest] = found as [Row[], ...Row[][]];
-    const line = tickets.sort(([, a], [, b]) => Number(a) - Number(b)).map(([key]) => key);
-    return { line, latest: await this.#newsFrom({ found: rest, revision, succeeded: true }, since) };
+    tickets.sort(([, a], [, b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
+    const line = tickets.map(([key]) => key);
+    return {
+      line,
+      front: String(tickets[0]),
+      latest: await this.#newsFrom({ found: rest, revision, succeeded: true }, since),
+    };
   }
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {

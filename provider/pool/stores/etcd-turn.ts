@@ -1,13 +1,14 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { EtcdJournal, Keys, Ticket } from "./etcd-journal";
-import { put, remove, type Wire } from "./etcd-wire";
+import { isStill, put, remove, type Wire } from "./etcd-wire";
 import { LostRace, type News, type Turn, type Version } from "./journal";
 
 /** A ticket that is not renewed is void after so many seconds: its holder is dead or has fallen asleep. */
 const LIFETIME = 5;
-/** Nor does anybody wait so many milliseconds for somebody in front who does not come forward. */
+/** Nor does anybody wait so many milliseconds for somebody in front who does nothing; who takes longer says so before. */
 const STANDSTILL = 400;
+const BEAT = STANDSTILL / 4;
 /** Who has nothing more to do for so many milliseconds leaves the line. */
 const IDLE = 10;
 
@@ -15,8 +16,19 @@ const IDLE = 10;
 export interface Sight {
   /** Tickets, in front first. */
   line: string[];
+  /** The first of them as it is written, which changes while its holder is at work. */
+  front: string;
   latest: News;
 }
+
+/** Our number, the etcd lease that it lies on, and how often we have said that we are at work. */
+interface Drawn {
+  number: number;
+  lease: string;
+  beats: number;
+}
+
+const textOf = ({ number, beats }: Drawn): string => `${number} ${beats}`;
 
 /**
  * Who loses draws a ticket: nobody without one commits while there are any. Its number is the version at which it was
@@ -27,8 +39,8 @@ export interface Sight {
 export class Line {
   readonly #key: string;
   #lease: { id: string; at: number } | undefined;
-  /** Our number and what it lies on, while we stand in line. */
-  #drawn: { number: number; lease: string } | undefined;
+  /** Our ticket, while we stand in line. */
+  #drawn: Drawn | undefined;
   #leaving: NodeJS.Timeout | undefined;
   /** How long a turn takes here, in milliseconds; whoever is further behind asks less often. */
   #pace = 5;
@@ -69,13 +81,13 @@ export class Line {
     for (let still = { front: "", head: -1, from: 0 }; ; ) {
       await this.#draw(since?.number ?? 0);
       const sight = await journal.sight(since);
-      const { line, latest } = sight;
+      const { line, front, latest } = sight;
       const place = line.indexOf(this.#key);
       if (place === 0) return sight;
       if (Date.now() > deadline) throw new LostRace();
-      if (still.front !== line[0] || still.head !== latest.head.number)
-        still = { front: line[0] ?? "", head: latest.head.number, from: Date.now() };
-      else if (Date.now() - still.from > STANDSTILL) await this.wire.txn([], [remove(still.front)]);
+      if (still.front !== front || still.head !== latest.head.number)
+        still = { front, head: latest.head.number, from: Date.now() };
+      else if (Date.now() - still.from > STANDSTILL) await this.wire.txn([], [remove(line[0]!)]);
       // Others may have taken us for dead.
       if (place < 0) this.#drawn = undefined;
       await sleep(place > 1 ? this.#pace * (place - 1) : this.#pace / 4);
@@ -85,18 +97,21 @@ export class Line {
   async #draw(number: number): Promise<void> {
     const lease = await this.#freshLease();
     if (this.#drawn?.lease === lease) return;
-    const drawn = { number: this.#drawn?.number ?? number, lease };
-    await this.wire.txn([], [put(this.#key, String(drawn.number), lease)]);
+    const drawn = { number: this.#drawn?.number ?? number, lease, beats: 0 };
+    await this.wire.txn([], [put(this.#key, textOf(drawn), lease)]);
     this.#drawn = drawn;
   }
 
   #again(number: number) {
-    return put(this.#key, String(number), this.#drawn!.lease);
+    const { lease } = this.#drawn!;
+    return put(this.#key, textOf({ number, lease, beats: 0 }), lease);
   }
 
   #atFront(journal: EtcdJournal, latest: News, alone: () => boolean): Turn {
     const began = performance.now();
     let committed = false;
+    const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT);
+    beating.unref();
     return {
       latest,
       news: (since) => journal.news(since),
@@ -105,10 +120,11 @@ export class Line {
         const news = await journal.commit(from, commit, hoped);
         if (news) return news;
         committed = true;
-        this.#drawn = alone() ? undefined : { number: commit.number, lease: this.#drawn!.lease };
+        this.#drawn = alone() ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
         return undefined;
       },
       end: async () => {
+        clearInterval(beating);
         this.#pace = Math.min(Math.max(performance.now() - began, 2), 50);
         // What was done is done: a ticket that cannot be given back runs out by itself.
         if (!committed) return this.leave().catch(() => {});
@@ -116,6 +132,18 @@ export class Line {
         this.#leaving.unref();
       },
     };
+  }
+
+  /** A sign of life in a long turn. Where the ticket is not as we left it, the turn is over. */
+  async #beat(): Promise<void> {
+    const [drawn, lease] = [this.#drawn, await this.#freshLease()];
+    if (!drawn || drawn !== this.#drawn) return;
+    const next = { ...drawn, lease, beats: drawn.beats + 1 };
+    const { succeeded } = await this.wire.txn(
+      [isStill(this.#key, textOf(drawn))],
+      [put(this.#key, textOf(next), lease)],
+    );
+    if (succeeded && this.#drawn === drawn) this.#drawn = next;
   }
 
   /** Put on a new lease, a ticket keeps its number. */
