@@ -63,14 +63,17 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
     const [stack, nothing] = [await workspace.stack("ours"), await workspace.stack("empty", { project: "empty" })];
     nothing.program(empty(runners));
     const emptyTime = await timed(() => nothing.mustUp());
+    const floors = [await floorOf(lab)];
     const before = await logins(lab);
     stack.program(ours(runners));
     const { events, ...created } = await traced(stack, () => stack.mustUp());
     const connections = (await logins(lab)).map((count, i) => count - before[i]!);
+    floors.push(await floorOf(lab));
     const { events: _, ...unchanged } = await traced(stack, () => stack.mustUp());
     await onAll(lab, "ip link del $(ip -o link show type vxlan | grep -oE 'vxkr[0-9a-z]+' | head -n 1)");
     const { events: __, ...drifted } = await traced(stack, () => stack.mustUp("--refresh"));
-    const [byHand, floor] = [await timed(() => twelveCommands(lab)), await floorOf(lab)];
+    floors.push(await floorOf(lab));
+    const byHand = await timed(() => twelveCommands(lab));
     const hub = lab.host("hub").address;
     const hubConversations = events.filter(({ conversation }) => conversation?.host === hub).length;
     return {
@@ -80,7 +83,7 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
       drifted,
       empty: emptyTime,
       byHand,
-      floor,
+      floor: floors.sort((a, b) => a - b)[1]!, // of three, for it is short, and machines are busy
       ...others,
       connections,
       hubConversations,

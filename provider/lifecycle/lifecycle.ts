@@ -176,8 +176,8 @@ export class Lifecycle {
 
   /** What only repeats what Docker showed goes with it; while a container runs, its machine refuses, and shows it again. */
   async #forgetContainers(pool: Pool, opens = ""): Promise<void> {
-    for (const { pool: name, leaseId, owner } of await pool.leases(opens))
-      if (isContainers(owner)) await pool.release(name, leaseId);
+    for (const { pool: name, leaseId, owner, state } of await pool.leases(opens))
+      if (isContainers(owner) && state === "used") await pool.release(name, leaseId);
   }
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {
