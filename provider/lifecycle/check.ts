@@ -9,6 +9,8 @@ import type { World } from "./world";
 export interface Caller {
   /** scope + the resource's URN. */
   owner: string;
+  /** The same under its old name, in a run that gives it another one. */
+  formerly?: string | undefined;
   dryRun: boolean;
 }
 
@@ -153,5 +155,8 @@ const failureOf = (issue: z.core.$ZodIssue): Impossible =>
 
 const coded = ({ property, reason }: Impossible): Impossible => ({
   property,
-  reason: /^[A-Z_]+: /.test(reason) ? reason : `INPUT_INVALID: ${property} ${reason}.`,
+  // Ours go on where the property's name ends; zod's are sentences of their own.
+  reason: /^[A-Z_]+: /.test(reason)
+    ? reason
+    : `INPUT_INVALID: ${property}${/^[A-Z]/.test(reason) ? ":" : ""} ${reason}.`,
 });

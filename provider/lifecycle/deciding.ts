@@ -61,17 +61,22 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
   }
 }
 
-/** undefined: in this preview the pool is not yet what it will be. */
+/**
+ * undefined: in this preview the pool is not yet what it will be. One that gets another name, and ends before it begins
+ * anew, stands in its own way under the old name: only under that does it find out what it can have.
+ */
 async function offered(
   def: Definition,
   pool: Pool,
-  { owner, dryRun }: Caller,
+  { owner: name, formerly, dryRun }: Caller,
   inputs: Values,
 ): Promise<Lease | undefined> {
+  const imagined = formerly !== undefined && !def.createFirst;
+  const owner = imagined ? formerly : name;
   const request = def.request(inputs, owner);
   if (dryRun && def.isEarly?.(inputs, await pool.spec(request.pool))) return undefined;
   const notes = def.notes && { data: def.notes(inputs) };
-  return pool.offer({ ...request, ...opening(def, inputs), ...notes, owner, type: def.type });
+  return pool.offer({ ...request, ...opening(def, inputs), ...notes, owner, type: def.type }, { imagined });
 }
 
 /** The pool that a lease of it will open, whatever extents it gets. */

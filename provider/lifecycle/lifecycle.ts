@@ -39,6 +39,8 @@ export class Incomplete extends Error {
 export class Lifecycle {
   /** Set by check; diff is not told whether this is a preview. */
   #dryRun = false;
+  /** New name → old name: for a replacement Pulumi calls check once more, without what was. */
+  readonly #formerly = new Map<string, string>();
 
   constructor(
     readonly def: Definition,
@@ -46,8 +48,10 @@ export class Lifecycle {
   ) {}
 
   check(caller: Caller, olds: Values | undefined, news: Values): Promise<Checked> {
-    this.#dryRun = caller.dryRun;
-    return check(this.def, this.world, caller, olds, news);
+    const { owner, dryRun } = caller;
+    this.#dryRun = dryRun;
+    if (olds && olds.owner !== owner) this.#formerly.set(owner, String(olds.owner));
+    return check(this.def, this.world, { ...caller, formerly: this.#formerly.get(owner) }, olds, news);
   }
 
   async diff(olds: Values, news: Values): Promise<Difference> {
@@ -100,6 +104,7 @@ export class Lifecycle {
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
     const held = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
+    this.#formerly.delete(held.owner);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
     if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };

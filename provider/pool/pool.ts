@@ -50,14 +50,15 @@ export class LivePool implements Pool {
     this.#queue = new Queue(store, this.settings);
   }
 
-  async offer(request: Request): Promise<Lease> {
+  async offer(request: Request, { imagined = false } = {}): Promise<Lease> {
     const unheard = new Map<string, Lease>();
     const leaves = (holder: Lease) => {
       const may = this.#mayLeave(request, holder);
       if (may && !this.#met.has(intentKey(holder))) unheard.set(holder.uid, holder);
       return may;
     };
-    const lease = await this.#promise(this.#ask(request, { firm: false, planned: false, leaves }));
+    const asking = this.#ask(request, { firm: false, planned: false, leaves });
+    const lease = await (imagined ? this.#imagine(asking) : this.#promise(asking));
     const warnings = [...(lease.warnings ?? []), ...[...unheard.values()].map((holder) => mustMove(holder, request))];
     return warnings.length ? { ...lease, warnings } : lease;
   }

@@ -189,8 +189,11 @@ export type Finding = { pool: string; problem: string; repairable: boolean };
 
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
 export interface Pool {
-  /** Preview's promise: finds the owner's lease, else writes an offer. `IP_IN_USE`, `POOL_EXHAUSTED`, … */
-  offer(request: Request): Promise<Lease>;
+  /**
+   * Preview's promise: finds the owner's lease, else writes an offer. `IP_IN_USE`, `POOL_EXHAUSTED`, … `imagined`: it is
+   * remembered in this process alone.
+   */
+  offer(request: Request, options?: { imagined?: boolean }): Promise<Lease>;
   /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */

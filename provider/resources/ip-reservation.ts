@@ -100,7 +100,7 @@ export const ipReservation = defineResource({
     "ip6",
     "port",
   ],
-  late: ["labels", "usedBy"],
+  late: ["labels", "usedBy", "ttl", "force"],
   quiet: [],
   createFirst: true,
 

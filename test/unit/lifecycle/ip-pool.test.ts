@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
-import { Stage } from "./stage";
+import { ownerOf, Stage } from "./stage";
 
 let stage: Stage;
 beforeEach(async () => {
@@ -71,6 +71,19 @@ test("a pool that is renamed and grows at once keeps its lease", async () => {
   const renamed = await stage.change("IPPool", "public", pool, lb({ ranges: wider }));
   expect(renamed).toMatchObject({ leaseId: pool.leaseId, poolName: "lb", ranges: wider });
   expect(renamed.owner).toMatch(/::public$/);
+});
+
+test("a pool that is renamed and replaced at once gets its own range again", async () => {
+  const pool = await stage.make("IPPool", "lb", lb());
+  const lifecycle = stage.of("IPPool");
+  const caller = { owner: ownerOf("IPPool", "public"), dryRun: false };
+  const { inputs } = await lifecycle.check(caller, pool, lb({ poolName: "public" }));
+  expect(await lifecycle.diff(pool, inputs)).toMatchObject({ replaces: ["poolName"], deleteBeforeReplace: true });
+  const anew = await lifecycle.check(caller, undefined, lb({ poolName: "public" }));
+  expect(anew.failures).toEqual([]);
+  await lifecycle.delete(pool);
+  expect((await lifecycle.create(anew.inputs)).props).toMatchObject({ poolName: "public", owner: caller.owner });
+  expect(await stage.pool.fsck()).toEqual([]);
 });
 
 test("growing is an update that keeps the lease; shrinking below a lease names it and changes nothing", async () => {

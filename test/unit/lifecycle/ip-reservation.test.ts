@@ -87,6 +87,11 @@ test("an unknown runner makes the values unknown and no offer; an unknown user d
   expect(late.ip).toMatch(/^10\./);
 });
 
+test("a time that is not known yet hides no address", async () => {
+  const made = await stage.make("IPReservation", "job", on(r1));
+  expect(await stage.preview("IPReservation", "job", on(r1, { ttl: UNKNOWN }), made)).toMatchObject({ ip: made.ip });
+});
+
 test("pinned to what it has, and unpinned, it stays; another wish replaces, the new one first", async () => {
   const props = await stage.make("IPReservation", "a", on(r1));
   const pinned = await stage.preview("IPReservation", "a", on(r1, { ip: props.ip }), props);
