@@ -8,7 +8,7 @@ import type { Session } from "./command";
 import { type Login, Machines } from "./hosts/machines";
 import { membersOf } from "./hosts/members";
 import { addressLeases } from "./ip/list";
-import { ipOf, isOfStack, isOfVm } from "./ip/reservation";
+import { ipOf, isImported, isOfStack, isOfVm } from "./ip/reservation";
 
 /** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
 export async function withoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
@@ -34,9 +34,9 @@ async function onRunner({ pool, out }: Session, machines: Machines, network: str
   }
 }
 
-/** A stack's are left to the stack. */
+/** A stack's are left to the stack, and what was imported may be used by anything. */
 const saysContainer = (lease: Lease): boolean =>
-  lease.state === "used" && lease.usedBy !== undefined && !isOfStack(lease) && !isOfVm(lease);
+  lease.state === "used" && lease.usedBy !== undefined && ![isOfStack, isOfVm, isImported].some((is) => is(lease));
 
 function containersOf(network: string, { docker, records }: Facts): Container[] {
   const items = records.filter((record) => record.network === network).flatMap((record) => record.items);

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import { isContainers } from "../owner";
-import type { Changes, Lease, Pool, Request } from "../pool/types";
+import type { Changes, Fact, Lease, Pool, Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
@@ -122,9 +122,15 @@ export class Lifecycle {
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
     const held = await this.#take(pool, lease, inputs);
-    const withheld = await this.#close(pool, lease);
-    const unreachable = await this.#withdrawAll(pool, props, held).catch(async (error: unknown) => {
-      if (opens) await pool.amend(lease.pool, lease.leaseId, { opens }); // it stays, so it must be usable
+    const forgotten = this.def.inUse ? await this.#forgetContainers(pool, lease) : [];
+    const end = async () => ({
+      withheld: await this.#close(pool, lease),
+      unreachable: await this.#withdrawAll(pool, props, held),
+    });
+    const { withheld, unreachable } = await end().catch(async (error: unknown) => {
+      // It stays, so it must be usable, with what containers have in it.
+      if (opens) await pool.amend(lease.pool, lease.leaseId, { opens });
+      if (forgotten.length > 0) await pool.enrol(forgotten);
       throw error;
     });
     if (unreachable)
@@ -167,7 +173,6 @@ export class Lifecycle {
 
   /** true: only forgotten machines still have values of the pool that it opened, so that it must stay withheld, too. */
   async #close(pool: Pool, { pool: name, leaseId, opens }: Lease): Promise<boolean> {
-    if (this.def.inUse) await this.#forgetContainers(pool, opens);
     try {
       await pool.close(name, leaseId);
       return false;
@@ -179,10 +184,17 @@ export class Lifecycle {
     }
   }
 
-  /** What only repeats what Docker showed goes with it; while a container runs, its machine refuses, and shows it again. */
-  async #forgetContainers(pool: Pool, opens = ""): Promise<void> {
-    for (const { pool: name, leaseId, owner, state } of await pool.leases(opens))
-      if (isContainers(owner) && state === "used") await pool.release(name, leaseId);
+  /** What only repeats what Docker showed keeps nobody from deleting it; the machine does, while a container runs. */
+  async #forgetContainers(pool: Pool, { opens = "" }: Lease): Promise<Fact[]> {
+    const entered = (await pool.leases(opens)).filter(({ owner, state }) => isContainers(owner) && state === "used");
+    for (const lease of entered) await pool.release(lease.pool, lease.leaseId);
+    return entered.map(({ pool, owner, type, extents, usedBy }) => ({
+      pool,
+      owner,
+      type,
+      want: extents,
+      ...(usedBy !== undefined && { usedBy }),
+    }));
   }
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {

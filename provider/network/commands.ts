@@ -140,13 +140,14 @@ const dropService = ({ name }: Service): string =>
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
 const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
 
+/** A device's may be gone with its device, and comes back with it as the kernel makes it. */
 const setSysctl = (key: string, value: string): string =>
-  `{ ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+  `{ [ ! -e ${sysctlPath(key)} ] || ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
 
 const restoreSysctl = (key: string, leave: boolean): string =>
   leave
     ? `rm -f ${formerPath(key)}`
-    : `{ [ ! -e ${formerPath(key)} ] || { cat ${formerPath(key)} >${sysctlPath(key)} && rm -f ${formerPath(key)}; }; }`;
+    : `{ [ ! -e ${formerPath(key)} ] || { { [ ! -e ${sysctlPath(key)} ] || cat ${formerPath(key)} >${sysctlPath(key)}; } && rm -f ${formerPath(key)}; }; }`;
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;

@@ -81,7 +81,9 @@ function abandonedChain(item: Item, facts: Facts): Chain | undefined {
   if (item.kind !== "jump" || !item.ifPresent) return undefined;
   const { family, table, from, chain } = item;
   const isOnlyOurs = rulesOf(facts, item, from).every((rule) => rule === `-j ${chain}`);
-  const isReached = [...facts.chains.values()].flat().includes(`-j ${from}`);
+  const isReached = [...facts.chains].some(
+    ([key, rules]) => key.startsWith(`${family} ${table} `) && rules.includes(`-j ${from}`),
+  );
   return isOnlyOurs && !isReached ? { kind: "chain", family, table, chain: from } : undefined;
 }
 
@@ -191,9 +193,10 @@ export function afterRemoval(steps: Step[], leaving: Want[], facts: Facts): Fact
 /** What of these items stands and is kept by nobody, in the order in which it is removed. */
 export function goneItems(mine: Item[], keep: Set<string>, facts: Facts): Item[] {
   const gone = new Map(mine.filter((item) => !keep.has(keyOf(item))).map((item) => [keyOf(item), item]));
-  const standing = [...gone.values()].filter((item) =>
-    item.kind === "link" ? isOurLink(item, facts) : isPresent(item, facts),
-  );
+  const standing = [...gone.values()].filter((item) => {
+    if (item.kind === "sysctl") return true; // what it was before is kept on the machine, and must go in any case
+    return item.kind === "link" ? isOurLink(item, facts) : isPresent(item, facts);
+  });
   const links = new Set(standing.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
   return standing.filter((item) => item.kind === "link" || !hangsOn(item, links)).sort((a, b) => rank(b) - rank(a));
 }

@@ -30,6 +30,7 @@ export class Draft {
   onlyImagined = false;
   /** How many leases have been cleaned up by the way in this transaction. */
   swept = 0;
+  #sweptBefore = 0;
 
   constructor(
     readonly now: number,
@@ -135,6 +136,7 @@ export class Draft {
   /** The operation at hand is done; what comes now is another one's. */
   keep(): void {
     this.#before = [];
+    this.#sweptBefore = this.swept;
     this.onlyImagined = false;
   }
 
@@ -144,6 +146,7 @@ export class Draft {
       if (text === undefined) this.writes.delete(key);
       else this.writes.set(key, text);
     }
+    this.swept = this.#sweptBefore;
     this.keep();
   }
 

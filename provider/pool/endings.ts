@@ -10,7 +10,7 @@ import type { Lease } from "./types";
 
 export const NO_REST = 0;
 
-/** Until when its values rest if a lease ends at this time: an offer leaves them as it found them. */
+/** Until when its values rest if a lease ends at this time: an offer to their former owner leaves them as it found them. */
 export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =>
   isFirm(lease) ? end + terms.quarantine * 1000 : (lease.restsUntil ?? NO_REST);
 

@@ -35,8 +35,9 @@ const STORES: Record<string, Opener> = {
 /** A store's URL as others may see it: no user, no password, no files. */
 export function placeOf(url: string): string {
   const [base = "", query = ""] = url.replace(/\/\/.*@/, "//").split("?");
-  const [schema = ""] = /schema=[^&]*/.exec(query) ?? [];
-  return base.startsWith("sqlite:") ? `sqlite:${resolve(base.slice(7))}` : base + (schema && `?${schema}`);
+  if (base.startsWith("sqlite:")) return `sqlite:${resolve(base.slice(7))}`;
+  const where = query.split("&").filter((part) => /^(host|schema)=/.test(part));
+  return [base, ...(where.length > 0 ? [where.join("&")] : [])].join("?");
 }
 
 /** The bare rows at a URL, whatever their version: for those who carry them elsewhere. */

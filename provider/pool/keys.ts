@@ -27,7 +27,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       version of this layout
- *   d/TIME/POOL                   pools that went
+ *   d/TIME/POOL                   pools that went     v/move                  where a store that is closed went, or comes from
  *   k/NAME                        secrets, which no dump shows
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
@@ -78,6 +78,7 @@ export type Tree = "f" | "g";
 export type Class = "o" | "r" | "t" | "h";
 
 export const version: Key<string> = key(textCodec, "v");
+export const movement: Key<string> = key(textCodec, "v", "move");
 export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
 /** All pools whose name begins so. */
 const between = (letter: string, prefix: string) => ({

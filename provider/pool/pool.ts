@@ -97,6 +97,7 @@ export class LivePool implements Pool {
 
   async stays(lease: Lease): Promise<void> {
     this.#hear(lease, lease.extents);
+    await this.#imagining; // whoever comes after this has heard it
     if (this.#imagined.size === 0) return;
     const refusal = await this.store.read((tx) =>
       drafted(tx, this.settings, (draft) => views.ousted(draft, lease), new Sorted(this.#imagined)),

@@ -1,8 +1,8 @@
 import { OverlayError } from "../errors";
 import { type Draft, drafted, type Terms } from "./draft";
-import { byTime, poolsFrom, version } from "./keys";
+import { byTime, movement, poolsFrom, version } from "./keys";
 import type { Rule } from "./rule";
-import type { Store, Tx } from "./store";
+import type { Row, Store, Tx, Write } from "./store";
 
 /** Layout of the keys. A change of `keys.ts` or `records.ts` that old programs cannot read adds a migration and one to this. */
 export const VERSION = 2;
@@ -21,24 +21,51 @@ function* withoutIdleTimes(tx: Tx): Rule<void> {
   });
 }
 
-/** What the row says instead, once everything was moved to another store: behind this, where to. */
-const MOVED = "moved to ";
-export const movedTo = (place: string): string => MOVED + place;
-export const whereTo = (text: string | undefined): string | undefined =>
-  text?.startsWith(MOVED) ? text.slice(MOVED.length) : undefined;
+/**
+ * Past every program's version, also those of long ago: nobody writes to a store that says so. A row beside it says why:
+ * everything went `to` another store, or is still on its way here `from` one.
+ */
+const CLOSED = String(Number.MAX_SAFE_INTEGER);
+
+export interface State {
+  /** Of the layout; undefined in a store that is new. */
+  version?: number | undefined;
+  to?: string;
+  from?: string;
+  /** Which of several that may have been started brings it here. */
+  move?: string;
+}
+
+export function* stateOf(tx: Tx): Rule<State> {
+  const text = (yield tx.get(version.at)) as string | undefined;
+  const why = text === CLOSED ? ((yield tx.get(movement.at)) as string | undefined) : undefined;
+  if (why !== undefined) return JSON.parse(why) as State;
+  return text === undefined ? {} : { version: Number(text) };
+}
+
+export const closed = (state: State): Write[] => [
+  [version.at, CLOSED],
+  [movement.at, JSON.stringify(state)],
+];
+export const opened = ({ version: layout = VERSION }: State): Write[] => [
+  [version.at, String(layout)],
+  [movement.at, null],
+];
+/** Neither of these is anybody's data. */
+export const isState = ([key]: Row): boolean => key === version.at || key === movement.at;
 
 /** A store that is new gets our version, an older one is brought up to it, and one that is not ours is left alone. */
 export async function ensureVersion(store: Store, looking = false): Promise<void> {
-  const text = await store.read(versionRow);
-  if (looking && whereTo(text) !== undefined) return;
+  const state = await store.read(stateOf);
+  if (looking && state.to !== undefined) return;
   // What older programs wrote can be read.
-  if (ours(text) !== VERSION && !store.readOnly) await store.transact("", migrate);
+  if (ours(state) !== VERSION && !store.readOnly) await store.transact("", migrate);
 }
 
 /** A transaction that writes. Others may have moved the store, or brought it to a newer version, since it was opened. */
 export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>): Rule<T> {
   return drafted(tx, terms, function* (draft) {
-    ours(yield* draft.get(version));
+    if ((yield* draft.get(version)) !== String(VERSION)) ours(yield* stateOf(tx));
     const result = yield* work(draft);
     yield* draft.flush();
     return result;
@@ -46,11 +73,10 @@ export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>
 }
 
 /** The version that it is, unless it is none for this program. */
-function ours(text: string | undefined): number | undefined {
-  const place = whereTo(text);
-  if (place !== undefined) throw moved(place);
-  const found = text === undefined ? undefined : Number(text);
-  if (found !== undefined && found > VERSION) throw tooNew(found);
+function ours({ version: found, to, from }: State): number | undefined {
+  if (to !== undefined) throw moved(to);
+  if (from !== undefined) throw unfinished(from);
+  if (found !== undefined && !(found <= VERSION)) throw tooNew(found);
   return found;
 }
 
@@ -61,6 +87,13 @@ const moved = (place: string): OverlayError =>
     "Set overlay:store (OVERLAY_STORE) to that place; `overlayctl store migrate` brings it back from there.",
   );
 
+export const unfinished = (place: string): OverlayError =>
+  new OverlayError(
+    "STORE_MOVED",
+    `A move from ${place} into this store was not finished.`,
+    "Make it again with the same `overlayctl store migrate`.",
+  );
+
 const tooNew = (found: number): OverlayError =>
   new OverlayError(
     "STORE_VERSION",
@@ -68,13 +101,9 @@ const tooNew = (found: number): OverlayError =>
     "Update pulumi-overlay.",
   );
 
-export function* versionRow(tx: Tx): Rule<string | undefined> {
-  return (yield tx.get(version.at)) as string | undefined;
-}
-
 function* migrate(tx: Tx): Rule<void> {
   // Somebody else may have been quicker.
-  const found = ours(yield* versionRow(tx)) ?? VERSION;
+  const found = ours(yield* stateOf(tx)) ?? VERSION;
   for (let from = found; from < VERSION; from++) yield* MIGRATIONS[from - 1]!(tx);
   yield tx.write([[version.at, String(VERSION)]]);
 }

@@ -174,16 +174,16 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     const to = `sqlite:${join(ctl.folder, "new.db")}`;
     const rows = await raw();
     expect(await ctl.must("store", "migrate", ctl.store, to)).toEqual([
-      { rows: rows.length, pools: 4, leases: 10, problems: 0 },
+      { rows: rows.length - 1, pools: 4, leases: 10, problems: 0 },
     ]);
     expect(await raw(to)).toEqual(rows);
     expect(await ctl.must("ip", "validate", String(token), "--store", to)).toMatchObject([{ ip }]);
-    expect(await ctl.refusal("store", "migrate", ctl.store, to)).toBe("1 STORE_CONFLICT");
+    expect(await ctl.refusal("store", "migrate", ctl.store, to)).toBe("1 STORE_MOVED");
     expect(await ctl.refusal("store", "migrate", ctl.store, "mysql://x")).toBe("1 SETTING_INVALID");
     expect(await ctl.refusal("pool", "list")).toBe("1 STORE_MOVED");
     expect((await ctl.run("store", "check", "--repair")).stderr).toContain(`was moved to ${to}.`);
     expect((await ctl.run("store", "check")).code).toBe(0);
-    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v", value: `moved to ${to}` });
+    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v/move", value: { to, version: 2 } });
     await ctl.must("store", "migrate", to, ctl.store);
     expect(await raw()).toEqual(rows);
   });
@@ -191,9 +191,10 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
   test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
     const to = `sqlite:${join(ctl.folder, "half.db")}`;
     await damage("v", String(Number.MAX_SAFE_INTEGER), to);
+    await damage("v/move", JSON.stringify({ from: ctl.store, version: 2, move: "m" }), to);
     await damage("p/half", "{}", to);
-    expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_VERSION");
-    expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_VERSION");
+    expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_MOVED");
+    expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_MOVED");
     const rows = await raw();
     await ctl.must("store", "migrate", ctl.store, to);
     expect(await raw(to)).toEqual(rows);

@@ -1,5 +1,7 @@
 import { expect, test } from "vitest";
+import type { Write } from "../../provider/pool/store";
 import type { PoolSpec, Request } from "../../provider/pool/types";
+import { closed } from "../../provider/pool/version";
 import { by, type Engine, extents, fact, firstOf, opened, wants, world } from "./world";
 
 /** Pools that leases open: networks with their runners, runners with their addresses. */
@@ -30,19 +32,23 @@ export function poolContract(engine: Engine): void {
     type: "IPReservation",
   });
 
-  test.each([
+  test.each<[string, Write[], string]>([
     [
       "brought to a newer version",
-      "99",
+      [["v", "99"]],
       "STORE_VERSION: The store has version 99; this program knows versions up to 2.",
     ],
-    ["moved away", "moved to sqlite:/new.db", "STORE_MOVED: Everything in this store was moved to sqlite:/new.db."],
-  ])("a store that was %s while it was open takes no more writes", async (_what, version, message) => {
+    [
+      "moved away",
+      closed({ to: "sqlite:/new.db", version: 2 }),
+      "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
+    ],
+  ])("a store that was %s while it was open takes no more writes", async (_what, state, message) => {
     const { pool, store } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const lease = await pool.claim(by("a"));
     await store.transact("", function* (tx) {
-      yield tx.write([["v", version]]);
+      yield tx.write(state);
     });
     const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
     for (const result of await Promise.allSettled(writes))

@@ -1,3 +1,5 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
@@ -70,7 +72,10 @@ dockerTest("a refresh shows what containers have that nobody holds, and the next
 });
 
 dockerTest("gc lists what a container used that is gone, and not what one that is stopped, or a VM, has", async () => {
-  await ctl.run(["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8", "--by", "vm", "--vm"]);
+  const use = ["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8", "--by", "vm"];
+  await ctl.run(use);
+  expect(await candidates()).toEqual(["10.128.64.8 release overlayctl/training/r1/vm"]);
+  await ctl.run([...use, "--vm"]);
   expect(await candidates()).toEqual([]);
   await must(lab, "r1", "docker stop -t 0 told alpha");
   expect(await candidates()).toEqual([]);
@@ -79,6 +84,22 @@ dockerTest("gc lists what a container used that is gone, and not what one that i
   expect(await addresses()).toHaveLength(3);
   expect(await candidates("--yes")).toEqual(["10.128.64.7 release overlayctl/training/r1/told"]);
   expect(await addresses()).toEqual(["10.128.64.8 used vm", "10.128.64.9 used alpha"]);
+});
+
+dockerTest("gc says nothing of what was imported: anything may use it", async () => {
+  const file = join(ctl.folder, "used.csv");
+  writeFileSync(file, "10.128.64.30,printer\n");
+  await ctl.run(["import", file]);
+  expect(await addresses()).toContain("10.128.64.30 used printer");
+  expect(await candidates()).toEqual([]);
+  await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.30"]);
+});
+
+dockerTest("while a container runs its runner stays, and so does what the container has", async () => {
+  await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8"]);
+  await must(lab, "r1", "docker start alpha");
+  await expect(stack.destroy()).rejects.toThrow("DOCKER_NETWORK_IN_USE");
+  expect(await addresses()).toContain("10.128.64.9 used alpha");
 });
 
 dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
@@ -92,7 +113,6 @@ dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
 });
 
 dockerTest("what was entered for containers does not keep a runner from going", async () => {
-  await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8"]);
   await stack.destroy();
   expect(await must(lab, "r1", "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
 });

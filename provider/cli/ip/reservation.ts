@@ -27,7 +27,11 @@ export const isOfStack = ({ owner }: Lease): boolean => owner.includes("urn:pulu
 /** Its user is no container, and Docker knows nothing of it. */
 export const isOfVm = ({ labels }: Lease): boolean => labels?.[VM] === "true";
 
+/** Nobody has said what uses it. */
+export const isImported = ({ labels }: Lease): boolean => labels?.[IMPORTED] === "true";
+
 const VM = "vm";
+const IMPORTED = "imported";
 
 export const vmLabel = (vm = false): Record<string, string> => (vm ? { [VM]: "true" } : {});
 
@@ -84,6 +88,7 @@ export const factFor = (runner: Runner, { ip, by }: { ip: bigint; by?: string })
   owner: ownerFor(runner, by ?? `imported-${fromLine(ip)}`),
   type: TYPE,
   want: [{ first: ip, last: ip }],
+  labels: { [IMPORTED]: "true" },
   ...(by !== undefined && { usedBy: by }),
 });
 

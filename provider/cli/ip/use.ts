@@ -1,7 +1,7 @@
 import { OverlayError } from "../../errors";
 import type { Lease } from "../../pool";
 import { address, command, plainName, type Session, withPool } from "../command";
-import { ipOf, isOf, reserve, userNameIn, view, vmLabel } from "./reservation";
+import { ipOf, isOf, isOfVm, reserve, userNameIn, view, vmLabel } from "./reservation";
 import { runnerNamed } from "./runner";
 import { unused } from "./tokens";
 
@@ -52,8 +52,8 @@ async function usedByName(session: Session, options: Options): Promise<Lease> {
   const runner = await runnerNamed(session.pool, network, name);
   const lease = await session.pool.find(runner.pool, { value: ip });
   if (!lease) return reserve(session.pool, runner, { ip, by, usedBy: by, ...(vm && { vm }) });
-  if (lease.usedBy === by) return lease;
-  if (lease.state === "reserved" && isOf(lease, by)) return used(session, lease, options);
+  if (lease.usedBy === by && (!vm || isOfVm(lease))) return lease;
+  if (lease.usedBy === by || (lease.state === "reserved" && isOf(lease, by))) return used(session, lease, options);
   const holder = lease.usedBy ?? lease.owner;
   throw new OverlayError(
     "IP_IN_USE",

@@ -3,7 +3,7 @@ import { placeOf } from "../../../provider/pool";
 import type { Store } from "../../../provider/pool/store";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import { move, type Site, snapshot } from "../../../provider/pool/transfer";
-import { VERSION } from "../../../provider/pool/version";
+import { ensureVersion, stateOf, VERSION } from "../../../provider/pool/version";
 
 const put = (store: Store, key: string, value: string): Promise<void> =>
   store.transact("", function* (tx) {
@@ -27,40 +27,106 @@ const watched = (store: Store, onWrite: () => Promise<unknown>): Store => ({
   },
 });
 
-const versionOf = async (store: Store) => (await snapshot(store)).find(([key]) => key === "v")?.[1];
-const dataOf = async (store: Store) => (await snapshot(store)).filter(([key]) => key !== "v");
-const BEYOND_ALL = "9007199254740991";
+/** The version, or where it went or comes from. */
+const doorOf = async (store: Store): Promise<string> => {
+  const { version, to, from } = await store.read(stateOf);
+  return to ? `to ${to}` : from ? `from ${from}` : String(version);
+};
+const dataOf = async (store: Store) => (await snapshot(store)).filter(([key]) => !key.startsWith("v"));
+const OPEN = String(VERSION);
 const old = (store: Store): Site => ({ store, place: "old" });
 const fresh = (store: Store): Site => ({ store, place: "new" });
 
 test("more rows than a page arrive, and the target is opened last, when the source is closed", async () => {
   const [from, to] = [await filled(2500), memoryStore()];
   const versions: unknown[] = [];
-  const target = watched(to, async () => versions.push([await versionOf(from), await versionOf(to)]));
-  expect(await move(old(from), fresh(target))).toBe(2501);
+  const target = watched(to, async () => versions.push([await doorOf(from), await doorOf(to)]));
+  expect(await move(old(from), fresh(target))).toBe(2500);
   expect(await dataOf(to)).toEqual(await dataOf(from));
-  const copying = [String(VERSION), BEYOND_ALL];
-  expect(versions).toEqual([copying, copying, copying, copying, ["moved to new", String(VERSION)]]);
+  const copying = [OPEN, "from old"];
+  expect(versions).toEqual([copying, copying, copying, copying, ["to new", OPEN]]);
+});
+
+test("a store that is closed is closed to programs that know nothing of moves, too: they look at a number", async () => {
+  const [from, to] = [await filled(3), memoryStore()];
+  await move(old(from), fresh(to));
+  expect(Number((await snapshot(from)).find(([key]) => key === "v")![1])).toBeGreaterThan(1e9);
 });
 
 test("a source that changes meanwhile is noticed; the target stays closed, and a second move succeeds", async () => {
   const [from, to] = [await filled(3), memoryStore()];
   const claims = watched(to, () => put(from, "l/pool/new", "{}"));
   await expect(move(old(from), fresh(claims))).rejects.toThrow(/^STORE_CONFLICT: The source changed/);
-  expect([await versionOf(from), await versionOf(to)]).toEqual([String(VERSION), BEYOND_ALL]);
+  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "from old"]);
   await move(old(from), fresh(to));
   expect(await dataOf(to)).toEqual(await dataOf(from));
 });
 
+/** Stops before the target is opened. */
+const cutShort = async (from: Store, to: Store): Promise<void> => {
+  const broken = watched(to, async () => {
+    if ((await doorOf(from)) === "to new") throw new Error("cut short");
+  });
+  const source = watched(from, async () => {
+    throw new Error("cut short");
+  });
+  await expect(move(old(source), fresh(broken))).rejects.toThrow("cut short");
+};
+
 test("a move that was cut short when the source was closed is made again, to the same place only", async () => {
   const [from, to] = [await filled(3), memoryStore()];
-  await move(old(from), fresh(to));
-  await put(to, "v", BEYOND_ALL);
+  await cutShort(from, to);
+  expect([await doorOf(from), await doorOf(to)]).toEqual(["to new", "from old"]);
   await expect(move(old(from), { store: memoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source was moved to new already. Move it on from there.",
   );
-  expect(await move(old(from), fresh(to))).toBe(4);
-  expect(await versionOf(to)).toBe(String(VERSION));
+  expect(await move(old(from), fresh(to))).toBe(3);
+  expect(await doorOf(to)).toBe(OPEN);
+});
+
+test("a finished move is not made again, also where the target was lost: what it gave out since is not known here", async () => {
+  const from = await filled(3);
+  await move(old(from), fresh(memoryStore()));
+  const lost = memoryStore();
+  await expect(move(old(from), fresh(lost))).rejects.toThrow("STORE_MOVED: The source was moved to new already.");
+  expect(await snapshot(lost)).toEqual([]);
+});
+
+test("a store that waits for the rest of a move can neither be used, moved, nor be another one's target", async () => {
+  const [from, to] = [await filled(3), memoryStore()];
+  await cutShort(from, to);
+  const waits = "STORE_MOVED: A move from old into this store was not finished.";
+  await expect(ensureVersion(to)).rejects.toThrow(waits);
+  await expect(move(fresh(to), { store: memoryStore(), place: "third" })).rejects.toThrow(waits);
+  await expect(move({ store: await filled(1), place: "third" }, fresh(to))).rejects.toThrow(waits);
+});
+
+test("of two moves at once to two places one succeeds", async () => {
+  const [from, to, other] = [await filled(3), memoryStore(), memoryStore()];
+  let begun = false;
+  const meanwhile = watched(to, async () => {
+    if (begun) return;
+    begun = true;
+    await move(old(from), { store: other, place: "other" });
+  });
+  await expect(move(old(from), fresh(meanwhile))).rejects.toThrow(
+    "STORE_MOVED: The source was moved to other already.",
+  );
+  expect([await doorOf(from), await doorOf(to), await doorOf(other)]).toEqual(["to other", "from old", OPEN]);
+});
+
+test("of two moves at once to one place the later succeeds, and nothing is written once the target is in use", async () => {
+  const [from, to] = [await filled(3), memoryStore()];
+  let begun = false;
+  const meanwhile = watched(to, async () => {
+    if (begun) return;
+    begun = true;
+    await move(old(from), fresh(to));
+    await put(to, "l/pool/new", "{}");
+  });
+  await expect(move(old(from), fresh(meanwhile))).rejects.toThrow("STORE_CONFLICT: Another move into the target");
+  expect(await doorOf(to)).toBe(OPEN);
+  expect(await dataOf(to)).toContainEqual(["l/pool/new", "{}"]);
 });
 
 test("everything comes back to where it was, over what is out of date there", async () => {
@@ -68,7 +134,7 @@ test("everything comes back to where it was, over what is out of date there", as
   await move(old(from), fresh(to));
   await put(to, "l/pool/new", "{}");
   await move(fresh(to), old(from));
-  expect([await versionOf(from), await versionOf(to)]).toEqual([String(VERSION), "moved to old"]);
+  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "to old"]);
   expect(await dataOf(from)).toContainEqual(["l/pool/new", "{}"]);
 });
 
@@ -92,6 +158,7 @@ test("a target with anything in it is left alone", async () => {
 test.each([
   ["postgres://me:p%40s?s/w@rd@db:5432/overlay?sslmode=require&schema=blue", "postgres://db:5432/overlay?schema=blue"],
   ["postgres://me:secret@db/overlay?sslkey=/k.pem", "postgres://db/overlay"],
+  ["postgres:///overlay?host=/run/a&sslmode=disable", "postgres:///overlay?host=/run/a"],
   ["etcd://root:secret@a:2379,b:2379/overlay", "etcd://a:2379,b:2379/overlay"],
   ["sqlite:/var/lib/overlay/pool.db?mode=ro", "sqlite:/var/lib/overlay/pool.db"],
 ])("%s is shown as %s", (url, place) => {

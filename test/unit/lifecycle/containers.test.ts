@@ -86,7 +86,16 @@ test("what was entered for containers goes with the runner; what others hold kee
     want,
   });
   await expect(stage.of("RunnerSubnet").delete(runner)).rejects.toThrow("POOL_IN_USE");
+  expect(await leases()).toContain("10.128.64.9 used alpha docker/training/r1/alpha");
   await stage.pool.release(other.pool, other.leaseId);
   await stage.of("RunnerSubnet").delete(runner);
   expect(await stage.pool.spec("runner/training/r1")).toBeUndefined();
+});
+
+test("a runner that cannot go yet keeps what its containers have", async () => {
+  docker(container("alpha", "10.128.64.9"));
+  runner = await again(await refresh());
+  stage.fleet.down.add(HOST);
+  await expect(stage.of("RunnerSubnet").delete(runner)).rejects.toThrow("SSH_UNREACHABLE");
+  expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
 });

@@ -3,6 +3,7 @@ import { listening } from "../../../provider/network/advertised";
 import { renderChange } from "../../../provider/network/commands";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Item, keyOf } from "../../../provider/network/items";
+import { planSteps } from "../../../provider/network/steps";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
 const told = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
@@ -39,5 +40,15 @@ test.each<[string, string[], string[]]>([
 test("a dot in a device's name is no step on the path", () => {
   expect(renderChange([{ verb: "add", item: told("eth0/100") }], [])).toContain(
     "echo '2' >/proc/sys/net/ipv6/conf/eth0.100/accept_ra",
+  );
+});
+
+test("a setting whose device is gone is neither made at boot nor left on record", () => {
+  const facts = host("", 2, [told("gone0")]);
+  const record = { uid: "r1", owner: "o", network: "training", store: "s" };
+  const steps = planSteps([{ record, items: [forwarding] }], facts);
+  expect(steps.map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toContain(`remove ${keyOf(told("gone0"))}`);
+  expect(renderChange([{ verb: "add", item: told("gone0") }], [])).toContain(
+    "{ [ ! -e /proc/sys/net/ipv6/conf/gone0/accept_ra ] ||",
   );
 });
