@@ -89,7 +89,7 @@ describe.skipIf(!ready)("jump hosts", () => {
     const jump = await serve();
     const addresses = Array.from({ length: 15 }, (_, index) => `127.0.0.${index + 1}`);
     const listening = addresses.slice(1).map((address) => `ListenAddress=${address}`);
-    const behind = await serve({ options: ["MaxStartups=9:100:9", ...listening] });
+    const behind = await serve({ options: ["MaxStartups=12:100:12", ...listening] });
     const hosts = open({ parallelHosts: 20 });
     const connections = addresses.map((host) => at(behind, { host, proxy: at(jump) }));
     const results = await Promise.all(connections.map(async (way) => (await hosts.connect(way)).exec("echo here")));
