@@ -142,7 +142,7 @@ const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.repla
 
 /** A device's may be gone with its device, and comes back with it as the kernel makes it. */
 const setSysctl = (key: string, value: string): string =>
-  `{ [ ! -e ${sysctlPath(key)} ] || ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }`;
+  `{ [ ! -e ${sysctlPath(key)} ] || { ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
 
 const restoreSysctl = (key: string, leave: boolean): string =>
   leave

@@ -22,7 +22,7 @@ test("a hub carries its address, forwards, and refuses subnets that nobody has",
   expect(shell(planHub(network()))).toEqual([
     "rc=0",
     "{ [ -e /sys/class/net/kohaku-host ] || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type dummy 2>/dev/null || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type bridge; } || rc=1",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -d /var/lib/overlay/former ] || mkdir -p /var/lib/overlay/former; } && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { { [ -d /var/lib/overlay/former ] || mkdir -p /var/lib/overlay/former; } && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
     "ip -force -batch - <<'END' || rc=1",
     "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
     "address replace 10.128.0.1/32 dev kohaku-host",

@@ -21,7 +21,7 @@ test("a runner's script makes what a change would make, and sets what already st
     "# network training",
     "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
     "ours vxkr1 '02:6d:9b:be:e2:62' || return 1",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -d /var/lib/overlay/former ] || mkdir -p /var/lib/overlay/former; } && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; } || rc=1",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { { [ -d /var/lib/overlay/former ] || mkdir -p /var/lib/overlay/former; } && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
     "change <<'END'",
     "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
     "link set dev kohaku-overlay address 02:b4:50:c4:a4:32 mtu 1450 up",
