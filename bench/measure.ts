@@ -21,3 +21,9 @@ export function insideProvider(events: TraceEvent[]): number {
   }
   return sum;
 }
+
+export function median(numbers: number[]): number {
+  const sorted = [...numbers].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}

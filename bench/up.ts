@@ -4,7 +4,7 @@ import { pathToFileURL } from "node:url";
 import { Lab } from "../lab/lab";
 import { type Stack, type TraceEvent, Workspace } from "../test/e2e/stack";
 import { ansiblePlaybook, CLEAN, runAnsible } from "./ansible";
-import { insideProvider, timed } from "./measure";
+import { insideProvider, median, timed } from "./measure";
 import { table } from "./table";
 
 /**
@@ -83,7 +83,7 @@ async function measure(runners: number, ansible: string | undefined): Promise<Me
       drifted,
       empty: emptyTime,
       byHand,
-      floor: floors.sort((a, b) => a - b)[1]!, // of three, for it is short, and machines are busy
+      floor: median(floors), // it is short, and machines are busy
       ...others,
       connections,
       hubConversations,

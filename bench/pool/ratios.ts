@@ -1,4 +1,5 @@
 import type { EngineName } from "../engines";
+import { median } from "../measure";
 import { EMPTY, NEARLY_FULL } from "./cases";
 import type { Figure } from "./report";
 import { FLOOR, type How } from "./subjects";
@@ -54,10 +55,4 @@ function ratio(a?: Figure, b?: Figure): number | undefined {
   if (!a || !b) return undefined;
   const rounds = Math.min(a.rounds.length, b.rounds.length);
   return median(a.rounds.slice(0, rounds).map((rate, i) => rate / b.rounds[i]!));
-}
-
-export function median(numbers: number[]): number {
-  const sorted = [...numbers].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
 }

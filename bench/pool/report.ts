@@ -1,6 +1,7 @@
 import { cpus } from "node:os";
+import { median } from "../measure";
 import { table } from "../table";
-import { median, type Ratio, ratiosOf } from "./ratios";
+import { type Ratio, ratiosOf } from "./ratios";
 import { HOWS, type How, type Subject } from "./subjects";
 import type { Sample } from "./team";
 

@@ -2,6 +2,7 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool";
+import { isFirm } from "../pool/types";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { withoutContainer } from "./containers";
@@ -65,8 +66,7 @@ const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
-  const firm = ({ state }: Lease) => state === "reserved" || state === "used";
-  return openersFirst(leases.filter((lease) => firm(lease) && stackOf(lease))).reverse();
+  return openersFirst(leases.filter((lease) => isFirm(lease) && stackOf(lease))).reverse();
 }
 
 /** Which uids each stack has; a stack of which nothing is known is not in it. */

@@ -1,7 +1,8 @@
 import { fromLine } from "../addressing/line";
 import { isOverlayError } from "../errors";
 import type { Seen } from "../host/reconcile";
-import type { Fact, Pool } from "../pool/types";
+import { isContainers } from "../owner";
+import { type Fact, isFirm, type Pool } from "../pool/types";
 import type { Definition } from "../resource";
 import type { Values } from "./values";
 import type { World } from "./world";
@@ -17,8 +18,7 @@ async function unheld(def: Definition, pool: Pool, props: Values, seen: Seen[]):
   const facts = def.inUse?.(props, containers) ?? [];
   if (facts.length === 0) return [];
   const leases = await pool.leases(facts[0]!.pool);
-  const firm = leases.filter(({ state }) => state === "reserved" || state === "used");
-  const held = new Set(firm.flatMap(({ extents }) => extents.map(({ first }) => first)));
+  const held = new Set(leases.filter(isFirm).flatMap(({ extents }) => extents.map(({ first }) => first)));
   return facts
     .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
     .filter(({ want }) => want.length > 0);
@@ -30,6 +30,22 @@ export async function enter(def: Definition, world: World, pool: Pool, props: Va
   if (facts.length === 0) return;
   const { conflicts } = await pool.enrol(facts);
   for (const { fact, error } of conflicts) world.warn(`Container ${fact.usedBy}: ${error.message}`);
+}
+
+/**
+ * What only repeats what Docker showed keeps nobody from deleting the runner; the machine does, while a container runs. Returns
+ * what to enter again in that case.
+ */
+export async function forget(pool: Pool, name: string): Promise<Fact[]> {
+  const entered = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
+  for (const { leaseId } of entered) await pool.release(name, leaseId);
+  return entered.map(({ owner, type, extents, usedBy }) => ({
+    pool: name,
+    owner,
+    type,
+    want: extents,
+    ...(usedBy !== undefined && { usedBy }),
+  }));
 }
 
 /** Returns them as drift. What a preview has promised to others is not taken from them by a look. */

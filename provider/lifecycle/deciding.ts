@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { Extent, Lease, Pool, Request } from "../pool/types";
+import { type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
 import type { Caller } from "./check";
@@ -46,15 +46,14 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
     const pool = await world.pool();
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
-    const isHeld = (lease?: Lease): boolean => lease?.state === "reserved" || lease?.state === "used";
     const lease = await pool.find(name, { owner });
-    if (lease && isHeld(lease)) {
+    if (lease && isFirm(lease)) {
       await pool.stays(lease);
       return true;
     }
     if (def.createFirst || !equal(kept, def.held(olds))) return false;
     const holder = await pool.find(name, { value: kept[0]!.first });
-    return !isHeld(holder) || holder?.owner === owner;
+    return !holder || !isFirm(holder) || holder.owner === owner;
   } catch (error) {
     if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createFirst) return true;
     throw error;

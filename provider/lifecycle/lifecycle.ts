@@ -1,12 +1,12 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import { isContainers } from "../owner";
-import type { Changes, Fact, Lease, Pool, Request } from "../pool/types";
+import { type Changes, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
+import { forget } from "./containers";
 import { refuseLost } from "./deciding";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
@@ -122,7 +122,7 @@ export class Lifecycle {
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
     const held = await this.#take(pool, lease, inputs);
-    const forgotten = this.def.inUse ? await this.#forgetContainers(pool, lease) : [];
+    const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
     const end = async () => ({
       withheld: await this.#close(pool, lease),
       unreachable: await this.#withdrawAll(pool, props, held),
@@ -178,23 +178,10 @@ export class Lifecycle {
       return false;
     } catch (error) {
       if (!isOverlayError(error, "POOL_IN_USE") || this.world.unreachableOnDelete !== "forget") throw error;
-      const held = (await pool.leases(opens!)).filter(({ state }) => state === "reserved" || state === "used");
+      const held = (await pool.leases(opens!)).filter(isFirm);
       if (!held.every(({ owner }) => owner.startsWith(FORGOTTEN))) throw error;
       return true;
     }
-  }
-
-  /** What only repeats what Docker showed keeps nobody from deleting it; the machine does, while a container runs. */
-  async #forgetContainers(pool: Pool, { opens = "" }: Lease): Promise<Fact[]> {
-    const entered = (await pool.leases(opens)).filter(({ owner, state }) => isContainers(owner) && state === "used");
-    for (const lease of entered) await pool.release(lease.pool, lease.leaseId);
-    return entered.map(({ pool, owner, type, extents, usedBy }) => ({
-      pool,
-      owner,
-      type,
-      want: extents,
-      ...(usedBy !== undefined && { usedBy }),
-    }));
   }
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {

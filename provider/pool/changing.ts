@@ -7,10 +7,10 @@ import { leaseKey } from "./keys";
 import { log, record, specOf } from "./ledger";
 import { mustBeOfTenant, shut } from "./pools";
 import { given } from "./records";
-import { isFirm, isLive, isOver, sharedAs } from "./rows";
+import { isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import type { Changes, Event, Lease } from "./types";
+import { type Changes, type Event, isFirm, type Lease } from "./types";
 import { fenced, leaseOver, onlyOffered } from "./wording";
 
 /** What the holder of a lease id can do with its lease. */

@@ -5,10 +5,10 @@ import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { holdersIn } from "./pools";
-import { isFirm, isOver, noCounts, sharedAs } from "./rows";
+import { isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { placeOfKey, takePorts } from "./sharing";
-import type { Extent, Lease, PoolSpec, Request } from "./types";
+import { type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
 import {
   exhausted,
   notRequested,

@@ -2,9 +2,8 @@ import type { Draft } from "./draft";
 import { byTime, type Class, countsKey, dueBy } from "./keys";
 import { hasFellows, leasesIn, log, record } from "./ledger";
 import { vanish } from "./pools";
-import { isFirm } from "./rows";
 import type { Rule } from "./rule";
-import type { Lease } from "./types";
+import { isFirm, type Lease } from "./types";
 
 /** How leases end: given up, taken away, or simply over. */
 

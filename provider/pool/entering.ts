@@ -3,9 +3,8 @@ import { record, specOf } from "./ledger";
 import { takeNames } from "./names";
 import { mayOpen, open } from "./openings";
 import { vanish } from "./pools";
-import { isFirm } from "./rows";
 import type { Rule } from "./rule";
-import type { Details, Lease, PoolSpec } from "./types";
+import { type Details, isFirm, type Lease, type PoolSpec } from "./types";
 import { opensForever } from "./wording";
 
 /**

@@ -9,10 +9,10 @@ import { leasesOfOwner, log } from "./ledger";
 import { takeNames } from "./names";
 import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
-import { isFirm, isLive, noCounts, sharedAs } from "./rows";
+import { isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import type { Details, Extent, Lease, PoolSpec, Request } from "./types";
+import { type Details, type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
 import { nearlyFull } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */

@@ -2,9 +2,9 @@ import type { Draft } from "./draft";
 import { givesWay, lapse, restOf, vacate } from "./endings";
 import { leaseKey, nameKey } from "./keys";
 import { record } from "./ledger";
-import { isFirm, isOver } from "./rows";
+import { isOver } from "./rows";
 import type { Rule } from "./rule";
-import type { Lease } from "./types";
+import { isFirm, type Lease } from "./types";
 import { nameTaken } from "./wording";
 
 /**

@@ -5,9 +5,9 @@ import { leaseKey, leasesOf, poolKey } from "./keys";
 import { record, replaceRows } from "./ledger";
 import { dropFree, establish, freeRows, vanish } from "./pools";
 import { type PoolRecord, specText } from "./records";
-import { isFirm, isLive, isOver } from "./rows";
+import { isLive, isOver } from "./rows";
 import type { Rule } from "./rule";
-import type { Lease, PoolSpec } from "./types";
+import { isFirm, type Lease, type PoolSpec } from "./types";
 import { nameTaken, poolInUse } from "./wording";
 
 /** The pools that leases open, and how they grow and shrink. */

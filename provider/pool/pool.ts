@@ -11,11 +11,20 @@ import { claim, offer } from "./granting";
 import { secretKey } from "./keys";
 import { Queue } from "./queue";
 import { enrol } from "./recover";
-import { isFirm } from "./rows";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Store } from "./store";
-import type { By, Changes, Extent, Fact, Lease, Opening, Pool, Request } from "./types";
+import {
+  type By,
+  type Changes,
+  type Extent,
+  type Fact,
+  isFirm,
+  type Lease,
+  type Opening,
+  type Pool,
+  type Request,
+} from "./types";
 import * as views from "./views";
 import { mustMove } from "./wording";
 

@@ -5,9 +5,9 @@ import { trees } from "./free";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
 import { eventsIn, noteGone, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
-import { isFirm, isLive, noCounts, rowsOf } from "./rows";
+import { isLive, noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
-import type { Lease, PoolSpec, Tenant } from "./types";
+import { isFirm, type Lease, type PoolSpec, type Tenant } from "./types";
 import { otherTenant, poolInUse, poolMissing } from "./wording";
 
 /** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */

@@ -10,10 +10,10 @@ import { leasesIn, leasesOfOwner, log, sitting } from "./ledger";
 import { fits } from "./openings";
 import { mustBeOfTenant, poolFor } from "./pools";
 import { given } from "./records";
-import { isFirm, isLive, isOver, sharedAs } from "./rows";
+import { isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { takePorts } from "./sharing";
-import type { Enrolment, Fact, Lease, Opening, PoolSpec } from "./types";
+import { type Enrolment, type Fact, isFirm, type Lease, type Opening, type PoolSpec } from "./types";
 import { listOf, nameTaken, outside, taken } from "./wording";
 
 /**

@@ -5,7 +5,6 @@ import type { Lease, PoolSpec, Tenant } from "./types";
 
 /** What a lease means in rows: the one place that says so. The ledger writes them, `fsck` compares with them. */
 
-export const isFirm = ({ state }: Lease): boolean => state === "reserved" || state === "used";
 /** A lease still stands at the very millisecond of its end. */
 export const isOver = ({ expiresAt }: { expiresAt?: number }, now: number): boolean =>
   expiresAt !== undefined && now > expiresAt;

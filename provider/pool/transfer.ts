@@ -44,11 +44,12 @@ export async function move(from: Site, to: Site): Promise<number> {
   const copied = new Set(rows.map(([key]) => key));
   const outdated = old.filter(([key]) => !copied.has(key)).map(([key]): Write => [key, null]);
   for (const page of pagesOf([...outdated, ...rows])) await to.store.transact("", (tx) => write(tx, copy, page));
-  if (digest((await snapshot(to.store)).filter(isData)) !== digest(rows)) {
+  const sum = digest(rows);
+  if (digest((await snapshot(to.store)).filter(isData)) !== sum) {
     throw new OverlayError("STORE_CORRUPT", "The target does not hold what was written to it.", "Use another target.");
   }
   // Never are both open: cut short between these two, the move is simply made again.
-  await from.store.transact("", (tx) => leave(tx, digest(rows), to.place));
+  await from.store.transact("", (tx) => leave(tx, sum, to.place));
   await to.store.transact("", (tx) => write(tx, copy, opened(copy)));
   return rows.length;
 }

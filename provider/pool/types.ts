@@ -111,6 +111,9 @@ export interface Lease extends Omit<Details, "ttl" | "opens"> {
   warnings?: string[];
 }
 
+/** Held by its owner, neither only promised nor at rest. */
+export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
+
 /** What of a lease may be changed in place. What is left out stays as it is. */
 export interface Changes extends Omit<Details, "ttl"> {
   owner?: string;

@@ -6,9 +6,9 @@ import { capacityOf, single } from "./extents";
 import { countsFrom, countsKey, eventsFrom, leaseKey, nameKey, poolIn, poolsFrom, seatsFrom } from "./keys";
 import { leasesOfOwner, sitters, sitting } from "./ledger";
 import { poolOf } from "./pools";
-import { isFirm, isLive, noCounts } from "./rows";
+import { isLive, noCounts } from "./rows";
 import type { Rule } from "./rule";
-import type { By, Event, Extent, Lease, PoolSpec, Usage } from "./types";
+import { type By, type Event, type Extent, isFirm, type Lease, type PoolSpec, type Usage } from "./types";
 import { nearlyFull, taken } from "./wording";
 
 /** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
-import { toLine } from "../addressing/line";
+import { overlaps, toLine } from "../addressing/line";
 import type { Container } from "../network/docker";
 import { containerOwner } from "../owner";
 import type { Extent, Fact, PoolSpec } from "../pool/types";
@@ -31,20 +31,18 @@ export const userName = (network: string, by: string): string => `user/${network
 /** An address that a container has, although Docker does not pick it by itself and the pool did not give it out. */
 export function containerFacts(addresses: PoolSpec, containers: Container[]): Fact[] {
   const [, network, runner] = addresses.name.split("/") as [string, string, string];
-  const isOurs = (point: bigint): boolean =>
-    addresses.extents.some((extent) => isWithin(extent, point)) &&
-    !addresses.reserved?.some((extent) => isWithin(extent, point));
+  const isOurs = (address: Extent): boolean =>
+    addresses.extents.some((extent) => overlaps(extent, address)) &&
+    !addresses.reserved?.some((extent) => overlaps(extent, address));
   return containers.flatMap(({ name, addresses: has }) => {
     const want = has
       .map(toLine)
-      .filter(isOurs)
-      .map((point) => ({ first: point, last: point }));
+      .map((point) => ({ first: point, last: point }))
+      .filter(isOurs);
     const owner = containerOwner(network, runner, name);
     return want.length > 0 ? [{ pool: addresses.name, owner, type: "IPReservation", want, usedBy: name }] : [];
   });
 }
-
-const isWithin = ({ first, last }: Extent, point: bigint): boolean => first <= point && point <= last;
 
 /** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
 export function addressPoolOf(

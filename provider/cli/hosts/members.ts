@@ -1,6 +1,7 @@
 import { OverlayError } from "../../errors";
 import type { Connection } from "../../host/types";
 import type { Lease, Pool } from "../../pool";
+import { isFirm } from "../../pool/types";
 import type { NetworkSettings } from "../../resources/overlay-network";
 import { type Exported, readExport } from "../exports";
 import { networkSpec, runnerNameOf } from "../ip/runner";
@@ -65,7 +66,7 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
     const what = `The store does not know on which machine the hub of ${network} is.`;
     throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");
   }
-  const leases = (await pool.leases(spec.name)).filter(({ state }) => state === "reserved" || state === "used");
+  const leases = (await pool.leases(spec.name)).filter(isFirm);
   const named = leases.flatMap((lease) => {
     const [name, machine] = [runnerNameOf(lease, network), machineIn(lease)];
     return name !== undefined && machine !== undefined ? [[name, connectionAt(machine)] as const] : [];

@@ -1,4 +1,5 @@
 import type { Lease, Pool } from "../../pool";
+import { isFirm } from "../../pool/types";
 import { addressPool } from "../../resources/addresses";
 import { command, withPool } from "../command";
 import { COLUMNS, view } from "./reservation";
@@ -28,5 +29,5 @@ export async function addressLeases(pool: Pool, { network, runner }: Where): Pro
   const wanted = pools.filter(({ name }) => runner === undefined || name.split("/")[2] === runner);
   const leases: Lease[] = [];
   for (const { name } of wanted) leases.push(...(await pool.leases(name)));
-  return leases.filter(({ state }) => state === "reserved" || state === "used");
+  return leases.filter(isFirm);
 }
