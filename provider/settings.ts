@@ -33,7 +33,9 @@ const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pu
 export const settingsSchema = z.object({
   store: z
     .string()
-    .default(() => `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
+    .optional()
+    // No default: that would be a path of whatever machine writes schema.json.
+    .transform((url) => url ?? `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
     .describe(
       "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Default: a file under Pulumi's home.",
     ),

@@ -1,3 +1,4 @@
+import { homedir } from "node:os";
 import { expect, test } from "vitest";
 import { resources } from "../../provider/resources";
 import { staleFiles } from "../../setup/generate/main";
@@ -8,6 +9,10 @@ test("schema.json and the SDK's classes are what the zod schemas say", () => {
 });
 
 const schema = packageSchema();
+
+test("nothing in the schema is of the machine that wrote it", () => {
+  expect(JSON.stringify(schema)).not.toContain(homedir());
+});
 const runner = schema.resources["overlay:index:RunnerSubnet"]!;
 const network = schema.resources["overlay:index:OverlayNetwork"]!;
 
