@@ -1,6 +1,7 @@
 import { openPool } from "../../provider/pool";
 import type { Engine } from "../engines";
 import { type Case, EMPTY, fillCase, openCase, roomIn, SETTINGS } from "./cases";
+import { compiledClaimer } from "./compiled";
 import { fdatasyncs, linearSearches } from "./floors";
 import { goIpamAt, type Opening } from "./go-ipam";
 import { type Claimer, claimerAt, type Sample, sample } from "./team";
@@ -20,7 +21,9 @@ const PROCESSES = 8;
 
 export async function oursOn(engine: Engine, cases: Case[]): Promise<[Subject[], Claimer[]]> {
   await fill(engine, cases);
-  const team = await Promise.all(Array.from({ length: PROCESSES }, (_, i) => claimerAt(engine.url, `claimer ${i}`)));
+  const program = compiledClaimer();
+  const names = Array.from({ length: PROCESSES }, (_, i) => `claimer ${i}`);
+  const team = await Promise.all(names.map((name) => claimerAt(program, engine.url, name)));
   const subjects = cases.flatMap((one) => {
     const of = (how: How, claimers: Claimer[], together: number): Subject => ({
       who: engine.name,

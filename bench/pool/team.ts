@@ -1,5 +1,4 @@
 import { type ChildProcess, fork } from "node:child_process";
-import { join } from "node:path";
 
 /** "Claim in this pool until so many are yours or the time is up", or "release all that you have". */
 export type Order =
@@ -19,8 +18,9 @@ export interface Claimer {
   stop(): unknown;
 }
 
-export async function claimerAt(url: string, name: string): Promise<Claimer> {
-  const child = fork(join(__dirname, "claimer.ts"), [url, name], { execArgv: ["--import", "tsx"] });
+/** `program` is the claimer, compiled. */
+export async function claimerAt(program: string, url: string, name: string): Promise<Claimer> {
+  const child = fork(program, [url, name], { execArgv: [] });
   const answers = answersOf<Answer>(child, name, (hear) => child.on("message", hear));
   await answers.next();
   return {
@@ -62,13 +62,22 @@ export interface Sample {
 
 /** So many claims in one go, by all processes together: an empty pool is to stay nearly empty. */
 const GO = 256;
+const WHOLE = 30_000;
 
-/** Claims for about so long, in goes; what was claimed is released between them, off the clock. */
+/**
+ * Claims for about so long, in goes; what was claimed is released between them, off the clock. Several processes always
+ * finish a go: cut short, it would end with all of them waiting in line for one last claim.
+ */
 export async function sample(claimers: Claimer[], work: Work, milliseconds: number): Promise<Sample> {
   let [claims, time, duplicates] = [0, 0, 0];
   const limit = Math.max(1, Math.floor(Math.min(work.room, GO) / claimers.length));
   for (const deadline = Date.now() + 4 * milliseconds; time < milliseconds && Date.now() < deadline; ) {
-    const order = { do: "claim", ...work, limit, milliseconds: milliseconds - time } as const;
+    const order = {
+      do: "claim",
+      ...work,
+      limit,
+      milliseconds: claimers.length > 1 ? WHOLE : milliseconds - time,
+    } as const;
     const answers = await Promise.all(claimers.map((claimer) => claimer.tell(order)));
     const values = answers.flatMap((answer) => answer.values);
     claims += values.length;

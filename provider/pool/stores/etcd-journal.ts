@@ -23,6 +23,8 @@ const padded = (number: number): string => String(number).padStart(16, "0");
 
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 100;
+/** A process that missed more than this is quicker to fetch what it needs. */
+const CAUGHT_UP = 64;
 /** etcd takes 128 operations and 1.5 MiB at once. Everything goes out twice, for the log, and characters have up to 3 bytes. */
 const [OPERATIONS, LENGTH] = [120, 200_000];
 
@@ -43,7 +45,7 @@ export type Seen = { id?: string; revision: string };
 /** Our ticket, when it is our turn, and what our commit makes of it. */
 export interface Ticket {
   key: string;
-  afterCommit(number: number): IRequestOp;
+  afterCommit(number: number): IRequestOp[];
 }
 
 export interface Reading {
@@ -64,21 +66,24 @@ export class EtcdJournal implements Journal {
     return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
   }
 
-  /** The line and what is new, from near by; where that is behind what we know already, from the leader. */
+  /** What is new up to a head that was seen already, from whoever showed it; somebody else may not have it yet. */
+  async newsNear(head: number, since?: Version): Promise<News> {
+    const isLongAgo = since !== undefined && head - since.number > CAUGHT_UP;
+    const looks = this.#looks(isLongAgo ? undefined : since);
+    const near = await this.wire.txn([], looks.map(glance));
+    return headOf(near.found[0]!).number < head ? this.news(since) : this.#newsFrom(near, since);
+  }
+
+  /** The line and the head, from near by; where that is behind what we know already, from the leader. */
   async sight(since?: Version): Promise<Sight> {
     const { wire, keys } = this;
-    const looks = [look(keys.ticket(), keys.ticketEnd), ...this.#looks(since)];
+    const looks = [look(keys.ticket(), keys.ticketEnd), look(keys.head)];
+    const isBehind = ([, head]: Row[][]) => headOf(head!).number < (since?.number ?? 0);
     const near = await wire.txn([], looks.map(glance));
-    const behindUs = headOf(near.found[1]!).number < (since?.number ?? 0);
-    const { found, revision } = behindUs ? await wire.txn([], looks) : near;
-    const [tickets, ...rest] = found as [Row[], ...Row[][]];
+    const { found } = isBehind(near.found) ? await wire.txn([], looks) : near;
+    const [tickets, head] = found as [Row[], Row[]];
     tickets.sort(([, a], [, b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
-    const line = tickets.map(([key]) => key);
-    return {
-      line,
-      front: String(tickets[0]),
-      latest: await this.#newsFrom({ found: rest, revision, succeeded: true }, since),
-    };
+    return { line: tickets.map(([key]) => key), front: String(tickets[0]), head: headOf(head).number };
   }
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
@@ -141,7 +146,7 @@ export class EtcdJournal implements Journal {
       put(keys.log(head.number), JSON.stringify(logged)),
       ...(from.number === 0 ? [put(keys.log(0), JSON.stringify(from))] : []),
       ...(head.number >= KEPT ? [remove(keys.log(head.number - KEPT))] : []),
-      ...(ticket ? [ticket.afterCommit(head.number)] : []),
+      ...(ticket?.afterCommit(head.number) ?? []),
     ];
   }
 
@@ -156,7 +161,7 @@ export class EtcdJournal implements Journal {
 
   #looks(since?: Version): IRequestOp[] {
     const { keys } = this;
-    return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd)] : [])];
+    return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd, CAUGHT_UP + 1)] : [])];
   }
 
   async #newsFrom({ found: [heads, log = []], revision }: Answer, since?: Version): Promise<News> {
@@ -167,7 +172,7 @@ export class EtcdJournal implements Journal {
     }
     this.#see(head, revision);
     const commits: Commit[] = log.map(([, text]) => JSON.parse(text));
-    const reaches = since !== undefined && commits[0]?.id === since.id;
+    const reaches = since !== undefined && commits[0]?.id === since.id && commits.at(-1)!.id === head.id;
     return { head, ...(reaches && { since: commits.slice(1) }) };
   }
 

@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { IRequestOp } from "etcd3";
 import type { EtcdJournal, Keys, Ticket } from "./etcd-journal";
 import { isStill, put, remove, type Wire } from "./etcd-wire";
 import { LostRace, type News, type Turn, type Version } from "./journal";
@@ -12,13 +13,14 @@ const BEAT = STANDSTILL / 4;
 /** Who has nothing more to do for so many milliseconds leaves the line. */
 const IDLE = 10;
 
-/** How it looks from here: the line, and what is new. */
+/** How it looks from here. */
 export interface Sight {
   /** Tickets, in front first. */
   line: string[];
   /** The first of them as it is written, which changes while its holder is at work. */
   front: string;
-  latest: News;
+  /** Number of the newest version. */
+  head: number;
 }
 
 /** Our number, the etcd lease that it lies on, and how often we have said that we are at work. */
@@ -28,12 +30,15 @@ interface Drawn {
   beats: number;
 }
 
+/** Where a ticket is in the line. */
+type Place = "first" | "last" | "none";
+
 const textOf = ({ number, beats }: Drawn): string => `${number} ${beats}`;
 
 /**
  * Who loses draws a ticket: nobody without one commits while there are any. Its number is the version at which it was
- * drawn, and the lowest goes first. A commit puts its own ticket at the end of the line by the way, so that in a crowd a
- * turn costs one write and not two. It is about fairness, and about not proposing in vain; what is safe is decided by the
+ * drawn, and the lowest goes first. The last commit of a turn puts its own ticket at the end of the line by the way, so that
+ * in a crowd a turn costs one write and not two. It is about fairness, and about not proposing in vain; what is safe is decided by the
  * head alone. So somebody who stands in front and does nothing, killed perhaps, is simply passed by.
  */
 export class Line {
@@ -42,8 +47,7 @@ export class Line {
   /** Our ticket, while we stand in line. */
   #drawn: Drawn | undefined;
   #leaving: NodeJS.Timeout | undefined;
-  /** How long a turn takes here, in milliseconds; whoever is further behind asks less often. */
-  #pace = 5;
+  readonly #pace = new Pace();
 
   constructor(
     private readonly wire: Wire,
@@ -54,16 +58,13 @@ export class Line {
 
   async turn(journalWith: (ticket: Ticket) => EtcdJournal, patience: number, since?: Version): Promise<Turn> {
     clearTimeout(this.#leaving);
-    let alone = true;
-    const ticket: Ticket = {
-      key: this.#key,
-      afterCommit: (number) => (alone ? remove(this.#key) : this.#again(number)),
-    };
-    const journal = journalWith(ticket);
+    const next: { place: Place } = { place: "none" };
+    const afterCommit = (number: number) => this.#moving(next.place, number);
+    const journal = journalWith({ key: this.#key, afterCommit });
     try {
-      const { line, latest } = await this.#reachFront(journal, Date.now() + patience, since);
-      alone = line.length === 1;
-      return this.#atFront(journal, latest, () => alone);
+      const { line, head } = await this.#reachFront(journal, Date.now() + patience, since);
+      const latest = await journal.newsNear(head, since);
+      return this.#atFront(journal, latest, line.length === 1 ? "none" : "last", next);
     } catch (error) {
       await this.leave().catch(() => {});
       throw error;
@@ -81,16 +82,15 @@ export class Line {
     for (let still = { front: "", head: -1, from: 0 }; ; ) {
       await this.#draw(since?.number ?? 0);
       const sight = await journal.sight(since);
-      const { line, front, latest } = sight;
+      const { line, front, head } = sight;
       const place = line.indexOf(this.#key);
       if (place === 0) return sight;
       if (Date.now() > deadline) throw new LostRace();
-      if (still.front !== front || still.head !== latest.head.number)
-        still = { front, head: latest.head.number, from: Date.now() };
+      if (still.front !== front || still.head !== head) still = { front, head, from: Date.now() };
       else if (Date.now() - still.from > STANDSTILL) await this.wire.txn([], [remove(line[0]!)]);
       // Others may have taken us for dead.
       if (place < 0) this.#drawn = undefined;
-      await sleep(place > 1 ? this.#pace * (place - 1) : this.#pace / 4);
+      await sleep(this.#pace.untilNext(place));
     }
   }
 
@@ -102,32 +102,33 @@ export class Line {
     this.#drawn = drawn;
   }
 
-  #again(number: number) {
+  #moving(to: Place, number: number): IRequestOp[] {
+    if (to === "first") return [];
     const { lease } = this.#drawn!;
-    return put(this.#key, textOf({ number, lease, beats: 0 }), lease);
+    return [to === "none" ? remove(this.#key) : put(this.#key, textOf({ number, lease, beats: 0 }), lease)];
   }
 
-  #atFront(journal: EtcdJournal, latest: News, alone: () => boolean): Turn {
-    const began = performance.now();
-    let committed = false;
+  /** `behind`: where our ticket goes at the end of the turn; `next`: where the commit at hand puts it. */
+  #atFront(journal: EtcdJournal, latest: News, behind: Place, next: { place: Place }): Turn {
+    let moved = false;
     const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT);
     beating.unref();
     return {
       latest,
       news: (since) => journal.news(since),
       rows: (at, spans) => journal.rows(at, spans),
-      commit: async (from, commit, hoped) => {
+      commit: async (from, commit, hoped, goesOn) => {
+        next.place = goesOn ? "first" : behind;
         const news = await journal.commit(from, commit, hoped);
-        if (news) return news;
-        committed = true;
-        this.#drawn = alone() ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
+        if (news || goesOn) return news;
+        moved = true;
+        this.#drawn = behind === "none" ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
         return undefined;
       },
       end: async () => {
         clearInterval(beating);
-        this.#pace = Math.min(Math.max(performance.now() - began, 2), 50);
         // What was done is done: a ticket that cannot be given back runs out by itself.
-        if (!committed) return this.leave().catch(() => {});
+        if (!moved) return this.leave().catch(() => {});
         this.#leaving = setTimeout(() => void this.leave().catch(() => {}), IDLE);
         this.#leaving.unref();
       },
@@ -153,3 +154,22 @@ export class Line {
     return this.#lease.id;
   }
 }
+
+/** How fast the line moves. Looking costs the members and ourselves more than waiting: who is far behind looks seldom. */
+class Pace {
+  /** Milliseconds for each place. */
+  #pace = 10;
+  #mark = { place: 0, at: 0 };
+
+  /** How long to wait at this place before the next look. */
+  untilNext(place: number): number {
+    const { place: before, at } = this.#mark;
+    const [now, advance] = [performance.now(), before - place];
+    if (advance > 0) this.#pace = (now - at) / advance;
+    if (advance !== 0) this.#mark = { place, at: now };
+    else this.#pace = Math.max(this.#pace, now - at);
+    return place > 1 ? clamped((this.#pace * (place - 1)) / 2, 5, 100) : clamped(this.#pace / 8, 2, 12);
+  }
+}
+
+const clamped = (value: number, least: number, most: number): number => Math.min(Math.max(value, least), most);

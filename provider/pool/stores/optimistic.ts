@@ -5,6 +5,7 @@ import type { Rule } from "../rule";
 import { EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Turn, type Version } from "./journal";
 import { Known } from "./known";
+import { Rhythm, Spell } from "./spell";
 import { type Circumstances, type Outcome, type Run, runOn, type Span, settled } from "./view";
 
 export type * from "./journal";
@@ -42,7 +43,10 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
     readOnly: engine.readOnly,
     transact: (_pool, work) => writer.transact(work),
     read: (work) => patiently(engine, patience, () => engine.read(work)),
-    close: () => engine.close(),
+    close: async () => {
+      await writer.rest();
+      await engine.close();
+    },
   };
 }
 
@@ -63,6 +67,9 @@ class Writer {
   #crowded = false;
   /** Transactions still to be run without hope. */
   #sober = 0;
+  readonly #rhythm = new Rhythm();
+  /** Our turn, while it goes on. */
+  #spell: Spell | undefined;
   /** Transactions of one process do not race each other. */
   #last: Promise<unknown> = Promise.resolve();
 
@@ -74,20 +81,33 @@ class Writer {
   transact<T>(work: Work<T>): Promise<T> {
     const done = this.#last.then(() => {
       const sent: Sent<T>[] = [];
-      return patiently(this.engine, this.patience, (losses, left) => this.#try(work, sent, losses, left));
+      const attempt = (losses: number, left: number) => this.#try(work, sent, losses, left);
+      return this.#rhythm.of(() => patiently(this.engine, this.patience, attempt));
     });
     this.#last = done.catch(() => {});
     return done;
   }
 
+  /** Gives up the turn that it may still have. */
+  async rest(): Promise<void> {
+    await this.#last;
+    await this.#spell?.end();
+  }
+
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
+    if (this.#spell?.goOn()) return this.#within(this.#spell, work, sent);
     if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent);
     const turn = await this.#turn(work, left);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
+    this.#spell = new Spell(turn, this.#rhythm);
+    return this.#within(this.#spell, work, sent, turn.latest);
+  }
+
+  async #within<T>(spell: Spell, work: Work<T>, sent: Sent<T>[], news?: News): Promise<T> {
     try {
-      return await this.#attempt(turn, work, sent, turn.latest);
+      return await this.#attempt(spell, work, sent, news);
     } finally {
-      await turn.end();
+      spell.pause();
     }
   }
 

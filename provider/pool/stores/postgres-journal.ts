@@ -10,7 +10,7 @@ export type Ask = (query: QueryConfig) => Promise<QueryResult>;
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 1000;
 /** A process that missed more than this is quicker to fetch what it needs. */
-const CAUGHT_UP = 200;
+const CAUGHT_UP = 64;
 /** Commits that write more rows are not written twice. */
 const LOGGED = 2000;
 

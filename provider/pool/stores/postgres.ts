@@ -54,15 +54,16 @@ const CONNECTIONS = {
 
 function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () => number): Engine {
   const heard = new HeardClock(1000);
-  const journal = (ask: Ask, lock: string | null) => journalOn(ask, address.schema, lock, (time) => heard.hear(time));
+  const journal = (lock: string | null, ask = asking(pool, address)) =>
+    journalOn(ask, address.schema, lock, (time) => heard.hear(time));
   const connect = () => connected(pool, address);
   return {
-    ...journal(asking(pool, address), lockOf(address)),
+    ...journal(lockOf(address)),
     readOnly,
     place: `PostgreSQL at ${address.place}`,
     clock: clock ?? (() => heard.now()),
     losses: 1,
-    turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
+    turn: async (patience, since) => turnOn(await connect(), address, (ask) => journal(null, ask), patience, since),
     read: async (work) => readOn(await connect(), address, work, clock),
     close: () => pool.end(),
   };
@@ -94,29 +95,26 @@ async function giveBack(client: PoolClient): Promise<void> {
   }
 }
 
+/**
+ * One connection holds the lock, in a transaction that does nothing else, and others do the work. So the lock outlasts
+ * commits and still goes with its transaction, as it must where a pooler gives the same connection to many.
+ */
 async function turnOn(
   client: PoolClient,
   address: Address,
-  journal: (ask: Ask, lock: null) => Journal,
+  journal: (ask?: Ask) => Journal,
   patience: number,
   since?: Version,
 ): Promise<Turn> {
   const ask: Ask = (query) => asking(client, address)({ ...query, query_timeout: patience + 10_000 } as QueryConfig);
-  const { news, rows, commit } = journal(ask, null);
   try {
-    // All sent at once. A holder that falls asleep is thrown out by the server.
+    // Both sent at once. A holder that falls asleep is thrown out by the server.
     const waiting = ask({
       text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
         SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
     });
-    const [, latest] = await Promise.all([waiting, news(since)]);
-    return {
-      latest,
-      news,
-      rows,
-      commit: async (...what) => (await Promise.all([commit(...what), ask({ text: "COMMIT" })]))[0],
-      end: () => giveBack(client),
-    };
+    const [, latest] = await Promise.all([waiting, journal(ask).news(since)]);
+    return { ...journal(), latest, end: () => giveBack(client) };
   } catch (error) {
     await giveBack(client);
     throw error;
