@@ -91,6 +91,26 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
   });
 
+  test("a crowd goes on by turns, and leaves no lock behind", async () => {
+    const url = newUrl();
+    const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
+    const add = function* (tx: Tx): Rule<void> {
+      const sum = Number((yield tx.get("sum")) ?? 0);
+      yield tx.write([["sum", String(sum + 1)]]);
+    };
+    await Promise.all(
+      crowd.map(async (store) => {
+        for (let i = 0; i < 40; i++) await store.transact("", add);
+      }),
+    );
+    const sum = function* (tx: Tx): Rule<unknown> {
+      return yield tx.get("sum");
+    };
+    expect(await crowd[0]!.read(sum)).toBe("160");
+    const locks = () => server.sql("SELECT pid FROM pg_locks WHERE locktype = 'advisory'");
+    await vi.waitFor(async () => expect(await locks()).toEqual([]), { timeout: 5000 });
+  });
+
   test("a server that has lost commits gives out nothing more", async () => {
     const store = await open(newUrl());
     for (let i = 0; i < 3; i++) await store.transact("", write);

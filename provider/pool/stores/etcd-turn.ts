@@ -115,6 +115,7 @@ export class Line {
     beating.unref();
     return {
       latest,
+      lasts: true,
       news: (since) => journal.news(since),
       rows: (at, spans) => journal.rows(at, spans),
       commit: async (from, commit, hoped, goesOn) => {

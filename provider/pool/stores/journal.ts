@@ -53,6 +53,8 @@ export interface Engine extends Journal {
 
 export interface Turn extends Journal {
   latest: News;
+  /** Whether it can go on over more than one commit. */
+  lasts: boolean;
   /** Unless it `goesOn`, the turn is over once this is done. */
   commit(from: Version, commit: Required<Commit>, hoped: Span[], goesOn?: boolean): Promise<News | undefined>;
   end(): Promise<void>;

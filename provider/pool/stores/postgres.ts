@@ -1,4 +1,4 @@
-import { Pool, type PoolClient, type QueryConfig } from "pg";
+import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
 import type { Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
@@ -54,16 +54,15 @@ const CONNECTIONS = {
 
 function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () => number): Engine {
   const heard = new HeardClock(1000);
-  const journal = (lock: string | null, ask = asking(pool, address)) =>
-    journalOn(ask, address.schema, lock, (time) => heard.hear(time));
+  const journal = (ask: Ask, lock: string | null) => journalOn(ask, address.schema, lock, (time) => heard.hear(time));
   const connect = () => connected(pool, address);
   return {
-    ...journal(lockOf(address)),
+    ...journal(asking(pool, address), lockOf(address)),
     readOnly,
     place: `PostgreSQL at ${address.place}`,
     clock: clock ?? (() => heard.now()),
     losses: 1,
-    turn: async (patience, since) => turnOn(await connect(), address, (ask) => journal(null, ask), patience, since),
+    turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
     read: async (work) => readOn(await connect(), address, work, clock),
     close: () => pool.end(),
   };
@@ -86,39 +85,66 @@ async function connected(pool: Pool, address: Address): Promise<PoolClient> {
 }
 
 /** Never fails: a connection that cannot be cleaned up is thrown away. */
-async function giveBack(client: PoolClient): Promise<void> {
+async function giveBack(client: PoolClient, cleanUp?: string): Promise<void> {
   try {
     if (client.getTransactionStatus() !== "I") await client.query("ROLLBACK");
+    if (cleanUp) await client.query(cleanUp);
     client.release();
   } catch {
     client.release(true);
   }
 }
 
-/**
- * One connection holds the lock, in a transaction that does nothing else, and others do the work. So the lock outlasts
- * commits and still goes with its transaction, as it must where a pooler gives the same connection to many.
- */
 async function turnOn(
   client: PoolClient,
   address: Address,
-  journal: (ask?: Ask) => Journal,
+  journal: (ask: Ask, lock: null) => Journal,
   patience: number,
   since?: Version,
 ): Promise<Turn> {
   const ask: Ask = (query) => asking(client, address)({ ...query, query_timeout: patience + 10_000 } as QueryConfig);
+  const { news, rows, commit } = journal(ask, null);
+  const lock = lockOf(address);
+  let isKept = false;
   try {
-    // Both sent at once. A holder that falls asleep is thrown out by the server.
+    // All sent at once. A holder that falls asleep is thrown out by the server.
     const waiting = ask({
       text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
-        SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
+        SET LOCAL idle_in_transaction_session_timeout = ${ASLEEP}; SELECT pg_advisory_xact_lock(${lock});
+        SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version`,
     });
-    const [, latest] = await Promise.all([waiting, journal(ask).news(since)]);
-    return { ...journal(), latest, end: () => giveBack(client) };
+    const [answers, latest] = await Promise.all([waiting, news(since)]);
+    return {
+      latest,
+      lasts: canKeep(client, answers),
+      news,
+      rows,
+      commit: async (from, what, hoped, goesOn) => {
+        if (isKept) return commit(from, what, hoped);
+        const keeping =
+          goesOn && ask({ text: `SELECT pg_advisory_lock(${lock}); SET idle_session_timeout = ${ASLEEP}` });
+        isKept = goesOn === true;
+        return (await Promise.all([commit(from, what, hoped), keeping, ask({ text: "COMMIT" })]))[0];
+      },
+      end: () => giveBack(client, isKept ? "SELECT pg_advisory_unlock_all(); RESET idle_session_timeout" : undefined),
+    };
   } catch (error) {
     await giveBack(client);
     throw error;
   }
+}
+
+/** In milliseconds. */
+const ASLEEP = 10_000;
+
+/**
+ * A lock of a transaction goes with it. One of the session outlasts commits; but where a pooler stands between, our next
+ * statement may be another session's, and the lock would be lost there: then the server is not the process that greeted us.
+ * Before version 14 a session that falls asleep is not thrown out.
+ */
+function canKeep(client: PoolClient, answers: unknown): boolean {
+  const { pid, version } = (answers as QueryResult[]).at(-1)!.rows[0];
+  return (client as PoolClient & { processID?: number }).processID === pid && version >= 140_000;
 }
 
 async function readOn<T>(

@@ -41,7 +41,7 @@ export class Spell implements Journal {
   }
 
   async commit(...[from, commit, hoped]: Parameters<Journal["commit"]>): ReturnType<Journal["commit"]> {
-    const goesOn = this.rhythm.isSteady && performance.now() < this.#until;
+    const goesOn = this.turn.lasts && this.rhythm.isSteady && performance.now() < this.#until;
     const news = await this.turn.commit(from, commit, hoped, goesOn);
     this.#goesOn = goesOn && !news;
     return news;

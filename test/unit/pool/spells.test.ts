@@ -11,10 +11,11 @@ const [VERSION, COMMIT] = [
 ];
 
 /** A turn that says what it was told. */
-function aTurn(refused = false): { turn: Turn; told: string[] } {
+function aTurn({ refused = false, lasts = true } = {}): { turn: Turn; told: string[] } {
   const told: string[] = [];
   const turn: Turn = {
     latest: { head: VERSION },
+    lasts,
     news: async () => ({ head: VERSION }),
     rows: async () => [],
     commit: async (_from, _commit, _hoped, goesOn) => {
@@ -65,8 +66,15 @@ test("nobody keeps it for ever", async () => {
 });
 
 test("a commit that was refused ends it", async () => {
-  const [{ turn, told }, rhythm] = [aTurn(true), new Rhythm()];
+  const [{ turn, told }, rhythm] = [aTurn({ refused: true }), new Rhythm()];
   await rhythm.of(async () => {});
   await ask(new Spell(turn, rhythm), rhythm);
   expect(told).toEqual(["commit and stay", "end"]);
+});
+
+test("a turn that cannot last is given up with every commit", async () => {
+  const [{ turn, told }, rhythm] = [aTurn({ lasts: false }), new Rhythm()];
+  await rhythm.of(async () => {});
+  await ask(new Spell(turn, rhythm), rhythm);
+  expect(told).toEqual(["commit and go", "end"]);
 });
