@@ -47,6 +47,7 @@ export class Line {
   /** Our ticket, while we stand in line. */
   #drawn: Drawn | undefined;
   #leaving: NodeJS.Timeout | undefined;
+  #left: Promise<unknown> = Promise.resolve();
   readonly #pace = new Pace();
 
   constructor(
@@ -62,6 +63,8 @@ export class Line {
     const afterCommit = (number: number) => this.#moving(next.place, number);
     const journal = journalWith({ key: this.#key, afterCommit });
     try {
+      // Else the next ticket might be taken for the one that is being given back.
+      await this.#left.catch(() => {});
       const { line, head } = await this.#reachFront(journal, Date.now() + patience, since);
       const latest = await journal.newsNear(head, since);
       return this.#atFront(journal, latest, line.length === 1 ? "none" : "last", next);
@@ -71,11 +74,11 @@ export class Line {
     }
   }
 
-  async leave(): Promise<void> {
+  leave(): Promise<unknown> {
     clearTimeout(this.#leaving);
-    if (!this.#drawn) return;
+    if (this.#drawn) this.#left = this.wire.txn([], [remove(this.#key)]);
     this.#drawn = undefined;
-    await this.wire.txn([], [remove(this.#key)]);
+    return this.#left;
   }
 
   async #reachFront(journal: EtcdJournal, deadline: number, since?: Version): Promise<Sight> {
@@ -111,8 +114,7 @@ export class Line {
   /** `behind`: where our ticket goes at the end of the turn; `next`: where the commit at hand puts it. */
   #atFront(journal: EtcdJournal, latest: News, behind: Place, next: { place: Place }): Turn {
     let moved = false;
-    const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT);
-    beating.unref();
+    const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT).unref();
     return {
       latest,
       lasts: true,
@@ -129,9 +131,9 @@ export class Line {
       end: async () => {
         clearInterval(beating);
         // What was done is done: a ticket that cannot be given back runs out by itself.
-        if (!moved) return this.leave().catch(() => {});
-        this.#leaving = setTimeout(() => void this.leave().catch(() => {}), IDLE);
-        this.#leaving.unref();
+        const leave = () => this.leave().catch(() => {});
+        if (moved) this.#leaving = setTimeout(leave, IDLE).unref();
+        else await leave();
       },
     };
   }
