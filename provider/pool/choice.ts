@@ -37,6 +37,8 @@ export interface Asking {
 export interface Choice {
   extents: Extent[];
   warnings: string[];
+  /** Who can come back to these very values, if they were at rest. */
+  former?: Lease;
 }
 
 export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
@@ -47,14 +49,16 @@ export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease):
 }
 
 function* requested(tx: Draft, spec: PoolSpec, asking: Asking, want: Extent[], own?: Lease): Rule<Choice> {
-  const warnings: string[] = [];
+  const choice: Choice = { extents: want, warnings: [] };
   for (const extent of want) {
     mustBeGivable(spec, extent);
     for (const lease of yield* sitting(tx, spec.name, extent)) {
-      if (lease.uid !== own?.uid) yield* stepAside(tx, spec, asking, extent, lease, warnings);
+      if (lease.uid === own?.uid) continue;
+      yield* stepAside(tx, spec, asking, extent, lease, choice.warnings);
+      if (lease.state === "resting" && sameExtents(lease.extents, want)) choice.former = lease;
     }
   }
-  return { extents: want, warnings };
+  return choice;
 }
 
 function mustBeGivable(spec: PoolSpec, extent: Extent): void {

@@ -3,13 +3,13 @@ import { byTime, type Class, countsKey, dueBy } from "./keys";
 import { hasFellows, leasesIn, log, record } from "./ledger";
 import { vanish } from "./pools";
 import type { Rule } from "./rule";
-import { isFirm, type Lease } from "./types";
+import { type Former, isFirm, type Lease } from "./types";
 
 /** How leases end: given up, taken away, or simply over. */
 
 export const NO_REST = 0;
 
-/** Until when its values rest if a lease ends at this time: an offer to their former owner leaves them as it found them. */
+/** Until when its values rest if a lease ends at this time: an offer leaves them as it found them. */
 export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =>
   isFirm(lease) ? end + terms.quarantine * 1000 : (lease.restsUntil ?? NO_REST);
 
@@ -21,20 +21,23 @@ export function* vacate(tx: Draft, lease: Lease, rest = NO_REST): Rule<void> {
 }
 
 /** What is left of a lease: who had which values, for its owner to come back to. */
-const atRest = ({ pool, owner, type, extents, leaseId, uid, createdAt, lastSeen }: Lease, now: number, rest: number) =>
-  ({
-    pool,
-    owner,
-    type,
-    extents,
-    leaseId,
-    uid,
-    createdAt,
-    lastSeen,
-    state: "resting",
-    updatedAt: now,
-    expiresAt: rest,
-  }) satisfies Lease;
+const atRest = ({ pool, extents, restsFor, ...lease }: Lease, now: number, rest: number): Lease => ({
+  pool,
+  extents,
+  ...formerOf(restsFor ?? lease),
+  state: "resting",
+  updatedAt: now,
+  expiresAt: rest,
+});
+
+export const formerOf = ({ owner, type, uid, leaseId, createdAt, lastSeen }: Former): Former => ({
+  owner,
+  type,
+  uid,
+  leaseId,
+  createdAt,
+  lastSeen,
+});
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
 export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.expiresAt)): Rule<void> {

@@ -1,6 +1,6 @@
 import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
-import { restOf, sweep, vacate } from "./endings";
+import { formerOf, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { covers, meetsAny, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
@@ -84,8 +84,9 @@ const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
 function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
   const { request } = asking;
   yield* sweep(tx, request.pool, request.owner);
-  const { extents, warnings } = yield* seat(tx, spec, asking, own);
-  const lease = newLease(tx, asking, extents, own);
+  const choice = yield* seat(tx, spec, asking, own);
+  const { extents, warnings } = choice;
+  const lease = newLease(tx, asking, choice, own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
   const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
   // What is only offered counts, too: a preview sees its own requests.
@@ -110,13 +111,13 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   return { extents: own.extents, warnings: [] };
 }
 
-/** What was its owner's before and rests, or would by now, does not rest any shorter because a preview has asked for it. */
-function restBehind(tx: Draft, own: Lease): number | undefined {
-  const rest = own.state === "resting" ? own.expiresAt! : restOf(tx, own, own.expiresAt);
-  return rest > tx.now ? rest : undefined;
+/** What rests, or would by now, does not rest any shorter because a preview has asked for it. */
+function restBehind(tx: Draft, before: Lease): Pick<Lease, "restsUntil" | "restsFor"> {
+  const rest = before.state === "resting" ? before.expiresAt! : restOf(tx, before, before.expiresAt);
+  return rest > tx.now ? { restsUntil: rest, ...(before.restsFor && { restsFor: before.restsFor }) } : {};
 }
 
-function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?: Lease): Lease {
+function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Choice, own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
@@ -125,6 +126,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
   const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
+  const before = own ?? (former && { ...former, restsFor: formerOf(former) });
   return given<Lease>({
     pool,
     owner,
@@ -137,7 +139,7 @@ function newLease(tx: Draft, { request, firm }: Asking, extents: Extent[], own?:
     updatedAt: tx.now,
     lastSeen: tx.now,
     expiresAt: seconds === undefined ? undefined : tx.now + seconds * 1000,
-    restsUntil: state === "offered" && own ? restBehind(tx, own) : undefined,
+    ...(state === "offered" && before && restBehind(tx, before)),
     tenant,
     labels,
     usedBy,

@@ -107,9 +107,14 @@ export interface Lease extends Omit<Details, "ttl" | "opens"> {
   expiresAt?: number;
   /** Of an offer whose value was resting: unless it is claimed, it goes on resting until then. */
   restsUntil?: number;
+  /** And for whom, if not for its own owner. */
+  restsFor?: Former;
   /** What the user should hear about this answer; not kept. */
   warnings?: string[];
 }
+
+/** Who can come back to a value that rests, and as what. */
+export type Former = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
 
 /** Held by its owner, neither only promised nor at rest. */
 export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";

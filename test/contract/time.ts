@@ -136,6 +136,24 @@ export function timeContract(engine: Engine): void {
     expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
   });
 
+  test("a stranger's preview of a value that rests only interrupts it", async () => {
+    const { pool, pass } = await world(engine, { offerTtl: 60 });
+    await opened(pool, { ...small, extents: extents("1-9") });
+    const { leaseId } = await pool.claim(by("a"));
+    await pool.release("pool/p", leaseId);
+    expect(await pool.offer(wants("b", "1"))).toMatchObject({ state: "offered", extents: extents("1") });
+    pass(61);
+    expect(firstOf(await pool.claim(by("c")))).toBe(2n);
+    expect(await pool.leases("pool/p")).toMatchObject([
+      { owner: "a", state: "resting", leaseId, expiresAt: START + 300_000 },
+      { owner: "c" },
+    ]);
+    await pool.offer(wants("b", "1"));
+    expect(await pool.claim(wants("b", "1"))).not.toHaveProperty("restsFor");
+    expect(firstOf(await pool.claim(by("a")))).toBe(3n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("when nothing else is free, the value that rests longest is given", async () => {
     const { pool, pass } = await world(engine);
     await opened(pool, small);

@@ -11,6 +11,8 @@ interface Held {
   made: number;
   changed: number;
   ends: number;
+  /** Whose rest an offer has interrupted. */
+  over?: Held;
 }
 
 type Step =
@@ -39,7 +41,7 @@ export class Model {
     const held = this.#best(step.owner, (one) => this.#lives(one));
     if (!held) return undefined;
     if (step.op === "release") {
-      if (held.state === "offered") this.#drop(held);
+      if (held.state === "offered") this.#end(held);
       else Object.assign(held, { state: "resting", changed: this.#now, ends: this.#now + REST });
       return true;
     }
@@ -58,6 +60,7 @@ export class Model {
     if (!firm && own && isFirm(own) && this.#lives(own)) return own.value;
     const before = structuredClone(this.#list);
     for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
+    const former = this.#list.find((one) => one.value === want && one.state === "resting");
     const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, firm));
     if (typeof value === "string") {
       this.#list = before;
@@ -66,8 +69,10 @@ export class Model {
     const state = !firm ? "offered" : own?.state === "used" ? "used" : "reserved";
     const ends = !firm ? this.#now + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
     const made = own && this.#lives(own) ? own.made : this.#now;
-    this.#list = this.#list.filter((one) => one !== own && !(firm && one.owner === owner && one.state === "offered"));
-    this.#list.push({ owner, value, state, made, changed: this.#now, ends });
+    this.#list = this.#list.filter((one) => one !== own);
+    const over = firm ? undefined : own ? own.over : former;
+    this.#list.push({ owner, value, state, made, changed: this.#now, ends, ...(over && { over }) });
+    for (const one of this.#list) if (firm && one.owner === owner && one.state === "offered") this.#end(one);
     return value;
   }
 
@@ -115,7 +120,12 @@ export class Model {
   #lapse(one: Held): void {
     const rests = one.state === "reserved" && one.ends + REST > this.#now;
     if (rests) Object.assign(one, { state: "resting", changed: this.#now, ends: one.ends + REST });
-    else this.#drop(one);
+    else this.#end(one);
+  }
+
+  #end(one: Held): void {
+    this.#drop(one);
+    if (one.over && one.over.ends > this.#now) this.#list.push(one.over);
   }
 
   #drop(one: Held): void {
