@@ -13,8 +13,8 @@ import { resourceOf } from "./resources";
 import { readSettings, type Settings, sshSettings } from "./settings";
 
 /**
- * Composition root of the dynamic face. The provider text in Pulumi's state is a few constant lines that call this
- * module, so that state holds no code, and today's code also deletes what an older version made. One process serves a
+ * Composition root of the dynamic face. The provider text in Pulumi's state is a constant line that calls this module,
+ * so that state holds no code, and today's code also deletes what an older version made. One process serves a
  * whole run, so connections and the store are shared by all its resources.
  */
 interface DynamicConfig {
@@ -25,7 +25,10 @@ let settings: Settings | undefined;
 let world: Promise<World> | undefined;
 let config: DynamicConfig | undefined;
 
-/** Pulumi's host does not wait for it before other calls: those build the world from what it left here. */
+/**
+ * Pulumi's host does not wait for it before other calls: those build the world from what it left here. Exported for the
+ * longer texts in states of earlier days.
+ */
 export function configure(request: { config: DynamicConfig }): void {
   config = request.config;
 }
@@ -103,10 +106,10 @@ function parentOf(pid: number): string | undefined {
 
 /** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */
 export function provider(type: string) {
-  const lifecycle = theWorld().then((built) => lifecycleOf(type, built));
   const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
-    timed(type, method, urn, async () => act(await lifecycle));
+    timed(type, method, urn, async () => act(lifecycleOf(type, await theWorld())));
   return {
+    configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
         const { owner, dryRun, ...inputs } = withoutProvider(news);

@@ -19,50 +19,35 @@ export interface Passing {
 
 /** Part of every owner key, in this form in both faces. */
 const CORE_TYPE = "overlay:index:";
-const DYNAMIC_MODULE = "overlay";
-const DYNAMIC_TYPE = `pulumi-nodejs:dynamic/${DYNAMIC_MODULE}:`;
+const DYNAMIC_TYPE = "pulumi-nodejs:dynamic/overlay:";
 
 /**
- * The provider's text is stored in state with every resource. It is a few constant lines that load today's code, so
- * that state holds neither code nor secrets, and an upgrade of the package changes no resource. Keep it as it is:
- * a test compares it byte by byte.
+ * Stored in state with every resource, and sent along with every call. Pulumi would make such a text out of functions, with
+ * a TypeScript compiler; this one only loads today's code, so that state holds neither code nor secrets, and an upgrade of
+ * the package changes no resource. Keep it as it is: a test compares it byte by byte.
  */
-const providerOf = (type: string): pulumi.dynamic.ResourceProvider => ({
-  configure: async (req) => require("pulumi-overlay/runtime").configure(req),
-  check: async (olds, news) => require("pulumi-overlay/runtime").provider(type).check(olds, news),
-  diff: async (id, olds, news) => require("pulumi-overlay/runtime").provider(type).diff(id, olds, news),
-  create: async (inputs) => require("pulumi-overlay/runtime").provider(type).create(inputs),
-  read: async (id, props) => require("pulumi-overlay/runtime").provider(type).read(id, props),
-  update: async (id, olds, news) => require("pulumi-overlay/runtime").provider(type).update(id, olds, news),
-  delete: async (id, props) => require("pulumi-overlay/runtime").provider(type).delete(id, props),
-});
-
-const providers = new Map<string, pulumi.dynamic.ResourceProvider>();
-
-/** One object for each type: Pulumi turns each object into text once, which takes its time. */
-function theProvider(type: string): pulumi.dynamic.ResourceProvider {
-  const provider = providers.get(type) ?? providerOf(type);
-  providers.set(type, provider);
-  return provider;
-}
+const providerText = (type: string): string =>
+  `exports.handler = () => require("pulumi-overlay/runtime").provider("${type}");`;
 
 /** What each resource was given, and its type; those that refer to it pass it on. */
 const given = new WeakMap<OverlayResource, { type: string; args: Record<string, unknown> }>();
 
-export abstract class OverlayResource extends pulumi.dynamic.Resource {
+/** What `pulumi.dynamic.Resource` is, but for the text. */
+export abstract class OverlayResource extends pulumi.CustomResource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
       ...inputsOf(shape, args as Record<string, unknown>),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
+      __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
     const frames = Error.stackTraceLimit;
     // Pulumi writes down four stack traces for each property, which takes longer than all else about a resource.
     if (!process.env.PULUMI_DEBUG_PROMISE_LEAKS) Error.stackTraceLimit = 0;
     try {
-      super(theProvider(shape.type), name, props, { ...opts, ...secrets }, DYNAMIC_MODULE, shape.type);
+      super(`${DYNAMIC_TYPE}${shape.type}`, name, props, { ...opts, ...secrets });
     } catch (error) {
       Error.stackTraceLimit = frames;
       if (error instanceof Error) Error.captureStackTrace(error);
@@ -111,6 +96,7 @@ function passed(key: string, passings: Passing[], target: OverlayResource) {
 
 /** The methods of a dynamic provider are not told the URN, so the class hands it over. */
 function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): pulumi.Output<string> {
+  const organization = pulumi.getOrganization();
   const urn = pulumi.createUrn(name, `${DYNAMIC_TYPE}${type}`, parent);
-  return pulumi.interpolate`${pulumi.getOrganization()}/${urn.apply((text) => text.replaceAll(DYNAMIC_TYPE, CORE_TYPE))}`;
+  return urn.apply((text) => `${organization}/${text.replaceAll(DYNAMIC_TYPE, CORE_TYPE)}`);
 }

@@ -33,6 +33,7 @@ export function without<T>(value: T, paths: Path[]): T {
 
 /** Puts the unknown marker back where it stood. */
 export function withUnknown(value: Values, paths: Path[]): Values {
+  if (paths.length === 0) return value;
   const result = structuredClone(value);
   for (const path of paths) {
     let target = result;
