@@ -10,7 +10,10 @@ const layoutText = z.string();
 
 /** In one form, so that another way to write the same is no change; its errors are those of the pure code. */
 export const layouts = z
-  .union([layoutText, z.tuple([layoutText, layoutText])])
+  .union(
+    [layoutText, z.tuple([layoutText, layoutText])],
+    "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such",
+  )
   .superRefine((given, context) => {
     for (const text of [given].flat()) {
       try {

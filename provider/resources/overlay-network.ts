@@ -30,7 +30,7 @@ export const networkSettings = z
       .describe("VNI of runner i is vniBase + i."),
     vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
     mtu: z
-      .union([z.literal("auto"), z.number().int().min(576).max(65000)])
+      .union([z.literal("auto"), z.number().int().min(576).max(65000)], "must be auto or a number")
       .default("auto")
       .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
     masquerade: z

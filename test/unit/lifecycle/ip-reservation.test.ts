@@ -66,6 +66,8 @@ describe("inputs that do not fit together", () => {
     [{ network: "training" }, /^INPUT_INVALID: network does not go with runner/],
     [{ ttl: 59 }, /^INPUT_INVALID: ttl/],
     [{ ttl: 86401 }, /^INPUT_INVALID: ttl/],
+    [{ ttl: false }, /^INPUT_INVALID: ttl must be true or a number, or be left out\.$/],
+    [{ ttl: "300" }, /^INPUT_INVALID: ttl must be true or a number/],
     [{ usedBy: "two words" }, /^INPUT_INVALID: usedBy must be/],
     [{ ip: "10.128.64.300" }, /^INPUT_INVALID: ip must be an IP address/],
     [{ port: 80 }, /^INPUT_INVALID: port can be asked for only in a nodePort pool/],
