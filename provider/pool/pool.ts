@@ -60,27 +60,34 @@ export class LivePool implements Pool {
   }
 
   async offer(request: Request, { imagined = false } = {}): Promise<Lease> {
+    const asking = this.#ask(request, { firm: false, planned: false });
+    const attempt = (tx: Draft) => this.#attempt(tx, asking);
+    return imagined ? this.#imagine(attempt) : this.#promise(request.pool, attempt);
+  }
+
+  /** A transaction may be tried again: what counts is whom the attempt met that stands. */
+  *#attempt(tx: Draft, asking: Omit<Asking, "leaves">): Rule<Lease> {
+    const { request } = asking;
     const unheard = new Map<string, Lease>();
     const leaves = (holder: Lease) => {
       const may = this.#mayLeave(request, holder);
       if (may && !this.#met.has(intentKey(holder))) unheard.set(holder.uid, holder);
       return may;
     };
-    const asking = this.#ask(request, { firm: false, planned: false, leaves });
-    const lease = await (imagined ? this.#imagine(asking) : this.#promise(asking));
+    const lease = yield* offer(tx, { ...asking, leaves });
     const warnings = [...(lease.warnings ?? []), ...[...unheard.values()].map((holder) => mustMove(holder, request))];
     return warnings.length ? { ...lease, warnings } : lease;
   }
 
-  async #promise(asking: Asking): Promise<Lease> {
-    if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(asking);
-    const lease = await this.#queue.add(asking.request.pool, function* (tx) {
-      const lease = yield* offer(tx, asking);
+  async #promise(pool: string, attempt: (tx: Draft) => Rule<Lease>): Promise<Lease> {
+    if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(attempt);
+    const lease = await this.#queue.add(pool, function* (tx) {
+      const lease = yield* attempt(tx);
       if (!tx.onlyImagined) return lease;
       tx.discard();
       return undefined;
     });
-    return lease ?? this.#imagine(asking);
+    return lease ?? this.#imagine(attempt);
   }
 
   async claim(request: Request): Promise<Lease> {
@@ -92,7 +99,7 @@ export class LivePool implements Pool {
         return this.#isLeaving(request, holder);
       };
       try {
-        const asking = this.#ask(request, { firm: true, planned: true, leaves });
+        const asking = { ...this.#ask(request, { firm: true, planned: true }), leaves };
         const lease = await this.#queue.add(request.pool, (tx) => claim(tx, asking));
         this.#intents.set(intentKey(request), { want: lease.extents, done: true });
         return lease;
@@ -185,7 +192,7 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  #ask(request: Request, terms: Omit<Asking, "request" | "chance">): Asking {
+  #ask(request: Request, terms: Pick<Asking, "firm" | "planned">): Omit<Asking, "leaves"> {
     this.#hear(request, request.want);
     return { request, chance: randomUUID(), ...terms };
   }
@@ -213,13 +220,13 @@ export class LivePool implements Pool {
   }
 
   /** An offer that is remembered here instead of in the store. One at a time, so that each sees those before it. */
-  #imagine(asking: Asking): Promise<Lease> {
+  #imagine(attempt: (tx: Draft) => Rule<Lease>): Promise<Lease> {
     const terms = { ...this.settings, offerTtl: IMAGINED_TTL };
     const lease = this.#imagining.then(async () => {
       let writes = this.#imagined;
       const lease = await this.store.read((tx) => {
         writes = new Sorted(this.#imagined);
-        return drafted(tx, terms, (draft) => offer(draft, asking), writes);
+        return drafted(tx, terms, attempt, writes);
       });
       this.#imagined = writes;
       return lease;

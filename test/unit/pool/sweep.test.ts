@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
 import { memoryStore } from "../../../provider/pool/stores/memory";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened, wants } from "../../contract/world";
 
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
   let [now, largest] = [1_000_000, 0];
@@ -28,12 +28,24 @@ test("however many leases are over, and however many claims come together, a tra
   // 200 that go with four rows each, 64 that come with five.
   expect(largest).toBeLessThan(1200);
   expect(await pool.usage("pool/p")).toMatchObject({ offered: 0, reserved: 1280 });
-  expect(
-    await store.read((tx) =>
-      (function* () {
-        return (yield tx.range("x/", "x0", 9)) as unknown[];
-      })(),
-    ),
-  ).toEqual([]);
+  expect(await waiting(store)).toBe(0);
   expect(await pool.fsck()).toEqual([]);
 });
+
+test("what a refused operation would have cleaned up is left for the next one in its transaction", async () => {
+  let now = 1_000_000;
+  const store = memoryStore(() => now);
+  const pool = new LivePool(store, { offerTtl: 60, quarantine: 0 });
+  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await Promise.all(Array.from({ length: 250 }, (_, i) => pool.offer(by(`offered ${i}`))));
+  now += 61_000;
+  const claims = [pool.claim(wants("refused", "10.1.0.1")), pool.claim(by("claimed"))];
+  expect((await Promise.allSettled(claims)).map(({ status }) => status)).toEqual(["rejected", "fulfilled"]);
+  expect(await waiting(store)).toBe(50);
+});
+
+/** How many leases have an end. */
+const waiting = (store: Store): Promise<number> =>
+  store.read(function* (tx) {
+    return ((yield tx.range("x/", "x0", 1000)) as unknown[]).length;
+  });

@@ -1,0 +1,45 @@
+import { beforeEach, expect, test } from "vitest";
+import { LivePool } from "../../../provider/pool/pool";
+import type { Store } from "../../../provider/pool/store";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+import type { Lease } from "../../../provider/pool/types";
+import { extents, opened, wants } from "../../contract/world";
+
+/** Who has a value, and who wants it, in one preview: what is said of them when they come at the same time. */
+const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`;
+const [old, fresh] = [owner("old"), owner("fresh")];
+const terms = { offerTtl: 3600, quarantine: 0, swapPatience: 0.1 };
+
+let store: Store;
+let earlier: LivePool;
+let held: Lease;
+
+beforeEach(async () => {
+  store = memoryStore();
+  earlier = new LivePool(store, terms);
+  await opened(earlier, { extents: extents("10.0.0.0/24") });
+  held = await earlier.claim(wants(old, "10.0.0.7"));
+});
+
+test("one that stays is refused while its value is being promised: not both may pass", async () => {
+  let refusal: Promise<unknown> | undefined;
+  const read: Store["read"] = async (work) => {
+    const result = await store.read(work);
+    refusal ??= preview.stays(held).catch((error: unknown) => error); // chosen by now, but nobody has been told
+    return result;
+  };
+  const preview = new LivePool({ ...store, read }, terms);
+  expect(await preview.offer(wants(fresh, "10.0.0.7"))).toMatchObject({ owner: fresh });
+  expect(String(await refusal)).toMatch(/IP_IN_USE: .* is promised to \S*::fresh\./);
+});
+
+test("a transaction that is tried again warns only of whom it met in the end", async () => {
+  const transact: Store["transact"] = async (pool, work) => {
+    await store.read((tx) => work({ ...tx, write: () => {} }));
+    await earlier.release("pool/p", held.leaseId);
+    return store.transact(pool, work);
+  };
+  const lease = await new LivePool({ ...store, transact }, terms).offer(wants(fresh, "10.0.0.7"));
+  expect(lease).toMatchObject({ state: "offered", owner: fresh });
+  expect(lease.warnings).toBeUndefined();
+});
