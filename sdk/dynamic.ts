@@ -94,9 +94,14 @@ function passed(key: string, passings: Passing[], target: OverlayResource) {
   };
 }
 
-/** The methods of a dynamic provider are not told the URN, so the class hands it over. */
-function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): pulumi.Output<string> {
+/**
+ * The methods of a dynamic provider are not told the URN, so the class hands it over. As a promise: whoever takes an output
+ * of a component waits for all that is in it, and so all that is in it would wait for each other.
+ */
+function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): Promise<string> {
   const organization = pulumi.getOrganization();
   const urn = pulumi.createUrn(name, `${DYNAMIC_TYPE}${type}`, parent);
-  return urn.apply((text) => `${organization}/${text.replaceAll(DYNAMIC_TYPE, CORE_TYPE)}`);
+  return new Promise((resolve) =>
+    urn.apply((text) => resolve(`${organization}/${text.replaceAll(DYNAMIC_TYPE, CORE_TYPE)}`)),
+  );
 }

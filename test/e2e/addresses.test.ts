@@ -122,6 +122,7 @@ test("in one up: a swap, a rename, a pin, a full pool's replacement, and equal n
     teams: `for (const team of ["a", "b"]) {
       const parent = new pulumi.ComponentResource("teams:index:" + team, "team-" + team);
       new overlay.IPReservation("node", { runner: r2 }, { parent });
+      new overlay.IPReservation("spare-" + team, { runner: r2 }, { parent });
     }`,
   });
   stack.trace();

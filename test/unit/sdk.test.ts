@@ -12,6 +12,10 @@ beforeAll(() =>
   ),
 );
 
+interface Owned {
+  owner: pulumi.Output<string>;
+}
+
 const { prepareStackTrace, stackTraceLimit } = Error;
 afterEach(() => {
   Error.prepareStackTrace = prepareStackTrace;
@@ -37,4 +41,17 @@ test("one that cannot be made says where in the program it stands", () => {
   }
   expect(error?.stack).toContain("sdk.test.ts");
   expect(Error.stackTraceLimit).toBe(stackTraceLimit);
+});
+
+test("two resources in one component do not wait for each other", async () => {
+  const pair = new pulumi.ComponentResource("test:index:Pair", "pair");
+  const owners = ["a", "b"].map((name) => {
+    const { owner } = new IPReservation(name, { pool: "public" }, { parent: pair }) as unknown as Owned;
+    return new Promise((resolve) => owner.apply(resolve));
+  });
+  expect(await Promise.all(owners)).toEqual(
+    ["a", "b"].map(
+      (name) => `organization/urn:pulumi:stack::project::test:index:Pair$overlay:index:IPReservation::${name}`,
+    ),
+  );
 });
