@@ -284,6 +284,27 @@ describe("any runner", () => {
     expect(await stage.pool.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
   });
 
+  test("the place that it got can be written down, and left open again; another network is another place", async () => {
+    const made = await stage.make("IPReservation", "a", any());
+    const placed = `placed/training/${ownerOf("IPReservation", "a")}`;
+    const pinned = await stage.change("IPReservation", "a", made, { runner: `training/${made.runnerName}` });
+    expect(pinned).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
+    expect(await stage.pool.holder(placed)).toBeUndefined();
+    const open = await stage.change("IPReservation", "a", pinned, any());
+    expect(open).toMatchObject({ ip: made.ip, leaseId: made.leaseId });
+    expect(await stage.pool.holder(placed)).toMatchObject({ leaseId: made.leaseId });
+    await stage.network("other", {
+      subnets: "10.160.0.0/12/6/14",
+      vniBase: 500,
+      devicePrefix: "o",
+      hubInterface: "o",
+      bridgeName: "ob",
+    });
+    await stage.runner("x1", "192.0.2.14", { network: "other" });
+    const moved = await stage.preview("IPReservation", "a", { network: "other" }, open);
+    expect((await ips().diff(open, moved)).replaces).toContain("runner.networkName");
+  });
+
   test("an address says itself which runner", async () => {
     expect(await stage.preview("IPReservation", "a", any({ ip: "10.128.128.9" }))).toMatchObject({ runnerName: "r2" });
     expect(await stage.refusal("IPReservation", "b", any({ ip: "10.129.0.9" }))).toMatch(
