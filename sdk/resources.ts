@@ -523,9 +523,9 @@ export interface IPPoolArgs {
   prefixLength?: pulumi.Input<number> | undefined;
   /** Ports of a `nodePort` pool. Default 30000-32767. */
   portRange?: pulumi.Input<string> | undefined;
-  /** Inside the ranges, and never given out. */
+  /** Inside the ranges, or of the ports, and never given out. */
   reserved?: pulumi.Input<string[]> | undefined;
-  /** Given only to those who ask for the address itself. */
+  /** Given only to those who ask for the address, or the port, itself. */
   staticOnly?: pulumi.Input<string[]> | undefined;
   /** Limits beside the size of the ranges. */
   quota?: pulumi.Input<QuotaArgs> | undefined;
@@ -607,9 +607,9 @@ export class IPPool extends OverlayResource {
   declare readonly prefixLength: pulumi.Output<number | undefined>;
   /** Ports of a `nodePort` pool. Default 30000-32767. */
   declare readonly portRange: pulumi.Output<string | undefined>;
-  /** Inside the ranges, and never given out. */
+  /** Inside the ranges, or of the ports, and never given out. */
   declare readonly reserved: pulumi.Output<string[] | undefined>;
-  /** Given only to those who ask for the address itself. */
+  /** Given only to those who ask for the address, or the port, itself. */
   declare readonly staticOnly: pulumi.Output<string[] | undefined>;
   /** Limits beside the size of the ranges. */
   declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;

@@ -51,6 +51,20 @@ export const ranges = z
   .min(1)
   .transform((texts) => merged(texts.map((text) => rangeOf(text)!)).map(rangeText));
 
+/** Of addresses, or of ports: which of them the pool has is for its type to say. */
+export const parts = z
+  .array(
+    z.string().refine((text) => (rangeOf(text) ?? numbersOf(text)) !== undefined, {
+      message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
+      abort: true,
+    }),
+  )
+  .min(1)
+  .transform((texts) => [
+    ...merged(texts.flatMap((text) => rangeOf(text) ?? [])).map(rangeText),
+    ...merged(texts.flatMap((text) => numbersOf(text) ?? [])).map(numbersText),
+  ]);
+
 export const ports = z
   .string()
   .refine((text) => (numbersOf(text)?.last ?? 0n) <= 65535n && (numbersOf(text)?.first ?? 0n) >= 1n, {

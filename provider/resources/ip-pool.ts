@@ -3,7 +3,7 @@ import { exactNumber, familyOf, widthOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { defineResource, type Impossible, type Reference } from "../resource";
-import { labels, ports, ranges, resourceName, tenant } from "./inputs";
+import { labels, parts, ports, ranges, resourceName, tenant } from "./inputs";
 
 /** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
 export const poolSettings = z
@@ -43,8 +43,8 @@ const inputs = z.strictObject({
     .describe("Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack."),
   prefixLength: z.number().int().min(1).max(128).optional().describe("Size of the block that is carved from `parent`."),
   portRange: ports.optional().describe("Ports of a `nodePort` pool. Default 30000-32767."),
-  reserved: ranges.optional().describe("Inside the ranges, and never given out."),
-  staticOnly: ranges.optional().describe("Given only to those who ask for the address itself."),
+  reserved: parts.optional().describe("Inside the ranges, or of the ports, and never given out."),
+  staticOnly: parts.optional().describe("Given only to those who ask for the address, or the port, itself."),
   quota: z
     .strictObject({
       maxIps: z.number().int().min(0).optional().describe("How many addresses may be held at a time."),
@@ -110,16 +110,21 @@ export const ipPool = defineResource({
   tell: async ({ poolName }, _lease, { pool }) => usageOf((await pool.usage(poolNamed(poolName)))!),
 });
 
+const PORTS = "30000-32767";
+
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
+
+const extentOf = (text: string, type: Inputs["type"]): Extent | undefined =>
+  (type === "nodePort" ? numbersOf : rangeOf)(text);
 
 /** Texts that were checked. */
 const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
-  merged(texts.map((text) => (type === "nodePort" ? numbersOf : rangeOf)(text)!));
+  merged(texts.map((text) => extentOf(text, type)!));
 
 /** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
 function place({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: `space/ports/${poolName}`, want: extentsOf([portRange ?? "30000-32767"], type) };
+    return { pool: `space/ports/${poolName}`, want: extentsOf([portRange ?? PORTS], type) };
   }
   if (!parent) return { pool: `space/${addressSpace}`, want: extentsOf(ranges!, type) };
   const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
@@ -179,16 +184,20 @@ function* impossible(inputs: Inputs): Generator<Impossible> {
     if (!wanted.includes(key))
       yield { property: key, reason: `does not go with ${parent ? "parent" : `type ${type}`}` };
   }
-  if (given.includes("ranges") && type !== "nodePort") yield* outsideRanges(inputs);
+  if (parent && isPorts(parent)) yield { property: "parent", reason: "has ports, from which no block can be carved" };
+  yield* misplaced(inputs);
 }
 
-function* outsideRanges({ ranges, type, reserved, staticOnly }: Inputs): Generator<Impossible> {
-  const whole = extentsOf(ranges!, type);
+/** Whether it is in a block that is yet to be carved, only the pool can tell. */
+function* misplaced({ type, ranges, portRange = PORTS, reserved, staticOnly }: Inputs): Generator<Impossible> {
+  const texts = type === "nodePort" ? [portRange] : ranges;
+  const whole = texts && extentsOf(texts, type);
+  const isPart = (text: string): boolean => {
+    const part = extentOf(text, type);
+    return part !== undefined && (!whole || whole.some(({ first, last }) => first <= part.first && part.last <= last));
+  };
   for (const [property, texts = []] of Object.entries({ reserved, staticOnly })) {
-    const outside = texts.find((text) => {
-      const { first, last } = rangeOf(text)!;
-      return !whole.some((range) => range.first <= first && last <= range.last);
-    });
-    if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in ranges` };
+    const outside = texts.find((text) => !isPart(text));
+    if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in the pool` };
   }
 }

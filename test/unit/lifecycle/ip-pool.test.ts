@@ -46,6 +46,9 @@ describe("inputs that do not fit together", () => {
     [{ type: "nodePort", portRange: "0-99" }, /^INPUT_INVALID: portRange must be FIRST-LAST/],
     [{ ranges: ["10.0.0.0/24"], reserved: ["10.0.1.1"] }, /^INPUT_INVALID: reserved has 10\.0\.1\.1, which is not/],
     [{ ranges: ["10.0.0.0/24"], staticOnly: ["10.0.0.0/23"] }, /^INPUT_INVALID: staticOnly has 10\.0\.0\.0\/23/],
+    [{ ranges: ["10.0.0.0/24"], reserved: ["30080"] }, /^INPUT_INVALID: reserved has 30080, which is not in the pool/],
+    [{ type: "nodePort", reserved: ["80"] }, /^INPUT_INVALID: reserved has 80, which is not in the pool/],
+    [{ type: "nodePort", staticOnly: ["10.0.0.1"] }, /^INPUT_INVALID: staticOnly has 10\.0\.0\.1, which is not in the/],
     [{ ranges: ["10.0.0.0/24"], warnAtPercent: 101 }, /^INPUT_INVALID: warnAtPercent/],
     [{ ranges: ["10.0.0.0/24"], colour: "red" }, /^INPUT_INVALID/],
   ])("%j is refused", async (news, reason) => {
@@ -188,6 +191,19 @@ test("a nodePort pool gives out ports", async () => {
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in pool\/np/);
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { ip: "10.0.0.1" }))).toMatch(
     /^INPUT_INVALID: ip cannot/,
+  );
+});
+
+test("some ports of a nodePort pool nobody gets, others only who asks for them; no block is carved from ports", async () => {
+  const given = { type: "nodePort", portRange: "30000-30003", reserved: ["30001", "30000"], staticOnly: ["30003"] };
+  const ports = await stage.make("IPPool", "np", given);
+  expect(ports).toMatchObject({ reserved: ["30000-30001"], staticOnly: ["30003"] });
+  expect(await stage.make("IPReservation", "a", ipIn(ports))).toMatchObject({ port: 30002 });
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports))).toMatch(/^POOL_EXHAUSTED/);
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30000 }))).toMatch(/^IP_RESERVED: Port 30000/);
+  expect(await stage.make("IPReservation", "b", ipIn(ports, { port: 30003 }))).toMatchObject({ port: 30003 });
+  expect(await stage.refusal("IPPool", "block", { parent: "np", prefixLength: 30 })).toMatch(
+    /^INPUT_INVALID: parent has ports/,
   );
 });
 
