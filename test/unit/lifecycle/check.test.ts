@@ -1,0 +1,183 @@
+import { expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import {
+  anew,
+  checked,
+  fleet,
+  makeNetwork,
+  makeRunner,
+  netInputs,
+  networks,
+  owner,
+  runnerInputs,
+  runners,
+  warnings,
+  world,
+} from "./fresh";
+
+/** What check and diff say: before anything is done. */
+anew();
+
+test("check adds all values that the lease decides, and up gives the very same", async () => {
+  const network = await checked(networks, "training", netInputs());
+  expect(network).toMatchObject({ cidr: "10.128.0.0/12", hubIp: "10.128.0.1", maxRunners: 63, ipsPerRunner: 16380 });
+  const first = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
+  const second = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"));
+  expect(first).toMatchObject({
+    runnerId: 1,
+    subnet: "10.128.64.0/18",
+    gateway: "10.128.64.1",
+    hubIp: "10.128.64.254",
+    vni: 101,
+    hubDevice: "vxkr1",
+    runnerDevice: "vxkr1",
+    bridge: "kohaku-overlay",
+    usableIps: 12285,
+    dockerNetwork: "kohakuriver-overlay",
+    dockerRange: "10.128.112.0/20",
+  });
+  expect(second).toMatchObject({ runnerId: 2 });
+  expect(await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"))).toEqual(second);
+  expect(fleet.asked).toEqual([]);
+  await networks.create(network);
+  expect((await runners.create(second)).props).toMatchObject({
+    runnerId: 2,
+    effectiveUnderlayIp: "192.0.2.12",
+    effectiveMtu: 1450,
+    drift: [],
+  });
+});
+
+test("all failures are reported at once, each with its property and a code", async () => {
+  const news = netInputs({ subnets: "10.0.0.1/8/8/16", vxlanPort: 70000, bridgeName: "x; rm -rf /", colour: "red" });
+  const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, news);
+  expect(failures.map(({ property, reason }) => `${property}: ${reason.split(":")[0]}`).sort()).toEqual([
+    ": INPUT_INVALID",
+    "bridgeName: INPUT_INVALID",
+    "subnets: SUBNET_NOT_ALIGNED",
+    "vxlanPort: INPUT_INVALID",
+  ]);
+});
+
+test.each<[property: string, wrong: unknown, reason: string]>([
+  ["mtu", "1400", "must be auto or a number"],
+  ["subnets", 10, "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such"],
+  ["subnets", ["10.0.0.0/8/8/16"], "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such"],
+])("where several types are possible, %s = %j is told which", async (property, wrong, reason) => {
+  const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, netInputs({ [property]: wrong }));
+  expect(failures).toEqual([{ property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
+});
+
+test("a connection that is not known yet makes no pool value unknown", async () => {
+  const network = await checked(
+    networks,
+    "training",
+    netInputs({ hubConnection: UNKNOWN, hubUnderlayIp: UNKNOWN }),
+    undefined,
+    true,
+  );
+  expect(network).toMatchObject({ cidr: "10.128.0.0/12", hubConnection: UNKNOWN, hubUnderlayIp: UNKNOWN });
+  const news = runnerInputs(network, "a", "x", { connection: { host: UNKNOWN, user: "root" }, hubConnection: UNKNOWN });
+  (news.network as Values).hubUnderlayIp = UNKNOWN;
+  const runner = await checked(runners, "a", news, undefined, true);
+  expect(runner).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", network: { hubUnderlayIp: UNKNOWN } });
+});
+
+test("an unknown network makes the values unknown, and no offer", async () => {
+  const news = runnerInputs({}, "a", "192.0.2.11", { network: UNKNOWN });
+  expect(await checked(runners, "a", news, undefined, true)).toMatchObject({
+    runnerId: UNKNOWN,
+    subnet: UNKNOWN,
+    network: UNKNOWN,
+  });
+});
+
+test("a store out of reach: preview shows unknown and warns, up fails", async () => {
+  world.pool = async () => {
+    throw new OverlayError("STORE_UNAVAILABLE", "The store does not answer.", "Start it.");
+  };
+  expect(await checked(networks, "training", netInputs(), undefined, true)).toMatchObject({ cidr: UNKNOWN });
+  expect(warnings[0]).toContain("STORE_UNAVAILABLE");
+  const { failures } = await networks.check({ owner: "o", dryRun: false }, undefined, netInputs());
+  expect(failures[0]?.reason).toContain("STORE_UNAVAILABLE");
+});
+
+test("a runner by the network's name finds its settings in the pool", async () => {
+  const network = await makeNetwork({ vniBase: 5000 });
+  const news = { ...runnerInputs(network, "a", "192.0.2.11"), network: "training" };
+  expect(await checked(runners, "a", news)).toMatchObject({ vni: 5001, network: { vniBase: 5000 } });
+  const { failures } = await runners.check({ owner: "o", dryRun: true }, undefined, { ...news, network: "nosuch" });
+  expect(failures).toMatchObject([{ property: "network", reason: expect.stringContaining("POOL_NOT_FOUND") }]);
+});
+
+test("two networks: overlap, equal names, devices and VNIs on one hub are refused in preview, naming the holder", async () => {
+  await makeNetwork();
+  const attempt = async (more: Values): Promise<string> => {
+    const { failures } = await networks.check(
+      { owner: owner("b"), dryRun: true },
+      undefined,
+      netInputs({ networkName: "b", subnets: "10.16.0.0/12/6/14", ...more }),
+    );
+    return failures[0]?.reason ?? "none";
+  };
+  expect(await attempt({ subnets: "10.128.0.0/13/5/14" })).toMatch(/^POOL_OVERLAP: .*training/);
+  expect(await attempt({ networkName: "training" })).toMatch(/^NETWORK_EXISTS: .*training/);
+  expect(await attempt({})).toMatch(/^DEVICE_FOREIGN: .*training/);
+  const names = { devicePrefix: "vxb", hubInterface: "b-host" };
+  expect(await attempt(names)).toMatch(
+    /^NETWORK_EXISTS: Networks b \(VNI 101 to 163\) and training \(VNI 101 to 163\) would meet on hub 192.0.2.1/,
+  );
+  expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
+});
+
+test("asking for what is held, or no longer asking, changes nothing; another wish replaces", async () => {
+  const network = await makeNetwork();
+  const props = await makeRunner(network, "a", "192.0.2.11");
+  const wish = (runnerId?: number): Values => runnerInputs(network, "a", "192.0.2.11", runnerId ? { runnerId } : {});
+  const asked = await checked(runners, "a", wish(1), props);
+  expect(await runners.diff(props, asked)).toMatchObject({ changes: false });
+  expect(await runners.diff(props, await checked(runners, "a", wish(), asked))).toMatchObject({ changes: false });
+  const other = await checked(runners, "a", wish(7), props);
+  expect(other).toMatchObject({ runnerId: 7, subnet: "10.129.192.0/18" });
+  expect(await runners.diff(props, other)).toMatchObject({
+    changes: true,
+    deleteBeforeReplace: true,
+    replaces: ["runnerId", "runnerDevice"],
+  });
+});
+
+test("a network that has runners is replaced after them: with the whole reference unknown a runner says replace", async () => {
+  const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
+  const asked = { ...props, network: UNKNOWN };
+  expect(await runners.diff(props, asked)).toEqual({ changes: true, replaces: ["network"], deleteBeforeReplace: true });
+});
+
+test("a change in place that would meet another network is refused in preview", async () => {
+  const network = await makeNetwork();
+  const b = netInputs({
+    networkName: "b",
+    subnets: "10.16.0.0/12/6/14",
+    devicePrefix: "vxb",
+    hubInterface: "b-host",
+    vniBase: 300,
+  });
+  await networks.create(await checked(networks, "b", b));
+  const { failures } = await networks.check(
+    { owner: owner("training"), dryRun: true },
+    network,
+    netInputs({ vniBase: 290 }),
+  );
+  expect(failures[0]?.reason).toMatch(/^NETWORK_EXISTS: .*VNI 291 to 353/);
+});
+
+test("another way to write the same layout or address is no change", async () => {
+  const props = await makeNetwork({ subnets: "fd00:128::/40/6/82", hubUnderlayIp: "192.0.2.1" });
+  const again = await checked(
+    networks,
+    "training",
+    netInputs({ subnets: "FD00:128:0::/40/6/82", hubUnderlayIp: "192.0.2.1" }),
+    props,
+  );
+  expect(await networks.diff(props, again)).toMatchObject({ changes: false });
+});

@@ -1,0 +1,119 @@
+import { expect, test } from "vitest";
+import { openPool } from "../../../provider/pool";
+import {
+  anew,
+  checked,
+  fleet,
+  makeNetwork,
+  makeRunner,
+  netInputs,
+  networks,
+  owner,
+  pool,
+  runnerInputs,
+  runners,
+  warnings,
+  world,
+} from "./fresh";
+
+/** How resources end, and what is lost or overtaken. */
+anew();
+
+test("delete leaves nothing; a network with runners is refused first", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  await expect(networks.delete(network)).rejects.toThrow(/POOL_IN_USE: .*a/);
+  expect(fleet.standing("192.0.2.1")).toContain("link kohaku-host");
+  await runners.delete(runner);
+  await networks.delete(network);
+  expect([...fleet.standing("192.0.2.1"), ...fleet.standing("192.0.2.11")]).toEqual([]);
+  expect(await pool.leases("space/default")).toEqual([]);
+  expect(await pool.fsck()).toEqual([]);
+});
+
+test("a dead host blocks delete, or is forgotten with its values withheld", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  fleet.down.add("192.0.2.11");
+  await expect(runners.delete(runner)).rejects.toThrow("SSH_UNREACHABLE");
+  world.unreachableOnDelete = "forget";
+  await runners.delete(runner);
+  expect(warnings.at(-1)).toContain("stay withheld");
+  expect(await makeRunner(network, "b", "192.0.2.12")).toMatchObject({ runnerId: 2 });
+});
+
+test("a lost pool gives out nothing", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  const other = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  world.pool = async () => other;
+  await expect(networks.diff(network, network)).rejects.toThrow(/^STORE_LOST/);
+  await expect(runners.diff(runner, runner)).rejects.toThrow(/^STORE_LOST/);
+  await expect(runners.delete(runner)).rejects.toThrow(/^STORE_LOST/);
+  const { failures } = await runners.check(
+    { owner: owner("b"), dryRun: true },
+    undefined,
+    runnerInputs(network, "b", "192.0.2.12"),
+  );
+  expect(failures[0]?.reason).toMatch(/^POOL_NOT_FOUND/);
+});
+
+test("a lost lease is replaced with the network alive, and work of the old life is fenced off", async () => {
+  const network = await makeNetwork();
+  const old = await makeRunner(network, "a", "192.0.2.11");
+  await pool.release("network/training", String(old.leaseId));
+  expect((await runners.read("training/a", old)).props.drift).toEqual([
+    `lease ${old.leaseId}: not in the pool any more`,
+  ]);
+  expect(await runners.diff(old, old)).toEqual({ changes: true, replaces: ["leaseId"], deleteBeforeReplace: false });
+  await expect(runners.update("training/a", old, { ...old, mtu: 1400 })).rejects.toThrow("LEASE_FENCED");
+  const fresh = await makeRunner(network, "a", "192.0.2.11");
+  expect(fresh).toMatchObject({ runnerId: 1 });
+});
+
+test("a run that was overtaken writes nothing, neither by update nor by delete", async () => {
+  const network = await makeNetwork();
+  const props = await makeRunner(network, "a", "192.0.2.11");
+  const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11", { mtu: 1300 }), props);
+  const ask = fleet.ask;
+  let wake = (): void => {};
+  const waited = new Promise<void>((resolve) => {
+    wake = resolve;
+  });
+  fleet.ask = async (...args) => {
+    await waited;
+    return ask(...args);
+  };
+  const sleeping = runners.update("training/a", props, inputs).catch((e: unknown) => e);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  fleet.ask = ask;
+  await runners.update(
+    "training/a",
+    props,
+    await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11", { mtu: 1400 }), props),
+  );
+  fleet.takeWrites();
+  wake();
+  expect(String(await sleeping)).toContain("LEASE_FENCED");
+  expect(fleet.takeWrites()).toEqual([]);
+});
+
+test("with forgotten machines a whole network can be destroyed, and its range stays withheld", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  fleet.down.add("192.0.2.11");
+  world.unreachableOnDelete = "forget";
+  await runners.delete(runner);
+  await networks.delete(network);
+  expect(fleet.standing("192.0.2.1")).toEqual([]);
+  const { failures } = await networks.check({ owner: owner("again"), dryRun: true }, undefined, netInputs());
+  expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*forgotten/);
+});
+
+test("a delete that fails leaves the network usable", async () => {
+  const network = await makeNetwork();
+  fleet.down.add("192.0.2.1");
+  await expect(networks.delete(network)).rejects.toThrow("SSH_UNREACHABLE");
+  fleet.down.clear();
+  expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1 });
+});

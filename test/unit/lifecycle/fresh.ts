@@ -1,0 +1,66 @@
+import { beforeEach, expect } from "vitest";
+import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
+import type { Values } from "../../../provider/lifecycle/values";
+import type { World } from "../../../provider/lifecycle/world";
+import { openPool } from "../../../provider/pool";
+import type { Pool } from "../../../provider/pool/types";
+import { resourceOf } from "../../../provider/resources";
+import { FakeFleet, worldOf } from "./fake-fleet";
+
+/** A network and its runners, each test on a store and machines of its own: call `anew` first. */
+export let fleet: FakeFleet;
+export let pool: Pool;
+export let world: World;
+export let warnings: string[];
+export let networks: Lifecycle;
+export let runners: Lifecycle;
+
+export const anew = (): void =>
+  beforeEach(async () => {
+    fleet = new FakeFleet();
+    pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+    warnings = [];
+    world = { ...worldOf(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
+    networks = new Lifecycle(resourceOf("OverlayNetwork"), world);
+    runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
+  });
+
+const hubConnection = { host: "192.0.2.1" };
+export const netInputs = (more: Values = {}): Values => ({ networkName: "training", hubConnection, ...more });
+
+export const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:X::${name}`;
+
+export async function checked(
+  l: Lifecycle,
+  name: string,
+  news: Values,
+  olds?: Values,
+  dryRun = false,
+): Promise<Values> {
+  const { inputs, failures } = await l.check({ owner: owner(name), dryRun }, olds, news);
+  expect(failures).toEqual([]);
+  return inputs;
+}
+
+export async function makeNetwork(more: Values = {}): Promise<Values> {
+  return (await networks.create(await checked(networks, "training", netInputs(more)))).props;
+}
+
+const settings = (network: Values): Values =>
+  Object.fromEntries(
+    ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName", "verify"].map(
+      (k) => [k, network[k]],
+    ),
+  );
+
+export const runnerInputs = (network: Values, name: string, host: string, more: Values = {}): Values => ({
+  network: settings(network),
+  runnerName: name,
+  connection: { host },
+  hubConnection,
+  ...more,
+});
+
+export async function makeRunner(network: Values, name: string, host: string, more: Values = {}): Promise<Values> {
+  return (await runners.create(await checked(runners, name, runnerInputs(network, name, host, more)))).props;
+}
