@@ -1,8 +1,11 @@
 import { describe } from "vitest";
 import { leaseContract } from "./leases";
+import { limitContract } from "./limits";
+import { nameContract } from "./names";
 import { pickContract } from "./picks";
 import { poolContract } from "./pools";
 import { previewContract } from "./previews";
+import { resizingContract } from "./resizing";
 import { sharingContract } from "./sharing";
 import { storeContract } from "./store";
 import { timeContract } from "./time";
@@ -15,6 +18,9 @@ export function contract(engine: Engine): void {
   describe("picks", () => pickContract(engine));
   describe("time", () => timeContract(engine));
   describe("pools", () => poolContract(engine));
+  describe("resizing", () => resizingContract(engine));
+  describe("names", () => nameContract(engine));
+  describe("limits", () => limitContract(engine));
   describe("sharing", () => sharingContract(engine));
   describe("previews", () => previewContract(engine));
 }

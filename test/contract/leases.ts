@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import type { Row, Write } from "../../provider/pool/store";
+import { closed } from "../../provider/pool/version";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
 /** Offers and claims: who gets what, and keeps it. */
@@ -201,5 +202,31 @@ export function leaseContract(engine: Engine): void {
     expect(new Set(values).size).toBe(135);
     expect(results.filter(({ status }) => status === "rejected")).toHaveLength(15);
     expect(await pool.fsck()).toEqual([]);
+  });
+
+  test.each<[string, Write[], string]>([
+    [
+      "brought to a newer version",
+      [["v", "99"]],
+      "STORE_VERSION: The store has version 99; this program knows versions up to 2.",
+    ],
+    [
+      "moved away",
+      closed({ to: "sqlite:/new.db", version: 2 }),
+      "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
+    ],
+  ])("a store that was %s while it was open takes no more writes", async (_what, state, message) => {
+    const { pool, store } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const lease = await pool.claim(by("a"));
+    await store.transact("", function* (tx) {
+      yield tx.write(state);
+    });
+    const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
+    for (const result of await Promise.allSettled(writes))
+      expect(result).toMatchObject({ status: "rejected", reason: { message: expect.stringContaining(message) } });
+    await expect(pool.fsck({ repair: true })).rejects.toThrow(message);
+    expect(await pool.fsck()).toEqual([]);
+    expect(await pool.leases("pool/p")).toEqual([lease]);
   });
 }

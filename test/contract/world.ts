@@ -79,3 +79,34 @@ export const fact = ({ pool, owner, type, tenant, sharingKey, ports }: Request, 
 });
 
 export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;
+
+/** A network that opens the pool of its runners. */
+export const network = (name: string, cidr: string, more: Partial<PoolSpec> = {}): Request & { opens: PoolSpec } => ({
+  pool: "space/default",
+  owner: `network ${name}`,
+  type: "OverlayNetwork",
+  want: extents(cidr),
+  names: [`network/${name}`],
+  opens: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
+});
+
+/** A runner that opens the pool of its addresses. */
+export const runner = (net: string, name: string): Request => ({
+  pool: `network/${net}`,
+  owner: `runner ${name}`,
+  type: "RunnerSubnet",
+  names: [`runner/${net}/${name}`],
+  opens: {
+    name: `runner/${net}/${name}`,
+    kind: "address",
+    extents: extents("10.1.0.2-10.1.0.9"),
+    allocation: "lowest",
+  },
+});
+
+/** An address on a runner. */
+export const address = (net: string, name: string, owner: string): Request => ({
+  pool: `runner/${net}/${name}`,
+  owner,
+  type: "IPReservation",
+});

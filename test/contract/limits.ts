@@ -1,0 +1,72 @@
+import { expect, test } from "vitest";
+import { address, by, type Engine, extents, fact, network, opened, runner, wants, world } from "./world";
+
+/** How full pools are, whom that concerns, and whose they are. */
+export function limitContract(engine: Engine): void {
+  test("usages are those of all pools with a prefix, offers included and what is over left out", async () => {
+    const { pool, pass } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    for (const name of ["a", "b"]) await pool.claim({ ...runner("n", name), owner: name });
+    await pool.claim({ ...address("n", "a", "x"), ttl: 60 });
+    await pool.offer(address("n", "a", "y"));
+    const held = async () => [...(await pool.usages("runner/n/"))].map(([name, usage]) => `${name} ${usage.held}`);
+    expect(await held()).toEqual(["runner/n/a 2", "runner/n/b 0"]);
+    pass(61);
+    expect(await held()).toEqual(["runner/n/a 1", "runner/n/b 0"]);
+    expect(await pool.usages("runner/m/")).toEqual(new Map());
+  });
+
+  test("a preview that writes nothing sees its own offers in usages", async () => {
+    const { pool, another } = await world(engine);
+    await pool.claim(network("n", "10.0.0.0/8"));
+    await pool.claim(runner("n", "r"));
+    const preview = another({ offerTtl: 0 });
+    await preview.offer(address("n", "r", "x"));
+    expect((await preview.usages("runner/n/")).get("runner/n/r")?.held).toBe(1n);
+    expect((await pool.usages("runner/n/")).get("runner/n/r")?.held).toBe(0n);
+  });
+
+  test("a tenant's pool refuses another tenant, in preview, up, amend and enrol", async () => {
+    const { pool } = await world(engine);
+    const [ours, theirs] = [
+      { org: "a", project: "p" },
+      { org: "b", project: "p" },
+    ];
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
+    const lease = await pool.claim(by("x", { tenant: ours }));
+    const refused = {
+      message:
+        "INPUT_INVALID: Pool pool/p belongs to a/p; b/p cannot have anything in it. Use a pool of that tenant, or correct the tenant.",
+    };
+    await expect(pool.offer(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
+    await expect(pool.claim(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
+    await expect(pool.amend("pool/p", lease.leaseId, { tenant: theirs })).rejects.toMatchObject(refused);
+    const { conflicts } = await pool.enrol([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
+    expect(conflicts.map(({ error }) => error)).toMatchObject([refused]);
+    expect((await pool.claim(by("z"))).owner).toBe("z");
+  });
+
+  test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
+    const warnings = [];
+    for (const owner of ["a", "b", "c", "d"]) warnings.push((await pool.offer(by(owner))).warnings);
+    expect(warnings).toEqual([
+      undefined,
+      undefined,
+      undefined,
+      ["80 % or more of the 5 addresses of pool/p are held or promised."],
+    ]);
+  });
+
+  test("an owner that moves within a full quota is offered its new place, and may have it once the old one is free", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
+    const old = await pool.claim(wants("a", "10.0.0.1"));
+    expect(await pool.offer(wants("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
+    await expect(pool.offer(by("b"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await expect(pool.claim(wants("a", "10.0.0.2"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await pool.release("pool/p", old.leaseId);
+    expect(await pool.claim(wants("a", "10.0.0.2"))).toMatchObject({ state: "reserved" });
+  });
+}

@@ -1,0 +1,62 @@
+import { expect, test } from "vitest";
+import { by, type Engine, extents, opened, world } from "./world";
+
+/** Names that leases hold, each in the whole store. */
+export function nameContract(engine: Engine): void {
+  test.each([
+    ["network/n", "NETWORK_EXISTS"],
+    ["runner/n/r", "RUNNER_NAME_TAKEN"],
+    ["user/c1", "RESERVATION_EXISTS"],
+    ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN"],
+    ["pool/lb", "POOL_OVERLAP"],
+  ])("the name %s can be had once in the whole store: %s", async (name, code) => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await opened(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
+    const holder = await pool.claim(by("a", { names: ["user/a", name] }));
+    const rival = { ...by("b"), pool: "pool/other", names: [name] };
+    await expect(pool.offer(rival)).rejects.toMatchObject({
+      message: `${code}: The name ${name} belongs to a (IPReservation, reserved). Choose another name, or remove that one first.`,
+    });
+    await expect(pool.claim(rival)).rejects.toMatchObject({ code });
+    await pool.release("pool/p", holder.leaseId);
+    await pool.offer(rival);
+    pass(3601);
+    expect(await pool.claim(by("c", { names: [name] }))).toMatchObject({ names: [name] });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("names may be exchanged by amending, and those left out are free", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const lease = await pool.claim(by("a", { names: ["host/h1/x", "runner/n/a"] }));
+    expect(await pool.amend("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
+      names: ["runner/n/a", "host/h2/x"],
+    });
+    expect(await pool.claim(by("b", { names: ["host/h1/x"] }))).toMatchObject({ owner: "b" });
+    await expect(pool.amend("pool/p", lease.leaseId, { names: ["host/h1/x"] })).rejects.toMatchObject({
+      code: "DEVICE_FOREIGN",
+    });
+    expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ names: ["runner/n/a", "host/h2/x"] });
+  });
+
+  test("whoever has a name is found in whatever pool, as long as the lease stands", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28") });
+    const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
+    expect(await pool.holder("user/n/box")).toEqual(lease);
+    expect(await pool.holder("user/n/other")).toBeUndefined();
+    pass(61);
+    expect(await pool.holder("user/n/box")).toBeUndefined();
+  });
+
+  test("a lease that is used keeps its user's name in its next life", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28") });
+    const { leaseId } = await pool.claim(by("a"));
+    await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
+    const renewed = await pool.claim(by("a"));
+    expect(renewed).toMatchObject({ state: "used", usedBy: "box" });
+    expect(await pool.holder("user/n/box")).toMatchObject({ leaseId: renewed.leaseId });
+  });
+}
