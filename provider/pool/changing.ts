@@ -40,7 +40,7 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
   const after = yield* enter(tx, lease, changed, changes);
   yield* log(tx, eventOf(lease, after), after);
-  if (changes.extents) yield* mustKeepQuota(tx, spec);
+  if (changes.extents) yield* mustKeepQuota(tx, spec, lease.owner);
   return after;
 }
 

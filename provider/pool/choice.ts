@@ -151,7 +151,7 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[],
     const found = yield* pick(tx, spec, picker, size, within);
     if (found) return found;
     if (yield* sweep(tx, spec.name)) continue;
-    const [type, holder] = yield* whoGoes(tx, spec, zone);
+    const [type, holder] = yield* whoGoes(tx, spec, zone, owner);
     if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5, true));
     if (type === "r" && holder.owner !== owner) warnings.push(restingGiven(spec, holder));
     if (type === "h") yield* oust(tx, asking, holder, "reclaimed");
@@ -161,22 +161,22 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[],
 
 const pickerFor = ({ request: { owner }, chance }: Asking): Picker => ({ owner, chance });
 
-function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[]): Rule<[Class, Lease | undefined]> {
+function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[], owner: string): Rule<[Class, Lease | undefined]> {
   for (const type of ["r", "o", "h"] as const) {
     if (type === "h" && spec.reclaimAfter === undefined) break;
-    const holder = yield* oldest(tx, spec, type, zone);
+    const holder = yield* oldest(tx, spec, type, zone, owner);
     if (holder) return [type, holder];
   }
   return ["h", undefined];
 }
 
-/** The first of its class, by time, that can go and whose going helps. */
-function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[]): Rule<Lease | undefined> {
+/** The first of its class, by time, that can go for this owner and whose going helps. */
+function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[], owner: string): Rule<Lease | undefined> {
   for (const uid of yield* tx.range(byTime(spec.name, type), CANDIDATES)) {
     const lease = (yield* tx.get(leaseKey(spec.name, uid)))!;
     // In the order of when they were last seen: after the first that stays, all do.
     if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
-    const goes = type === "h" ? !(yield* isOpenForOthers(tx, lease)) : givesWay(tx, lease);
+    const goes = type === "h" ? !(yield* isOpenForOthers(tx, lease)) : givesWay(tx, lease, owner);
     if (goes && common(zone, lease.extents).length > 0) return lease;
   }
   return undefined;
@@ -193,7 +193,7 @@ const CANDIDATES = 1000;
  * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
  * `leaving` are leases that will be gone before the new one is claimed.
  */
-export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = []): Rule<void> {
+export function* mustKeepQuota(tx: Draft, spec: PoolSpec, owner: string, leaving: Lease[] = []): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   for (;;) {
@@ -201,7 +201,7 @@ export function* mustKeepQuota(tx: Draft, spec: PoolSpec, leaving: Lease[] = [])
     const leases = offered + reserved + used - leaving.length;
     if (leases <= maxReservations && held - total(leaving.flatMap(({ extents }) => extents)) <= maxIps) return;
     if (yield* sweep(tx, spec.name)) continue;
-    const offer = yield* oldest(tx, spec, "o", spec.extents);
+    const offer = yield* oldest(tx, spec, "o", spec.extents, owner);
     if (!offer) throw overQuota(spec, { leases, values: held });
     yield* vacate(tx, offer, restOf(tx, offer));
   }

@@ -32,6 +32,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   yield* mustKeepQuota(
     tx,
     pool.spec,
+    request.owner,
     mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
   );
   return block ? { ...lease, state: "offered" } : lease;
@@ -59,7 +60,7 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
     const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
     if (other) yield* vacate(tx, other, restOf(tx, other));
   }
-  yield* mustKeepQuota(tx, pool.spec);
+  yield* mustKeepQuota(tx, pool.spec, request.owner);
   return lease;
 }
 

@@ -44,6 +44,27 @@ test("a renamed resource gets what the last preview promised under its old name"
   expect(lease).toMatchObject({ state: "offered", names: ["network/training"] });
 });
 
+test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
+  ["a full pool", { extents: [{ first: 1024n, last: 1025n }] }, "POOL_EXHAUSTED"],
+  ["a quota", { quota: { maxReservations: 2 } }, "POOL_QUOTA"],
+])("who takes out what is too much for %s can go on at once", async (_, more, code) => {
+  const extents = [{ first: 1024n, last: 2047n }];
+  const opens: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
+  const address = (name: string, stack = "dev"): Request => ({
+    pool: "pool/p",
+    owner: `org/urn:pulumi:${stack}::p::overlay:index:IPReservation::${name}`,
+    type: "IPReservation",
+  });
+  const first = await run();
+  await first.claim({ ...network("p", "dev"), want: opens.extents, names: [], opens });
+  for (const name of ["a", "b"]) await first.offer(address(name));
+  await expect(first.offer(address("c"))).rejects.toMatchObject({ code });
+
+  await expect((await run()).offer(address("x", "prod"))).rejects.toMatchObject({ code });
+  const second = await run();
+  for (const name of ["c", "a"]) expect(await second.offer(address(name))).toMatchObject({ state: "offered" });
+});
+
 test("two resources of one program that want the same are refused, whatever an earlier preview said", async () => {
   await (await run()).offer(network("old", "dev"));
   const second = await run();
