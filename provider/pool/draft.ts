@@ -72,8 +72,9 @@ export class Draft {
     this.set(at, null);
   }
 
-  /** A row as it is stored; null deletes it. */
+  /** A row as it is stored; null deletes it. What stands there already is not written again. */
   set(at: string, text: string | null): void {
+    if (text !== null && this.#read.get(at) === text && this.writes.get(at) === undefined) return;
     this.#before.push([at, this.writes.get(at)]);
     this.writes.set(at, text);
   }

@@ -118,6 +118,11 @@ function restBehind(tx: Draft, before: Lease): Pick<Lease, "restsUntil" | "rests
   return rest > tx.now ? { restsUntil: rest, ...(before.restsFor && { restsFor: before.restsFor }) } : {};
 }
 
+/** An offer that was made a moment ago is not made again: preview, the preview of up, and up itself ask one after another. */
+const isFresh = ({ now }: Draft, { state, updatedAt }: Lease): boolean =>
+  state === "offered" && now - updatedAt < FRESH;
+const FRESH = 60_000;
+
 function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Choice, own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
@@ -128,6 +133,7 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Cho
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
   const before = own ?? (former && { ...former, restsFor: formerOf(former) });
+  const at = state === "offered" && own && isFresh(tx, own) ? own.updatedAt : tx.now;
   return given<Lease>({
     pool,
     owner,
@@ -137,9 +143,9 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Cho
     uid,
     leaseId: own?.state === "offered" && !firm ? own.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
-    updatedAt: tx.now,
-    lastSeen: tx.now,
-    expiresAt: seconds === undefined ? undefined : tx.now + seconds * 1000,
+    updatedAt: at,
+    lastSeen: at,
+    expiresAt: seconds === undefined ? undefined : at + seconds * 1000,
     ...(state === "offered" && before && restBehind(tx, before)),
     tenant,
     labels,

@@ -5,6 +5,17 @@ import { by, type Engine, extents, firstOf, opened, START, wants, world } from "
 
 /** Offers and claims: who gets what, and keeps it. */
 export function leaseContract(engine: Engine): void {
+  test("an offer that was made a moment ago stands as it is; later it is made anew", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const offer = await pool.offer(by("a"));
+    pass(59);
+    expect(await pool.offer(by("a"))).toEqual(offer);
+    expect(await pool.offer(by("a", { labels: { x: "1" } }))).toEqual({ ...offer, labels: { x: "1" } });
+    pass(2);
+    expect(await pool.offer(by("a"))).toMatchObject({ uid: offer.uid, expiresAt: offer.expiresAt! + 61_000 });
+  });
+
   test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
     const { pool, another } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });

@@ -58,3 +58,18 @@ test("an operation that is discarded leaves what was written before it", async (
     }),
   );
 });
+
+test("what stands in the store already is not written again", () => {
+  const written: unknown[] = [];
+  const tx = { now: () => 0, get: () => "1", range: () => [], write: (writes: unknown) => void written.push(writes) };
+  const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+  const row = { at: "k/a", codec: textCodec };
+  driven(draft.get(row));
+  draft.put(row, "1");
+  driven(draft.flush());
+  expect(written).toEqual([]);
+  draft.put(row, "2");
+  draft.put(row, "1");
+  driven(draft.flush());
+  expect(written).toEqual([[["k/a", "1"]]]);
+});

@@ -1,8 +1,8 @@
 /**
  * The rules for single values, as simply as they can be said: a list that is searched from end to end. Time in milliseconds from 0;
- * offers hold an hour and are safe for ten minutes, released values rest for five.
+ * offers hold an hour and are safe for ten minutes, made again after one at the earliest; released values rest for five.
  */
-const [REST, OFFER, SAFE] = [300_000, 3_600_000, 600_000];
+const [REST, OFFER, SAFE, FRESH] = [300_000, 3_600_000, 600_000, 60_000];
 
 interface Held {
   owner: string;
@@ -67,11 +67,13 @@ export class Model {
       return value;
     }
     const state = !firm ? "offered" : own?.state === "used" ? "used" : "reserved";
-    const ends = !firm ? this.#now + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
+    const isFresh = !firm && own?.state === "offered" && this.#now - own.changed < FRESH;
+    const changed = isFresh ? own.changed : this.#now;
+    const ends = !firm ? changed + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
     const made = own && this.#lives(own) ? own.made : this.#now;
     this.#list = this.#list.filter((one) => one !== own);
     const over = firm ? undefined : own ? own.over : former;
-    this.#list.push({ owner, value, state, made, changed: this.#now, ends, ...(over && { over }) });
+    this.#list.push({ owner, value, state, made, changed, ends, ...(over && { over }) });
     for (const one of this.#list) if (firm && one.owner === owner && one.state === "offered") this.#end(one);
     return value;
   }
