@@ -81,13 +81,13 @@ export class LivePool implements Pool {
 
   async #promise(pool: string, attempt: (tx: Draft) => Rule<Lease>): Promise<Lease> {
     if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(attempt);
-    const lease = await this.#queue.add(pool, function* (tx) {
+    const written = function* (tx: Draft): Rule<Lease | undefined> {
       const lease = yield* attempt(tx);
       if (!tx.onlyImagined) return lease;
       tx.discard();
       return undefined;
-    });
-    return lease ?? this.#imagine(attempt);
+    };
+    return (await this.#queue.add(pool, written, true)) ?? this.#imagine(attempt);
   }
 
   async claim(request: Request): Promise<Lease> {

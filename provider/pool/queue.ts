@@ -9,6 +9,7 @@ type Outcome = { value: unknown } | { error: unknown };
 
 interface Member {
   work: Work<unknown>;
+  promised: boolean;
   resolve(value: unknown): void;
   reject(error: unknown): void;
 }
@@ -29,9 +30,10 @@ export class Queue {
     private readonly terms: Terms,
   ) {}
 
-  add<T>(pool: string, work: Work<T>): Promise<T> {
+  /** `promised`: a power cut may take it back. */
+  add<T>(pool: string, work: Work<T>, promised = false): Promise<T> {
     return new Promise<T>((resolve, reject) => {
-      const member = { work, resolve, reject } as Member;
+      const member = { work, promised, resolve, reject } as Member;
       const waiting = this.#waiting.get(pool);
       if (waiting) waiting.push(member);
       else {
@@ -70,13 +72,18 @@ export class Queue {
 
   #commit(pool: string, group: Member[]): Promise<Outcome[]> {
     const { terms } = this;
-    return this.store.transact(pool, function* (tx: Tx) {
+    const all = function* (tx: Tx): Rule<Outcome[]> {
       const outcomes: Outcome[] = [];
       yield* writing(tx, terms, function* (draft) {
         for (const { work } of group) outcomes.push(yield* attempt(draft, work));
       });
       return outcomes;
-    });
+    };
+    return this.store.transact(
+      pool,
+      all,
+      group.every(({ promised }) => promised),
+    );
   }
 }
 

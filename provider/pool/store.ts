@@ -10,9 +10,9 @@ export interface Store {
   /**
    * All of `work` or nothing. It may be run again after a lost race, so it must not act on anything but its `tx`.
    * `pool` says which transactions meet each other most: an engine may lock by it, but must not rely on it, since names
-   * and opened pools cross pools.
+   * and opened pools cross pools. Once it is answered it outlasts a power cut, unless it is only `promised`.
    */
-  transact<T>(pool: string, work: (tx: Tx) => Rule<T>): Promise<T>;
+  transact<T>(pool: string, work: (tx: Tx) => Rule<T>, promised?: boolean): Promise<T>;
   /** One consistent look that waits for no writer. */
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
   close(): Promise<void>;

@@ -39,9 +39,9 @@ export async function sqliteStore(path: string, options: SqliteOptions = {}): Pr
   const { db, tx, once, log } = await patiently(path, patience, () => connect(engine, path, readOnly, clock));
   return {
     readOnly,
-    transact: async (_pool, work) => {
+    transact: async (_pool, work, promised) => {
       const result = await patiently(path, patience, () => once("toWrite", () => work(tx)));
-      log?.sync();
+      if (!promised) log?.sync();
       return result;
     },
     read: (work) => patiently(path, patience, () => once("toRead", () => work(tx))),

@@ -62,3 +62,15 @@ test("when the engine fails, nobody is told that it worked", async () => {
   expect(results.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
   expect(await queue.add("p", append("z"))).toBe("z");
 });
+
+test("a transaction in which there are only promises may be taken back by a power cut; with one lease in it, not", async () => {
+  const [memory, promised] = [memoryStore(), [] as unknown[]];
+  const transact: Store["transact"] = (pool, work, isPromised) => {
+    promised.push(isPromised);
+    return memory.transact(pool, work);
+  };
+  const queue = new Queue({ ...memory, transact }, terms);
+  await Promise.all([queue.add("p", append("a"), true), queue.add("p", append("b"), true)]);
+  await Promise.all([queue.add("p", append("c"), true), queue.add("p", append("d"))]);
+  expect(promised).toEqual([true, false]);
+});
