@@ -12,8 +12,8 @@ export interface Findings {
 export const isFine = ({ loss, full }: Answer): boolean => loss === 0 && full;
 
 /**
- * Which hop is to blame, by what is surest: a machine that differs from its own records, then the network below, then one
- * of the two tunnels, then the hub in between. Pure.
+ * Which hop is to blame, by what is surest: a machine that differs from its own records, then the network below, then a
+ * tunnel through which nothing passes, then the hub in between. What is lost now and then explains only that. Pure.
  */
 export function blame({ from, to, loss }: Answer, findings: Findings): string {
   const path = pathOf(from, to, findings);
@@ -23,6 +23,7 @@ export function blame({ from, to, loss }: Answer, findings: Findings): string {
     first(path, (name) => difference(name, path, findings)) ??
     first(legs, ([a, b]) => below(a, b, findings)) ??
     first(legs, ([a, b]) => tunnel(a, b, findings)) ??
+    (loss < 100 ? first(legs, ([a, b]) => weakness(a, b, findings)) : undefined) ??
     (loss < 100 && loss > 0 ? "packets are lost now and then" : through(path, findings))
   );
 }
@@ -57,8 +58,12 @@ function difference(name: string, path: string[], { ends }: Findings): string | 
   return `${name} differs: ${wrong[0]}${wrong.length > 1 ? `, and ${wrong.length - 1} more` : ""}`;
 }
 
-const between = (a: string, b: string, layer: Answer["layer"], { answers }: Findings): Answer[] =>
-  answers.filter((each) => each.layer === layer && [a, b].includes(each.from) && [a, b].includes(each.to));
+/** There before back, whichever machine was done first. */
+const between = (a: string, b: string, layer: Answer["layer"], { answers }: Findings): Answer[] => {
+  const along = (from: string, to: string) =>
+    answers.filter((each) => each.layer === layer && each.from === from && each.to === to);
+  return [...along(a, b), ...along(b, a)];
+};
 
 function below(a: string, b: string, findings: Findings): string | undefined {
   const dead = between(a, b, "underlay", findings).find(({ loss }) => loss === 100);
@@ -66,15 +71,19 @@ function below(a: string, b: string, findings: Findings): string | undefined {
 }
 
 function tunnel(a: string, b: string, findings: Findings): string | undefined {
-  const bad = between(a, b, "overlay", findings).filter((answer) => !isFine(answer));
-  if (bad.length === 0) return undefined;
-  if (bad.every(({ loss }) => loss === 0))
-    return `${a} to ${b}: packets of ${bad[0]!.mtu} bytes are too large for the network below`;
-  if (bad.every(({ loss }) => loss < 100)) return `${a} to ${b}: packets are lost now and then`;
+  if (!between(a, b, "overlay", findings).some(({ loss }) => loss === 100)) return undefined;
   const ends = [findings.ends.get(a)!, findings.ends.get(b)!] as const;
   const suspect = ends.flatMap(({ name, suspects }) => suspects.input.map((rule) => `${name} has INPUT ${rule}`))[0];
   const port = tunnelBetween(...ends)?.port ?? 4789;
   return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends are as they should be; look for a firewall on the way"}`;
+}
+
+function weakness(a: string, b: string, findings: Findings): string | undefined {
+  const bad = between(a, b, "overlay", findings).filter((answer) => !isFine(answer));
+  if (bad.length === 0) return undefined;
+  return bad.every(({ loss }) => loss === 0)
+    ? `${a} to ${b}: packets of ${bad[0]!.mtu} bytes are too large for the network below`
+    : `${a} to ${b}: packets are lost now and then`;
 }
 
 function through(path: string[], { ends }: Findings): string {

@@ -1,0 +1,61 @@
+import { expect, test } from "vitest";
+import { blame } from "../../../provider/cli/verify/diagnosis";
+import type { End } from "../../../provider/cli/verify/ends";
+import type { Answer } from "../../../provider/cli/verify/matrix";
+
+/** Which hop verify blames, by what the machines answered, in whatever order they did. */
+const end = (name: string, role: End["role"]): End => ({
+  name,
+  role,
+  addresses: [`ip of ${name}`],
+  tunnels: {},
+  wrong: {},
+  suspects: { input: [], forward: [] },
+});
+const ends = new Map([end("hub", "hub"), end("r1", "runner"), end("r2", "runner")].map((each) => [each.name, each]));
+
+/** `r1>hub 50`: percent lost in the overlay; with `below` the network below it; `large` when only small packets pass. */
+function answer(text: string): Answer {
+  const [way = "", loss, ...rest] = text.split(" ");
+  const [from = "", to = ""] = way.split(">");
+  const layer = rest.includes("below") ? "underlay" : "overlay";
+  const full = loss !== "100" && !rest.includes("large");
+  return { from, to, target: `ip of ${to}`, layer, mtu: 1450, loss: Number(loss), full };
+}
+
+test.each<[name: string, way: string, others: string[], hop: string]>([
+  [
+    "a network below that is dead, as seen from the nearer end, though the other said so first",
+    "r1>r2 100",
+    ["r2>hub 100 below", "r2>hub 100", "hub>r2 100", "hub>r2 100 below"],
+    "the network below: ip of r2 (r2) does not answer hub",
+  ],
+  [
+    "a tunnel that is dead, not the one before it that loses something",
+    "r1>r2 100",
+    ["r1>hub 50", "hub>r1 0", "hub>r2 100", "r2>hub 100"],
+    "hub to r2: UDP port 4789 does not pass, though both ends are as they should be; look for a firewall on the way",
+  ],
+  [
+    "the hub, where nothing gets through but tunnels lose only something",
+    "r1>r2 100",
+    ["r1>hub 50", "hub>r2 0"],
+    "hub does not pass packets on: look for a firewall there",
+  ],
+  [
+    "the tunnel that loses something",
+    "r1>r2 50",
+    ["r1>hub 0", "hub>r2 0", "r2>hub 50"],
+    "hub to r2: packets are lost now and then",
+  ],
+  [
+    "the tunnel that large packets do not pass",
+    "r1>r2 0 large",
+    ["r1>hub 0", "hub>r2 0 large"],
+    "hub to r2: packets of 1450 bytes are too large for the network below",
+  ],
+  ["nobody, where only this way lost something", "r1>r2 50", ["r1>hub 0", "hub>r2 0"], "packets are lost now and then"],
+])("verify blames %s", (_, way, others, hop) => {
+  const findings = { ends, answers: [way, ...others].map(answer), silent: new Map() };
+  expect(blame(answer(way), findings)).toBe(hop);
+});
