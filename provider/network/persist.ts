@@ -128,9 +128,27 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
   sleep 1
 done
 # So does firewalld, before it has flushed all rules; it answers when it is done
-! systemctl -q is-active firewalld 2>/dev/null || firewall-cmd --state >/dev/null 2>&1
+active() { systemctl -q is-active "$1" 2>/dev/null; }
+! active firewalld || firewall-cmd --state >/dev/null 2>&1
+
+# dockers_turn: where firewalld is back, Docker puts its rules back, too: by firewalld, one by one, and before ours. It is done
+# when firewalld has answered us three times, and no rule has come in between
+dockers_turn() {
+  active firewalld && active docker || return 1
+  rules='' quiet=0 try=0
+  while [ "$quiet" -lt 3 ] && [ "$try" -lt 15 ]; do
+    before=$rules quiet=$((quiet + 1)) try=$((try + 1))
+    sleep 1
+    firewall-cmd --state >/dev/null 2>&1
+    rules=$(iptables-save | grep '^-A')
+    [ "$rules" = "$before" ] && iptables -w 10 -C FORWARD -j DOCKER-USER 2>/dev/null || quiet=0
+  done
+}
+
 # Once more where something failed: it may stand on what a later one has made.
-all || all
+all || again=yes
+! dockers_turn || again=yes
+[ "\${again-}" != yes ] || all
 `;
 
 /** Their start, restart or reload takes away addresses, routes or rules that are not their own. */
@@ -158,7 +176,7 @@ Before=docker.service
 [Service]
 Type=oneshot
 ExecStart=/bin/sh ${BOOT_SCRIPT}
-TimeoutStartSec=${2 * PATIENCE}
+TimeoutStartSec=${4 * PATIENCE}
 
 [Install]
 WantedBy=multi-user.target ${SWEEPERS}

@@ -116,6 +116,26 @@ test.each<[string, string, string]>([
   expect(await drift()).toEqual([]);
 });
 
+test("where firewalld and Docker run, it comes first again when Docker has put its rules back, too", async () => {
+  const stub = (name: string, text: string) =>
+    lab.exec("r1", `cat >/usr/local/bin/${name} && chmod +x /usr/local/bin/${name}`, { input: `#!/bin/sh\n${text}\n` });
+  await stub("systemctl", "exit 0");
+  // The first question is whether it is back at all; at each of the next ones Docker is a rule further.
+  await stub(
+    "firewall-cmd",
+    "echo asked >>/run/asked; case $(wc -l </run/asked) in 2) iptables -N DOCKER-USER; iptables -I FORWARD -j DOCKER-USER ;; 3) iptables -I FORWARD -o docker0 -j ACCEPT ;; esac",
+  );
+  expect(await boot("r1")).toEqual({ code: 0, stdout: "", stderr: "" });
+  expect(await sh("r1", "iptables -S FORWARD")).toBe(
+    [
+      "-P FORWARD ACCEPT",
+      "-A FORWARD -j OVERLAY-FWD",
+      "-A FORWARD -o docker0 -j ACCEPT",
+      "-A FORWARD -j DOCKER-USER",
+    ].join("\n"),
+  );
+});
+
 test("rules of others stay, in their order", async () => {
   await lab.exec(
     "r1",
