@@ -16,7 +16,7 @@ import {
   UNREAD,
 } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
-import { type HostRecord, keyOf, recorded } from "../network/items";
+import { type HostRecord, keyOf, lists, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
@@ -261,14 +261,14 @@ const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => wan
 
 /** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
 async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const unique = new Set(want.items.filter(({ kind }) => kind === "link" || kind === "address").map(keyOf));
+  const unique = want.items.filter(({ kind }) => kind === "link" || kind === "address");
   const { uid, owner, network, store } = want.record;
   const candidates = facts.records.filter(
     (record) =>
       record.uid !== uid &&
       record.network === network &&
       record.store === store &&
-      (record.owner === owner || record.items.some((item) => unique.has(keyOf(item)))),
+      (record.owner === owner || unique.some((item) => lists(record, item))),
   );
   const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
@@ -312,10 +312,11 @@ async function settleRecords(host: Host, shell: Shell, passed: Accepted[], facts
 function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
   const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
   const after = readFacts(host, result);
-  const keep = keptKeys(wantsOf(accepted), before);
+  const ownOf = (want: Want) => recordsOf(want, before).flatMap(({ items }) => items);
+  const wants = wantsOf(accepted);
+  const keep = keptKeys(wants.flatMap(ownOf), wants, before);
   return accepted.filter(({ job, want }) => {
-    const own = recordsOf(want, before).flatMap(({ items }) => items);
-    const left = goneItems(own, keep, after).filter(({ kind }) => kind !== "sysctl");
+    const left = goneItems(ownOf(want), keep, after).filter(({ kind }) => kind !== "sysctl");
     const failed = [
       ...differences(want.items, after).map(differenceText),
       ...left.map((i) => `${keyOf(i)}: still there`),

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
 import { type Facts, type RouteFact, unitPath } from "./facts";
-import { type Address, type Item, keyOf, type Link, ROUTE_PROTOCOL, type Route, type Service } from "./items";
+import { type Address, type Item, keyOf, type Link, lists, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
 import { isForUs, wrongEntry } from "./zones";
 
@@ -32,7 +32,7 @@ export function fits(item: Item, facts: Facts): boolean {
   if (item.kind === "zone") return isForUs(item, facts);
   if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
   if (item.kind !== "docker" || item.required || docker?.answers) return true;
-  return docker !== undefined && records.some(({ items }) => items.some((other) => keyOf(other) === keyOf(item)));
+  return docker !== undefined && records.some((record) => lists(record, item));
 }
 
 /** Whether it stands, and is the one that we made, as far as that can be told from a machine. */

@@ -89,14 +89,14 @@ const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
 const asked = (options: string, questions: string[], otherwise: string): string =>
   `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
 
-/** Devices with their addresses, in one dump of the kernel's. */
-const LINKS = "echo '@@ link'; ip -j -d addr show || exit 1";
 /** In all tables. Without the protocol, since that is what was asked for. */
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
-const routing = (part: string, questions: string[]): string[] => [
-  `echo; echo '@@ ${part}4'; ${asked("-4", questions, "|| exit 1")}`,
-  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`,
-];
+/** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
+const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", `${OURS} root 0/0`, "rule show"], "|| exit 1")}`;
+/** Not the routes to link-local addresses, of which each device has one. */
+const ROUTING6 = ["route show root ::/1", OURS, "rule show", "route show root fc00::/7", "route show default"];
+const v6 = (part: string, questions: string[]): string =>
+  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;
 
 const FORWARDINGS = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding";
 /** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
@@ -124,8 +124,8 @@ const factsScript = (files: string, others: string): string =>
   [
     TOOLS,
     'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-    LINKS,
-    ...routing("routing", ["route show", OURS, "rule show"]),
+    MACHINE,
+    v6("routing", ROUTING6),
     others,
     ...rest(files),
     ALL_RECORDS,
@@ -136,7 +136,7 @@ export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
 
 /** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
 export const UNREAD = "unread";
-const OTHERS = `echo '@@ files'; for file in ${SCRIPTS}; do echo "${UNREAD}  $file"; done`;
+const OTHERS = `echo '@@ files'; printf '${UNREAD}  %s\\n' ${SCRIPTS}`;
 
 /** Where a record's own script is. */
 export const scriptPath = ({ network, uid }: Pick<HostRecord, "network" | "uid">): string =>
@@ -160,8 +160,12 @@ const FEW = 16;
 /** Enough to judge a change of these by, which on a hub with hundreds of runners is much less than everything. */
 export function readbackScript(devices: string[], files: string[]): string {
   const each = devices.map((device) => `addr show dev ${device}`);
-  const links = devices.length > FEW ? LINKS : `echo '@@ link'; ${asked("-d -force", each, "2>/dev/null")}`;
-  return [links, ...routing("ours", [OURS, "rule show"]), ...rest(files.map(quote).join(" "))].join("\n");
+  const few = [
+    `echo '@@ link'; ${asked("-d -force", each, "2>/dev/null")}`,
+    `echo '@@ ours4'; ${asked("-4", [OURS, "rule show"], "|| exit 1")}`,
+  ];
+  const machine = devices.length > FEW ? [MACHINE] : few;
+  return [...machine, v6("ours", [OURS, "rule show"]), ...rest(files.map(quote).join(" "))].join("\n");
 }
 
 export function parseFacts(text: string): Facts {
@@ -188,6 +192,11 @@ export function parseFacts(text: string): Facts {
 const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
     for (const link of answers(body).flat() as RawLink[]) readLink(facts, link);
+  },
+  machine: (facts, body) => {
+    const [links = "", ...routing] = body.split("\n");
+    READERS.link!(facts, links);
+    readRouting(facts, 4, routing.join("\n"));
   },
   routing4: (facts, body) => readRouting(facts, 4, body),
   routing6: (facts, body) => readRouting(facts, 6, body),
@@ -293,11 +302,14 @@ interface RawRoute {
   table?: string;
 }
 
-/** From a list that was asked for by protocol, which does not repeat the protocol; the main table has no name there. */
+/** From a list that was asked for by protocol, which does not repeat the protocol. */
 const ourRoute = (family: Family, raw: RawRoute): RouteFact => ({
   ...routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
-  ...(raw.table !== undefined && { table: Number(raw.table) }),
+  ...(isElsewhere(raw) && { table: Number(raw.table) }),
 });
+
+/** Not in the main table, which has a name only where details are asked for. */
+const isElsewhere = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
 
 const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
@@ -311,10 +323,11 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
 
 /** The main table as a whole, and our routes in others. */
 function readRouting(facts: Facts, family: Family, body: string): void {
-  const [main = [], ours = [], policies = []] = answers(body) as [RawRoute[], RawRoute[], RawPolicy[]];
-  const others = ours.filter(({ table }) => table !== undefined);
-  facts.routes.push(...main.map((raw) => routeFact(family, raw)), ...others.map((raw) => ourRoute(family, raw)));
-  readPolicies(facts, family, policies);
+  const [main = [], ours = [], policies = [], ...more] = answers(body);
+  const routes = [main, ...more].flat() as RawRoute[];
+  const others = (ours as RawRoute[]).filter(isElsewhere);
+  facts.routes.push(...routes.map((raw) => routeFact(family, raw)), ...others.map((raw) => ourRoute(family, raw)));
+  readPolicies(facts, family, policies as RawPolicy[]);
 }
 
 function readOurs(facts: Facts, family: Family, body: string): void {

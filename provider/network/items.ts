@@ -198,6 +198,12 @@ export function keyOf(item: Item): string {
   }
 }
 
+/** Whether this very object is among those that a record lists. A hub has hundreds of records: kinds are compared first. */
+export function lists({ items }: Pick<HostRecord, "items">, item: Item): boolean {
+  const key = keyOf(item);
+  return items.some((other) => other.kind === item.kind && keyOf(other) === key);
+}
+
 /** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
 export function recorded(item: Item): Item {
   if (item.kind === "file") return { kind: "file", path: item.path };

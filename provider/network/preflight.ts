@@ -2,7 +2,7 @@ import { OverlayError } from "../errors";
 import { refuseBarriers } from "./barriers";
 import { dockerNetworkOf, wrongNetwork } from "./docker";
 import type { Facts } from "./facts";
-import { type DockerNetwork, type Item, keyOf } from "./items";
+import { type DockerNetwork, type Item, keyOf, lists } from "./items";
 import { isMine, refuseForeign, type Want } from "./steps";
 import { refuseSurroundings } from "./surroundings";
 
@@ -31,7 +31,7 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
     );
   }
   const have = dockerNetworkOf(item, docker);
-  const holder = records.find((record) => record.items.some((other) => keyOf(other) === keyOf(item)));
+  const holder = records.find((record) => lists(record, item));
   const adoptable = want.adopt && have?.bridge === item.bridge && sameSubnets(have.subnets, item.subnets);
   if (holder ? !isMine(holder, want) : have && !adoptable) {
     const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";

@@ -4,7 +4,7 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
-import { type Address, type Chain, type HostRecord, type Item, keyOf, type Link, type Route } from "./items";
+import { type Address, type Chain, type HostRecord, type Item, keyOf, type Link, lists, type Route } from "./items";
 import { rulesOf } from "./place";
 import { type Place, placeFor } from "./zones";
 
@@ -63,8 +63,8 @@ export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): 
  */
 export function planSteps(wants: Want[], facts: Facts): Step[] {
   const untouched = untouchedRecords(wants, facts);
-  const keep = keptKeys(wants, facts);
   const mine = facts.records.filter((record) => !untouched.includes(record)).flatMap(({ items }) => items);
+  const keep = keptKeys(mine, wants, facts);
   const wanted = [...new Map(wants.flatMap(({ items }) => items.map((item) => [keyOf(item), item]))).values()];
   const fellows = untouched.filter(({ network }) => wants.some(({ record }) => record.network === network));
   const outdated = outdatedLinks(wanted, fellows, facts);
@@ -100,8 +100,9 @@ const removal = (item: Item, facts: Facts): Step => ({
 const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
   facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
 
-/** What some owner has on this host, now or after this work. */
-export function keptKeys(wants: Want[], facts: Facts): Set<string> {
+/** What some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. */
+export function keptKeys(mine: Item[], wants: Want[], facts: Facts): Set<string> {
+  if (mine.length === 0) return new Set();
   return new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
 }
 
@@ -217,7 +218,7 @@ export function refuseForeign(want: Want, facts: Facts): void {
 
 function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: Facts): void {
   const have = facts.links.get(item.name);
-  const holder = others.find((r) => r.items.some((other) => keyOf(other) === keyOf(item)));
+  const holder = others.find((record) => lists(record, item));
   if (!have && !holder) return;
   if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
   if (!holder && want.adopt && isAdoptable(item, have!)) return;
