@@ -256,6 +256,46 @@ test("a foreign route to the overlay's range is refused", () => {
   );
 });
 
+const MADE_FOR_DOCKER = ["-j OVERLAY-FWD"];
+const TAKEN_BY_DOCKER = ["-j OVERLAY-FWD", "-j RETURN"];
+
+test.each<[name: string, reached: (4 | 6)[], rules: Record<4 | 6, string[]>, gone: string[]]>([
+  [
+    "both go where Docker came for neither",
+    [],
+    { 4: MADE_FOR_DOCKER, 6: MADE_FOR_DOCKER },
+    ["chain DOCKER-USER (IPv4 filter)", "chain DOCKER-USER (IPv6 filter)"],
+  ],
+  [
+    "that of IPv6 goes where Docker has come for IPv4 alone",
+    [4],
+    { 4: TAKEN_BY_DOCKER, 6: MADE_FOR_DOCKER },
+    ["chain DOCKER-USER (IPv6 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv4 filter)"],
+  ],
+  [
+    "that of IPv4 goes where only IPv6 leads to its own",
+    [6],
+    { 4: MADE_FOR_DOCKER, 6: MADE_FOR_DOCKER },
+    ["chain DOCKER-USER (IPv4 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv6 filter)"],
+  ],
+  [
+    "one with a rule of somebody else's stays, though nothing leads to it",
+    [],
+    { 4: MADE_FOR_DOCKER, 6: TAKEN_BY_DOCKER },
+    ["chain DOCKER-USER (IPv4 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv6 filter)"],
+  ],
+])("of the chains that a boot has made for Docker %s", (_, reached, rules, gone) => {
+  const layouts = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")];
+  const both = want("r1", planRunner(training({ layouts }), 1, "vxkr1", hub, runner));
+  const facts = machine(both);
+  for (const family of [4, 6] as const) {
+    facts.chains.set(`${family} filter DOCKER-USER`, rules[family]);
+    if (reached.includes(family)) facts.chains.get(`${family} filter FORWARD`)!.push("-j DOCKER-USER");
+  }
+  const steps = text([{ ...both, items: [] }], facts).filter((step) => step.includes("DOCKER-USER"));
+  expect(steps.sort()).toEqual(gone.map((key) => `remove ${key}`));
+});
+
 test("facts are read from what the tools print", () => {
   const facts = parseFacts(
     [
@@ -293,4 +333,34 @@ test("facts are read from what the tools print", () => {
   expect(facts.chains.get("4 filter FORWARD")).toEqual(["-j OVERLAY-FWD"]);
   expect(facts.sysctls.get("net.ipv4.ip_forward")).toBe("1");
   expect(facts.records).toEqual([{ uid: "u", owner: "o", network: "n", items: [] }]);
+});
+
+test("one process says devices and IPv4 at once, and names the main table; IPv6 comes without link-local routes", () => {
+  const ours = (dst: string, table: string) =>
+    `{"type":"unicast","dst":"${dst}","gateway":"10.128.64.254","table":"${table}"}`;
+  const { links, routes, policies } = parseFacts(
+    [
+      "@@ machine",
+      '[{"ifname":"eth0","mtu":1500,"flags":["UP"],"addr_info":[]}]',
+      '[{"type":"unicast","dst":"default","gateway":"192.0.2.254","dev":"eth0","protocol":"static"}]',
+      `[${ours("10.128.0.0/12", "main")},${ours("default", "7")}]`,
+      '[{"src":"10.128.64.0","srclen":18,"fwmark":"0x1","table":"7"}]',
+      "",
+      "@@ routing6",
+      '[{"dst":"2001:db8::/64","dev":"eth0","protocol":"kernel"}]',
+      "[]",
+      "[]",
+      '[{"dst":"fd00::/64","dev":"eth0","protocol":"kernel"}]',
+      '[{"dst":"default","gateway":"fe80::1","dev":"eth0","protocol":"ra"}]',
+    ].join("\n"),
+  );
+  expect([...links.keys()]).toEqual(["eth0"]);
+  expect(routes.map(({ family, dst, table, protocol }) => `${family} ${dst} ${table ?? "main"} ${protocol}`)).toEqual([
+    "4 default main static",
+    "4 default 7 183",
+    "6 2001:db8::/64 main kernel",
+    "6 fd00::/64 main kernel",
+    "6 default main ra",
+  ]);
+  expect([...policies]).toEqual(["4 10.128.64.0/18 0x1/0xffffffff 7"]);
 });
