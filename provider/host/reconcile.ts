@@ -233,7 +233,11 @@ function readbackOf(wants: Want[], facts: Facts): string {
     if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
     return "dev" in item && item.dev !== undefined ? [item.dev] : [];
   });
-  return readbackScript([...new Set(devices)].sort(), [...new Set(files)].sort());
+  return readbackScript({
+    devices: [...new Set(devices)].sort(),
+    files: [...new Set(files)].sort(),
+    v6: items.some((item) => "family" in item && item.family === 6),
+  });
 }
 
 const staysAway = ({ name }: Host): string =>

@@ -91,8 +91,9 @@ const asked = (options: string, questions: string[], otherwise: string): string 
 
 /** In all tables. Without the protocol, since that is what was asked for. */
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
+const OURS4 = `${OURS} root 0/0`;
 /** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
-const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", `${OURS} root 0/0`, "rule show"], "|| exit 1")}`;
+const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", OURS4, "rule show"], "|| exit 1")}`;
 /** Not the routes to link-local addresses, of which each device has one. */
 const ROUTING6 = ["route show root ::/1", OURS, "rule show", "route show root fc00::/7", "route show default"];
 const v6 = (part: string, questions: string[]): string =>
@@ -102,10 +103,11 @@ const FORWARDINGS = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/f
 /** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
 const LISTENING = `set -- ${RECORDS}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
+const RULES6 = `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`;
+
 /** What does not grow with the number of runners, but for the sums of these files. */
 const rest = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
-  `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`,
   `echo '@@ sysctls'; grep -sH . ${FORWARDINGS}; ${LISTENING}`,
   `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
@@ -126,6 +128,7 @@ const factsScript = (files: string, others: string): string =>
     'echo "@@ ssh"; echo "$SSH_CONNECTION"',
     MACHINE,
     v6("routing", ROUTING6),
+    RULES6,
     others,
     ...rest(files),
     ALL_RECORDS,
@@ -157,15 +160,23 @@ cat <&3
 
 const FEW = 16;
 
-/** Enough to judge a change of these by, which on a hub with hundreds of runners is much less than everything. */
-export function readbackScript(devices: string[], files: string[]): string {
+/** What a change can have touched. */
+export interface Touched {
+  devices: string[];
+  files: string[];
+  /** Whether anything of it is IPv6, but for addresses, which come with their devices. */
+  v6: boolean;
+}
+
+/** Enough to judge a change by: less than everything, and on a hub with hundreds of runners much less. */
+export function readbackScript({ devices, files, v6: hasV6 }: Touched): string {
   const each = devices.map((device) => `addr show dev ${device}`);
-  const few = [
-    `echo '@@ link'; ${asked("-d -force", each, "2>/dev/null")}`,
-    `echo '@@ ours4'; ${asked("-4", [OURS, "rule show"], "|| exit 1")}`,
-  ];
-  const machine = devices.length > FEW ? [MACHINE] : few;
-  return [...machine, v6("ours", [OURS, "rule show"]), ...rest(files.map(quote).join(" "))].join("\n");
+  const few = `echo '@@ changed'; ${asked("-d -force", [OURS4, "rule show", ...each], "2>/dev/null")}`;
+  return [
+    devices.length > FEW ? MACHINE : few,
+    ...(hasV6 ? [v6("ours", [OURS, "rule show"]), RULES6] : []),
+    ...rest(files.map(quote).join(" ")),
+  ].join("\n");
 }
 
 export function parseFacts(text: string): Facts {
@@ -198,9 +209,13 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
     READERS.link!(facts, links);
     readRouting(facts, 4, routing.join("\n"));
   },
+  changed: (facts, body) => {
+    const [ours = "", policies = "", ...links] = body.split("\n");
+    readOurs(facts, 4, `${ours}\n${policies}`);
+    READERS.link!(facts, links.join("\n"));
+  },
   routing4: (facts, body) => readRouting(facts, 4, body),
   routing6: (facts, body) => readRouting(facts, 6, body),
-  ours4: (facts, body) => readOurs(facts, 4, body),
   ours6: (facts, body) => readOurs(facts, 6, body),
   rules4: (facts, body) => {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
