@@ -364,3 +364,20 @@ test("one process says devices and IPv4 at once, and names the main table; IPv6 
   ]);
   expect([...policies]).toEqual(["4 10.128.64.0/18 0x1/0xffffffff 7"]);
 });
+
+test("what was changed is read back by one process, in which a device that is gone has no line", () => {
+  const { links, routes, policies } = parseFacts(
+    [
+      "@@ changed",
+      '[{"type":"unicast","dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"br0","table":"main"}]',
+      '[{"src":"10.128.64.0","srclen":18,"fwmark":"0x1","table":"7"}]',
+      '[{"ifname":"br0","mtu":1450,"flags":["UP"],"addr_info":[]}]',
+      '[{"ifname":"vxkr1","mtu":1450,"flags":["UP"],"addr_info":[]}]',
+    ].join("\n"),
+  );
+  expect(routes).toEqual([
+    { family: 4, dst: "10.128.0.0/12", via: "10.128.64.254", dev: "br0", protocol: "183", unreachable: false },
+  ]);
+  expect(policies.size).toBe(1);
+  expect([...links.keys()]).toEqual(["br0", "vxkr1"]);
+});
