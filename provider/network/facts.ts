@@ -94,7 +94,7 @@ const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
 const OURS4 = `${OURS} root 0/0`;
 /** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
 const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", OURS4, "rule show"], "|| exit 1")}`;
-/** Not the routes to link-local addresses, of which each device has one. */
+/** Not the routes to link-local addresses, of which each device has one. Where else no layout can be (`layout.ts`) is left out, too. */
 const ROUTING6 = ["route show root ::/1", OURS, "rule show", "route show root fc00::/7", "route show default"];
 const v6 = (part: string, questions: string[]): string =>
   `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;
@@ -211,6 +211,8 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   },
   changed: (facts, body) => {
     const [ours = "", policies = "", ...links] = body.split("\n");
+    // Only devices may have no answer. Where the first two are not what was asked for first, nothing was read.
+    if ([ours, policies].some((answer) => answer.includes('"ifname"'))) return;
     readOurs(facts, 4, `${ours}\n${policies}`);
     READERS.link!(facts, links.join("\n"));
   },

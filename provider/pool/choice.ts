@@ -37,8 +37,8 @@ export interface Asking {
 export interface Choice {
   extents: Extent[];
   warnings: string[];
-  /** Who can come back to these very values, if they were at rest. */
-  former?: Lease;
+  /** What was only promised or at rest there, and had to go. */
+  vacated: Lease[];
 }
 
 export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
@@ -49,13 +49,13 @@ export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease):
 }
 
 function* requested(tx: Draft, spec: PoolSpec, asking: Asking, want: Extent[], own?: Lease): Rule<Choice> {
-  const choice: Choice = { extents: want, warnings: [] };
+  const choice: Choice = { extents: want, warnings: [], vacated: [] };
   for (const extent of want) {
     mustBeGivable(spec, extent);
     for (const lease of yield* sitting(tx, spec.name, extent)) {
       if (lease.uid === own?.uid) continue;
       yield* stepAside(tx, spec, asking, extent, lease, choice.warnings);
-      if (lease.state === "resting" && sameExtents(lease.extents, want)) choice.former = lease;
+      if (!isFirm(lease)) choice.vacated.push(lease);
     }
   }
   return choice;
@@ -133,17 +133,23 @@ function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
   const { request } = asking;
   const suits = (extents: Extent[]) => answers({ extents }, request);
   const shared = yield* placeOfKey(tx, spec, request, suits, takingFor(tx, asking));
-  if (shared) return { extents: shared, warnings: [] };
+  if (shared) return { extents: shared, warnings: [], vacated: [] };
   if (spec.allocation === "external" || spec.autoAssign === false) throw notRequested(spec);
-  const choice: Choice = { extents: [], warnings: [] };
+  const choice: Choice = { extents: [], warnings: [], vacated: [] };
   for (const within of [request.within, ...(request.also ?? [])]) {
-    choice.extents.push(yield* roomFor(tx, spec, asking, choice.warnings, within));
+    choice.extents.push(yield* roomFor(tx, spec, asking, choice, within));
   }
   return choice;
 }
 
 /** Free values first; then those resting longest, then the oldest offers, then whoever was not seen for too long. */
-function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[], within?: Extent): Rule<Extent> {
+function* roomFor(
+  tx: Draft,
+  spec: PoolSpec,
+  asking: Asking,
+  { warnings, vacated }: Choice,
+  within?: Extent,
+): Rule<Extent> {
   const { owner, size = 1n } = asking.request;
   const picker = pickerFor(asking);
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
@@ -155,7 +161,10 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, warnings: string[],
     if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5, true));
     if (type === "r" && holder.owner !== owner) warnings.push(restingGiven(spec, holder));
     if (type === "h") yield* oust(tx, asking, holder, "reclaimed");
-    else yield* vacate(tx, holder);
+    else {
+      yield* vacate(tx, holder);
+      vacated.push(holder);
+    }
   }
 }
 
@@ -170,7 +179,10 @@ function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[], owner: string): Rul
   return ["h", undefined];
 }
 
-/** The first of its class, by time, that can go for this owner and whose going helps. */
+/**
+ * The first of its class, by time, that can go for this owner and whose going helps. That may be an offer of an earlier run to
+ * a neighbour that this run has not met yet, and which then gets another one: in a full pool, where somebody has to go.
+ */
 function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[], owner: string): Rule<Lease | undefined> {
   for (const uid of yield* tx.range(byTime(spec.name, type), CANDIDATES)) {
     const lease = (yield* tx.get(leaseKey(spec.name, uid)))!;

@@ -2,7 +2,7 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } f
 import type { Draft } from "./draft";
 import { formerOf, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, zonesOf } from "./extents";
+import { covers, meetsAny, sameExtents, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log } from "./ledger";
@@ -109,21 +109,24 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
   yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, asking));
-  return { extents: own.extents, warnings: [] };
+  return { extents: own.extents, warnings: [], vacated: [] };
 }
 
-/** What rests, or would by now, does not rest any shorter because a preview has asked for it. */
-function restBehind(tx: Draft, before: Lease): Pick<Lease, "restsUntil" | "restsFor"> {
+/** What rests, or would by now, does not rest any shorter because a preview has asked for these very values. */
+function restBehind(tx: Draft, before: Lease, owner: string): Pick<Lease, "restsUntil" | "restsFor"> {
   const rest = before.state === "resting" ? before.expiresAt! : restOf(tx, before, before.expiresAt);
-  return rest > tx.now ? { restsUntil: rest, ...(before.restsFor && { restsFor: before.restsFor }) } : {};
+  if (rest <= tx.now) return {};
+  const former = before.restsFor ?? formerOf(before);
+  return { restsUntil: rest, ...(former.owner !== owner && { restsFor: former }) };
 }
 
 /** An offer that was made a moment ago is not made again: preview, the preview of up, and up itself ask one after another. */
-const isFresh = ({ now }: Draft, { state, updatedAt }: Lease): boolean =>
-  state === "offered" && now - updatedAt < FRESH;
-const FRESH = 60_000;
+const isFresh = ({ now, terms }: Draft, own: Lease): boolean =>
+  own.state === "offered" && isLive(own, now) && now - own.updatedAt < (terms.offerTtl * 1000) / MOMENTS;
+/** So many are in the time that an offer holds: one is a minute of the usual hour. */
+const MOMENTS = 60;
 
-function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Choice, own?: Lease): Lease {
+function newLease(tx: Draft, { request, firm }: Asking, { extents, vacated }: Choice, own?: Lease): Lease {
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
@@ -132,7 +135,7 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Cho
   const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
-  const before = own ?? (former && { ...former, restsFor: formerOf(former) });
+  const before = own ?? vacated.find((lease) => sameExtents(lease.extents, extents));
   const at = state === "offered" && own && isFresh(tx, own) ? own.updatedAt : tx.now;
   return given<Lease>({
     pool,
@@ -146,7 +149,7 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, former }: Cho
     updatedAt: at,
     lastSeen: at,
     expiresAt: seconds === undefined ? undefined : at + seconds * 1000,
-    ...(state === "offered" && before && restBehind(tx, before)),
+    ...(state === "offered" && before && restBehind(tx, before, owner)),
     tenant,
     labels,
     usedBy,

@@ -16,6 +16,19 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.offer(by("a"))).toMatchObject({ uid: offer.uid, expiresAt: offer.expiresAt! + 61_000 });
   });
 
+  test("an offer that holds only for a short time is made anew while it holds, and after", async () => {
+    const { pool, pass } = await world(engine, { offerTtl: 30 });
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const { expiresAt } = await pool.offer(by("a"));
+    for (const seconds of [25, 40]) {
+      pass(seconds);
+      const again = await pool.offer(by("a"));
+      expect(again.expiresAt! - again.updatedAt).toBe(30_000);
+      expect(again.updatedAt).toBeGreaterThanOrEqual(expiresAt! - 30_000 + seconds * 1000);
+    }
+    expect(firstOf(await pool.offer(by("b")))).toBe(2n);
+  });
+
   test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
     const { pool, another } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });

@@ -23,7 +23,7 @@ export function blame({ from, to, loss }: Answer, findings: Findings): string {
     first(path, (name) => difference(name, path, findings)) ??
     first(legs, ([a, b]) => below(a, b, findings)) ??
     first(legs, ([a, b]) => tunnel(a, b, findings)) ??
-    (loss < 100 ? first(legs, ([a, b]) => weakness(a, b, findings)) : undefined) ??
+    first(legs, ([a, b]) => weakness(a, b, loss, findings)) ??
     (loss < 100 && loss > 0 ? "packets are lost now and then" : through(path, findings))
   );
 }
@@ -78,12 +78,13 @@ function tunnel(a: string, b: string, findings: Findings): string | undefined {
   return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends are as they should be; look for a firewall on the way"}`;
 }
 
-function weakness(a: string, b: string, findings: Findings): string | undefined {
-  const bad = between(a, b, "overlay", findings).filter((answer) => !isFine(answer));
-  if (bad.length === 0) return undefined;
-  return bad.every(({ loss }) => loss === 0)
-    ? `${a} to ${b}: packets of ${bad[0]!.mtu} bytes are too large for the network below`
-    : `${a} to ${b}: packets are lost now and then`;
+/** A leg with the same trouble as the whole way: some packets are lost, or only large ones. */
+function weakness(a: string, b: string, loss: number, findings: Findings): string | undefined {
+  if (loss === 100) return undefined;
+  const answers = between(a, b, "overlay", findings);
+  if (loss > 0 && answers.some((leg) => leg.loss > 0)) return `${a} to ${b}: packets are lost now and then`;
+  const narrow = answers.find(({ full }) => !full);
+  return narrow && `${a} to ${b}: packets of ${narrow.mtu} bytes are too large for the network below`;
 }
 
 function through(path: string[], { ends }: Findings): string {

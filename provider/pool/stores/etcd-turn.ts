@@ -37,9 +37,9 @@ const textOf = ({ number, beats }: Drawn): string => `${number} ${beats}`;
 
 /**
  * Who loses draws a ticket: nobody without one commits while there are any. Its number is the version at which it was
- * drawn, and the lowest goes first. The last commit of a turn puts its own ticket at the end of the line by the way, so that
- * in a crowd a turn costs one write and not two. It is about fairness, and about not proposing in vain; what is safe is decided by the
- * head alone. So somebody who stands in front and does nothing, killed perhaps, is simply passed by.
+ * drawn, and the lowest goes first. The last commit of a turn puts its own ticket at the end of the line by the way, so
+ * that in a crowd a turn costs one write and not two. It is about fairness, and about not proposing in vain; what is safe
+ * is decided by the head alone. So somebody who stands in front and does nothing, killed perhaps, is simply passed by.
  */
 export class Line {
   readonly #key: string;
@@ -87,13 +87,16 @@ export class Line {
       const sight = await journal.sight(since);
       const { line, front, head } = sight;
       const place = line.indexOf(this.#key);
-      if (place === 0) return sight;
+      if (place === 0) {
+        this.#pace.arrive();
+        return sight;
+      }
       if (Date.now() > deadline) throw new LostRace();
       if (still.front !== front || still.head !== head) still = { front, head, from: Date.now() };
       else if (Date.now() - still.from > STANDSTILL) await this.wire.txn([], [remove(line[0]!)]);
       // Others may have taken us for dead.
       if (place < 0) this.#drawn = undefined;
-      await sleep(this.#pace.untilNext(place));
+      await sleep(this.#pace.untilNext(Math.max(place, 1)));
     }
   }
 
@@ -159,19 +162,28 @@ export class Line {
 }
 
 /** How fast the line moves. Looking costs the members and ourselves more than waiting: who is far behind looks seldom. */
-class Pace {
+export class Pace {
   /** Milliseconds for each place. */
   #pace = 10;
+  /** Where we stood when we last moved; in front while we do not wait. */
   #mark = { place: 0, at: 0 };
 
   /** How long to wait at this place before the next look. */
   untilNext(place: number): number {
+    this.#reach(place);
+    return place > 1 ? clamped((this.#pace * (place - 1)) / 2, 5, 100) : clamped(this.#pace / 8, 2, 12);
+  }
+
+  arrive(): void {
+    this.#reach(0);
+  }
+
+  #reach(place: number): void {
     const { place: before, at } = this.#mark;
     const [now, advance] = [performance.now(), before - place];
     if (advance > 0) this.#pace = (now - at) / advance;
+    else if (advance === 0 && place > 0) this.#pace = Math.max(this.#pace, now - at);
     if (advance !== 0) this.#mark = { place, at: now };
-    else this.#pace = Math.max(this.#pace, now - at);
-    return place > 1 ? clamped((this.#pace * (place - 1)) / 2, 5, 100) : clamped(this.#pace / 8, 2, 12);
   }
 }
 

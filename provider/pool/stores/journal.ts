@@ -45,7 +45,7 @@ export interface Engine extends Journal {
   readonly losses: number;
   /** Rows of a version can still be had when it is not the newest any more. */
   readonly remembers?: boolean;
-  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits. Brings the news since a version. */
+  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits who keeps to the line. Brings the news since a version. */
   turn(patience: number, since?: Version): Promise<Turn>;
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
   close(): Promise<void>;

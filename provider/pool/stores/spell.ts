@@ -43,7 +43,8 @@ export class Spell implements Journal {
   async commit(...[from, commit, hoped]: Parameters<Journal["commit"]>): ReturnType<Journal["commit"]> {
     const goesOn = this.turn.lasts && this.rhythm.isSteady && performance.now() < this.#until;
     const news = await this.turn.commit(from, commit, hoped, goesOn);
-    this.#goesOn = goesOn && !news;
+    // News of the same head: something stood where nothing was hoped to be. That is no reason to go.
+    this.#goesOn = goesOn && (!news || news.head.id === from.id);
     return news;
   }
 

@@ -89,6 +89,8 @@ test.each([
   ["126.0.0.0/7/9/16", "SUBNET_RANGE"],
   ["224.0.0.0/12/6/14", "SUBNET_RANGE"],
   ["ff02::/40/16/72", "SUBNET_RANGE"],
+  ["fe80::/40/16/72", "SUBNET_RANGE"],
+  ["9000::/40/16/72", "SUBNET_RANGE"],
   ["fd00::1/40/16/72", "SUBNET_NOT_ALIGNED"],
   ["fd00::/40/16/71", "SUBNET_BITS"],
   ["fd00::/40/17/71", "SUBNET_RANGE"],

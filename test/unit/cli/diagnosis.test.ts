@@ -54,6 +54,12 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
     ["r1>hub 0", "hub>r2 0 large"],
     "hub to r2: packets of 1450 bytes are too large for the network below",
   ],
+  [
+    "that one, too, where another has lost a packet by the way",
+    "r1>r2 0 large",
+    ["r1>hub 50", "hub>r2 0 large"],
+    "hub to r2: packets of 1450 bytes are too large for the network below",
+  ],
   ["nobody, where only this way lost something", "r1>r2 50", ["r1>hub 0", "hub>r2 0"], "packets are lost now and then"],
 ])("verify blames %s", (_, way, others, hop) => {
   const findings = { ends, answers: [way, ...others].map(answer), silent: new Map() };

@@ -23,6 +23,8 @@ type Step =
 export class Model {
   #now = 0;
   #list: Held[] = [];
+  /** Who had to go for the value that was chosen. */
+  #gone: Held | undefined;
 
   constructor(
     readonly values: bigint[],
@@ -60,7 +62,7 @@ export class Model {
     if (!firm && own && isFirm(own) && this.#lives(own)) return own.value;
     const before = structuredClone(this.#list);
     for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
-    const former = this.#list.find((one) => one.value === want && one.state === "resting");
+    this.#gone = undefined;
     const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, firm));
     if (typeof value === "string") {
       this.#list = before;
@@ -72,7 +74,7 @@ export class Model {
     const ends = !firm ? changed + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
     const made = own && this.#lives(own) ? own.made : this.#now;
     this.#list = this.#list.filter((one) => one !== own);
-    const over = firm ? undefined : own ? own.over : former;
+    const over = firm ? undefined : own ? own.over : this.#restOf(this.#gone);
     this.#list.push({ owner, value, state, made, changed, ends, ...(over && { over }) });
     for (const one of this.#list) if (firm && one.owner === owner && one.state === "offered") this.#end(one);
     return value;
@@ -89,6 +91,7 @@ export class Model {
     );
     const goer = goers.find((one) => this.#goes(one));
     if (!goer) return "RUNNER_IDS_EXHAUSTED";
+    this.#gone = goer;
     this.#drop(goer);
     return goer.value;
   }
@@ -99,6 +102,7 @@ export class Model {
     if (!holder) return want;
     if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner)
       return firm ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
+    this.#gone = holder;
     this.#drop(holder);
     return want;
   }
@@ -123,6 +127,11 @@ export class Model {
     const rests = one.state === "reserved" && one.ends + REST > this.#now;
     if (rests) Object.assign(one, { state: "resting", changed: this.#now, ends: one.ends + REST });
     else this.#end(one);
+  }
+
+  #restOf(gone: Held | undefined): Held | undefined {
+    const rest = gone?.state === "resting" ? gone : gone?.over;
+    return rest && rest.ends > this.#now ? rest : undefined;
   }
 
   #end(one: Held): void {

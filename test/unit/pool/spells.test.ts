@@ -10,8 +10,8 @@ const [VERSION, COMMIT] = [
   { number: 2, id: "two", at: 0, writes: [] },
 ];
 
-/** A turn that says what it was told. */
-function aTurn({ refused = false, lasts = true } = {}): { turn: Turn; told: string[] } {
+/** A turn that says what it was told. `head`: why a commit is refused. */
+function aTurn({ head = undefined as typeof VERSION | undefined, lasts = true } = {}): { turn: Turn; told: string[] } {
   const told: string[] = [];
   const turn: Turn = {
     latest: { head: VERSION },
@@ -20,7 +20,7 @@ function aTurn({ refused = false, lasts = true } = {}): { turn: Turn; told: stri
     rows: async () => [],
     commit: async (_from, _commit, _hoped, goesOn) => {
       told.push(goesOn ? "commit and stay" : "commit and go");
-      return refused ? { head: VERSION } : undefined;
+      return head && { head };
     },
     end: async () => void told.push("end"),
   };
@@ -65,11 +65,16 @@ test("nobody keeps it for ever", async () => {
   expect(told.slice(-2)).toEqual(["commit and go", "end"]);
 });
 
-test("a commit that was refused ends it", async () => {
-  const [{ turn, told }, rhythm] = [aTurn({ refused: true }), new Rhythm()];
-  await rhythm.of(async () => {});
-  await ask(new Spell(turn, rhythm), rhythm);
-  expect(told).toEqual(["commit and stay", "end"]);
+test("a commit that somebody else was ahead of ends it; one that hoped in vain does not", async () => {
+  for (const [head, after] of [
+    [{ ...VERSION, id: "another" }, ["commit and stay", "end"]],
+    [VERSION, ["commit and stay"]],
+  ] as const) {
+    const [{ turn, told }, rhythm] = [aTurn({ head }), new Rhythm()];
+    await rhythm.of(async () => {});
+    await ask(new Spell(turn, rhythm), rhythm);
+    expect(told).toEqual(after);
+  }
 });
 
 test("a turn that cannot last is given up with every commit", async () => {

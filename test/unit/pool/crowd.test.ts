@@ -1,0 +1,88 @@
+import { expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
+import type { Rule } from "../../../provider/pool/rule";
+import { Sorted } from "../../../provider/pool/sorted";
+import type { Row, Tx } from "../../../provider/pool/store";
+import {
+  Away,
+  type Commit,
+  type Engine,
+  type Journal,
+  LostRace,
+  type Turn,
+} from "../../../provider/pool/stores/journal";
+import { optimisticStore } from "../../../provider/pool/stores/optimistic";
+
+/** A server on which nobody commits without a turn; it says what it was asked, and what happens next can be set. */
+function server() {
+  const [rows, log, said] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
+  const next: { failure?: Error } = {};
+  const journal: Journal = {
+    news: async (since) => ({ head: log.at(-1)!, ...(since && { since: log.slice(since.number + 1) }) }),
+    rows: async (_at, spans) => spans.map(({ from, to, limit }): Row[] => [...rows.entries(from, to)].slice(0, limit)),
+    commit: (from) => journal.news(from),
+  };
+  const turn = async (): Promise<Turn> => {
+    said.push("turn");
+    return {
+      ...journal,
+      latest: { head: log.at(-1)! },
+      lasts: true,
+      commit: async (from, commit, _hoped, goesOn) => {
+        const failure = next.failure;
+        delete next.failure;
+        if (failure) throw failure;
+        if (log.at(-1)!.id !== from.id) return journal.news(from);
+        said.push(goesOn ? "stay" : "go");
+        for (const [key, value] of commit.writes) value === null ? rows.delete(key) : rows.set(key, value);
+        log.push(commit);
+        return undefined;
+      },
+      end: async () => void said.push("end"),
+    };
+  };
+  const unused = () => Promise.reject(new Error("nobody asks this"));
+  const engine: Engine = {
+    ...journal,
+    ...{ readOnly: false, place: "the server", clock: () => 1, losses: 1, turn, read: unused },
+    close: async () => void said.push("close"),
+  };
+  return { store: optimisticStore(engine), said, next, value: () => rows.get("sum") };
+}
+
+const add = function* (tx: Tx): Rule<void> {
+  yield tx.write([["sum", String(Number((yield tx.get("sum")) ?? 0) + 1)]]);
+};
+const look = function* (tx: Tx): Rule<unknown> {
+  return yield tx.get("sum");
+};
+
+test("one turn serves all that comes without a pause, and is given up before the store is closed", async () => {
+  const { store, said, value } = server();
+  for (let i = 0; i < 5; i++) await store.transact("", add);
+  await store.close();
+  expect(value()).toBe("5");
+  expect(said.filter((word) => word === "turn").length).toBeLessThanOrEqual(2);
+  expect(said.slice(-2)).toEqual(["end", "close"]);
+});
+
+test.each([
+  ["lost a race", new LostRace()],
+  ["lost the server", new Away(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."))],
+])("a turn in which it has %s is given up, and the work is done in another, once", async (_, failure) => {
+  const { store, said, next, value } = server();
+  for (let i = 0; i < 3; i++) await store.transact("", add);
+  said.length = 0;
+  next.failure = failure;
+  await store.transact("", add);
+  expect(value()).toBe("4");
+  expect(said.slice(0, 2)).toEqual(["end", "turn"]);
+  await store.close();
+});
+
+test("a look within a turn is answered from it", async () => {
+  const { store } = server();
+  for (let i = 0; i < 3; i++) await store.transact("", add);
+  expect(await store.transact("", look)).toBe("3");
+  await store.close();
+});

@@ -1,0 +1,32 @@
+import * as fs from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { expect, test, vi } from "vitest";
+import { openPool } from "../../../provider/pool";
+import { by, extents, opened } from "../../contract/world";
+
+vi.mock("node:fs", async (original) => {
+  const real = await original<typeof fs>();
+  return { ...real, fdatasyncSync: vi.fn(real.fdatasyncSync) };
+});
+
+/** How often the log was synced before these were answered. */
+async function syncs(act: () => Promise<unknown>): Promise<number> {
+  const counted = vi.mocked(fs.fdatasyncSync);
+  counted.mockClear();
+  await act();
+  return counted.mock.calls.length;
+}
+
+test("on SQLite a lease is synced before it is answered, once for all that come together; a promise is not", async () => {
+  const folder = fs.mkdtempSync(join(tmpdir(), "overlay-synced-"));
+  const pool = await openPool(`sqlite:${folder}/pool.db`, { offerTtl: 3600, quarantine: 300 });
+  await opened(pool, { kind: "id", extents: extents("1-99") });
+  expect(await syncs(() => pool.claim(by("a")))).toBe(1);
+  expect(await syncs(() => pool.offer(by("b")))).toBe(0);
+  expect(await syncs(() => pool.claim(by("b")))).toBe(1);
+  expect(await syncs(() => Promise.all([pool.offer(by("c")), pool.claim(by("d")), pool.claim(by("e"))]))).toBe(1);
+  expect(await syncs(async () => pool.release("pool/p", (await pool.find("pool/p", { owner: "a" }))!.leaseId))).toBe(1);
+  await pool.end();
+  fs.rmSync(folder, { recursive: true });
+});
