@@ -3,6 +3,7 @@ import { setPriority } from "node:os";
 import { parseArgs } from "node:util";
 import { diskFolder, ENGINES, type EngineName, enginesNamed, fileSystemOf } from "../engines";
 import { casesWith } from "./cases";
+import { compiledClaimer } from "./compiled";
 import { builtGoIpam } from "./go-ipam";
 import { type Figure, figureOf, type Report, report } from "./report";
 import { floorIn, goIpamOn, linearIn, oursOn, type Subject } from "./subjects";
@@ -18,6 +19,7 @@ export async function benchPool(args: string[]): Promise<void> {
   const pace = values.quick ? QUICK : FULL;
   const engines = enginesNamed(values.engines);
   const goIpam = await builtGoIpam();
+  const claimer = compiledClaimer();
   goFirst();
   const folder = diskFolder();
   const all: Report = { quick: values.quick === true, fileSystem: fileSystemOf(folder), durability: {}, figures: [] };
@@ -25,7 +27,7 @@ export async function benchPool(args: string[]): Promise<void> {
     for (const name of engines) {
       const { missing } = ENGINES[name];
       if (missing) console.error(`${name} is left out: ${missing}.`);
-      else await benchEngine(name, { ...pace, seconds: pace.seconds / engines.length }, folder, all, goIpam);
+      else await benchEngine(name, { ...pace, seconds: pace.seconds / engines.length }, folder, all, claimer, goIpam);
     }
   } finally {
     rmSync(folder, { recursive: true });
@@ -53,14 +55,21 @@ interface Pace {
 const FULL: Pace = { seconds: 295, rounds: 5, many: 100_000 };
 const QUICK: Pace = { seconds: 68, rounds: 3, many: 10_000 };
 
-async function benchEngine(name: EngineName, pace: Pace, folder: string, into: Report, goIpam?: string): Promise<void> {
+async function benchEngine(
+  name: EngineName,
+  pace: Pace,
+  folder: string,
+  into: Report,
+  claimer: string,
+  goIpam?: string,
+): Promise<void> {
   const deadline = Date.now() + pace.seconds * 1000;
   const cases = casesWith(pace.many);
   const engine = await ENGINES[name].start();
   const claimers: Claimer[] = [];
   try {
     console.error(`${name}: filling.`);
-    const [ours, ourTeam] = await oursOn(engine, cases);
+    const [ours, ourTeam] = await oursOn(engine, claimer, cases);
     claimers.push(...ourTeam);
     const [theirs, theirTeam] = goIpam === undefined ? [[], []] : await goIpamOn(engine, goIpam, cases);
     claimers.push(...theirTeam);

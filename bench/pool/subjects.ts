@@ -1,7 +1,6 @@
 import { openPool } from "../../provider/pool";
 import type { Engine } from "../engines";
 import { type Case, EMPTY, fillCase, openCase, roomIn, SETTINGS } from "./cases";
-import { compiledClaimer } from "./compiled";
 import { fdatasyncs, linearSearches } from "./floors";
 import { goIpamAt, type Opening } from "./go-ipam";
 import { type Claimer, claimerAt, type Sample, sample } from "./team";
@@ -19,9 +18,8 @@ export const HOWS = ["1 at a time", "32 together", "8 processes"] as const;
 export type How = (typeof HOWS)[number];
 const PROCESSES = 8;
 
-export async function oursOn(engine: Engine, cases: Case[]): Promise<[Subject[], Claimer[]]> {
+export async function oursOn(engine: Engine, program: string, cases: Case[]): Promise<[Subject[], Claimer[]]> {
   await fill(engine, cases);
-  const program = compiledClaimer();
   const names = Array.from({ length: PROCESSES }, (_, i) => `claimer ${i}`);
   const team = await Promise.all(names.map((name) => claimerAt(program, engine.url, name)));
   const subjects = cases.flatMap((one) => {

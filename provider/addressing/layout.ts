@@ -42,7 +42,7 @@ const FORBIDDEN: [what: string, first: string, last: string][] = [
   ["multicast", "224.0.0.0", "239.255.255.255"],
   ["loopback", "::1", "::1"],
   ["unassigned", "8000::", "fbff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
-  ["link-local", "fe00::", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
+  ["link-local or unassigned", "fe00::", "feff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
   ["multicast", "ff00::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
 ];
 

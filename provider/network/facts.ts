@@ -94,7 +94,7 @@ const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
 const OURS4 = `${OURS} root 0/0`;
 /** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
 const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", OURS4, "rule show"], "|| exit 1")}`;
-/** Not the routes to link-local addresses, of which each device has one. Where else no layout can be (`layout.ts`) is left out, too. */
+/** Not the routes to link-local addresses, of which each device has one, nor to where no layout can be (`layout.ts`). */
 const ROUTING6 = ["route show root ::/1", OURS, "rule show", "route show root fc00::/7", "route show default"];
 const v6 = (part: string, questions: string[]): string =>
   `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;

@@ -21,23 +21,19 @@ export function* vacate(tx: Draft, lease: Lease, rest = NO_REST): Rule<void> {
 }
 
 /** What is left of a lease: who had which values, for its owner to come back to. */
-const atRest = ({ pool, extents, restsFor, ...lease }: Lease, now: number, rest: number): Lease => ({
-  pool,
-  extents,
-  ...formerOf(restsFor ?? lease),
+const atRest = (lease: Lease, now: number, rest: number): Lease => ({
+  pool: lease.pool,
+  extents: lease.extents,
+  ...formerOf(lease),
   state: "resting",
   updatedAt: now,
   expiresAt: rest,
 });
 
-export const formerOf = ({ owner, type, uid, leaseId, createdAt, lastSeen }: Former): Former => ({
-  owner,
-  type,
-  uid,
-  leaseId,
-  createdAt,
-  lastSeen,
-});
+/** For whom the values of a lease rest when it ends. */
+export function formerOf({ restsFor, owner, type, uid, leaseId, createdAt, lastSeen }: Lease): Former {
+  return restsFor ?? { owner, type, uid, leaseId, createdAt, lastSeen };
+}
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
 export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.expiresAt)): Rule<void> {

@@ -116,7 +116,7 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
 function restBehind(tx: Draft, before: Lease, owner: string): Pick<Lease, "restsUntil" | "restsFor"> {
   const rest = before.state === "resting" ? before.expiresAt! : restOf(tx, before, before.expiresAt);
   if (rest <= tx.now) return {};
-  const former = before.restsFor ?? formerOf(before);
+  const former = formerOf(before);
   return { restsUntil: rest, ...(former.owner !== owner && { restsFor: former }) };
 }
 

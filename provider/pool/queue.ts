@@ -79,11 +79,8 @@ export class Queue {
       });
       return outcomes;
     };
-    return this.store.transact(
-      pool,
-      all,
-      group.every(({ promised }) => promised),
-    );
+    const promised = group.every((member) => member.promised);
+    return this.store.transact(pool, all, promised);
   }
 }
 

@@ -8,7 +8,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vite
 import type { Rule } from "../../provider/pool/rule";
 import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
-import { EtcdJournal, keysUnder, type Ticket } from "../../provider/pool/stores/etcd-journal";
+import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
 import { Seeker } from "../../provider/pool/stores/etcd-seek";
 import { timeAt } from "../../provider/pool/stores/etcd-time";
 import { Line } from "../../provider/pool/stores/etcd-turn";
@@ -127,7 +127,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   test("somebody in front who takes long is waited for", async () => {
     const url = newUrl();
     const [wire, keys] = [new Wire([cluster.client], clusterOf(url)), keysUnder(clusterOf(url).prefix)];
-    const journal = (ticket: Ticket) => new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), ticket);
+    const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
     const turn = await new Line(wire, keys).turn(journal, 10_000);
     let over = false;
     const waiting = new Line(wire, keys).turn(journal, 10_000, { number: 1, id: "", at: 0 }).then((next) => {

@@ -3,7 +3,7 @@ import type { Row, Write } from "../store";
 import { isSeek, Seeker } from "./etcd-seek";
 import type { Sight } from "./etcd-turn";
 import { type Answer, glance, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
-import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
+import { CAUGHT_UP, type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
 
 /** Where things lie under the prefix. */
@@ -23,8 +23,6 @@ const padded = (number: number): string => String(number).padStart(16, "0");
 
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 100;
-/** A process that missed more than this is quicker to fetch what it needs. */
-const CAUGHT_UP = 64;
 /** etcd takes 128 operations and 1.5 MiB at once. Everything goes out twice, for the log, and characters have up to 3 bytes. */
 const [OPERATIONS, LENGTH] = [120, 200_000];
 
@@ -42,12 +40,6 @@ const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 
 /** At which revision of etcd the newest version was seen. */
 export type Seen = { id?: string; revision: string };
 
-/** Our ticket, when it is our turn, and what our commit makes of it. */
-export interface Ticket {
-  key: string;
-  afterCommit(number: number): IRequestOp[];
-}
-
 export interface Reading {
   wire: Wire;
   seeker: Seeker;
@@ -59,7 +51,8 @@ export class EtcdJournal implements Journal {
     private readonly keys: Keys,
     private readonly seen: Seen,
     readonly seeker = new Seeker(wire),
-    private readonly ticket?: Ticket,
+    /** Nobody without a turn commits while others wait for theirs. */
+    private readonly isTurn = false,
   ) {}
 
   async news(since?: Version): Promise<News> {
@@ -91,15 +84,29 @@ export class EtcdJournal implements Journal {
     return rowsAt(this, this.keys, this.seen.revision, spans);
   }
 
-  async commit(from: Version, commit: Required<Commit>, hoped: Span[]): Promise<News | undefined> {
+  /** `aside`: what is to be done with it, about a ticket for example. */
+  async commit(
+    from: Version,
+    commit: Required<Commit>,
+    hoped: Span[],
+    aside: IRequestOp[] = [],
+  ): Promise<News | undefined> {
     const parts = inParts(commit.writes);
     const may = [...this.#mayFollow(from), ...hoped.map((span) => this.#isEmpty(span))];
-    return parts.length === 1 ? this.#commitAtOnce(from, commit, may) : this.#commitInParts(from, commit, parts, may);
+    return parts.length === 1
+      ? this.#commitAtOnce(from, commit, may, aside)
+      : this.#commitInParts(from, commit, parts, may, aside);
   }
 
-  async #commitAtOnce(from: Version, commit: Required<Commit>, may: ICompare[]): Promise<News | undefined> {
+  async #commitAtOnce(
+    from: Version,
+    commit: Required<Commit>,
+    may: ICompare[],
+    aside: IRequestOp[],
+  ): Promise<News | undefined> {
     const { writes, ...version } = commit;
-    const operations = [...this.#heading(from, version, commit), ...writes.map((write) => this.#operation(write))];
+    const rows = writes.map((write) => this.#operation(write));
+    const operations = [...this.#heading(from, version, commit), ...aside, ...rows];
     const answer = await this.wire.txn(may, operations, this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     this.#see(version, answer.revision);
@@ -112,11 +119,13 @@ export class EtcdJournal implements Journal {
     commit: Required<Commit>,
     parts: Write[][],
     may: ICompare[],
+    aside: IRequestOp[],
   ): Promise<News | undefined> {
     const { writes: _, ...version } = commit;
     const head = { ...version, parts: parts.length };
     for (const [i, part] of parts.entries()) await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
-    const answer = await this.wire.txn(may, this.#heading(from, head, version), this.#looks(from));
+    const operations = [...this.#heading(from, head, version), ...aside];
+    const answer = await this.wire.txn(may, operations, this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     await this.#finish(head);
     return undefined;
@@ -140,19 +149,18 @@ export class EtcdJournal implements Journal {
   }
 
   #heading(from: Version, head: Head, logged: Commit): IRequestOp[] {
-    const { keys, ticket } = this;
+    const { keys } = this;
     return [
       put(keys.head, headText(head)),
       put(keys.log(head.number), JSON.stringify(logged)),
       ...(from.number === 0 ? [put(keys.log(0), JSON.stringify(from))] : []),
       ...(head.number >= KEPT ? [remove(keys.log(head.number - KEPT))] : []),
-      ...(ticket?.afterCommit(head.number) ?? []),
     ];
   }
 
   #mayFollow(from: Version) {
-    const { keys, ticket } = this;
-    return [isHead(keys, from), ...(ticket ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
+    const { keys, isTurn } = this;
+    return [isHead(keys, from), ...(isTurn ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
   }
 
   #isEmpty({ from, to }: Span): ICompare {

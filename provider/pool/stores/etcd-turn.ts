@@ -1,7 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { IRequestOp } from "etcd3";
-import type { EtcdJournal, Keys, Ticket } from "./etcd-journal";
+import type { EtcdJournal, Keys } from "./etcd-journal";
 import { isStill, put, remove, type Wire } from "./etcd-wire";
 import { LostRace, type News, type Turn, type Version } from "./journal";
 
@@ -30,9 +29,6 @@ interface Drawn {
   beats: number;
 }
 
-/** Where a ticket is in the line. */
-type Place = "first" | "last" | "none";
-
 const textOf = ({ number, beats }: Drawn): string => `${number} ${beats}`;
 
 /**
@@ -57,17 +53,14 @@ export class Line {
     this.#key = keys.ticket(randomBytes(8).toString("hex"));
   }
 
-  async turn(journalWith: (ticket: Ticket) => EtcdJournal, patience: number, since?: Version): Promise<Turn> {
+  async turn(journal: EtcdJournal, patience: number, since?: Version): Promise<Turn> {
     clearTimeout(this.#leaving);
-    const next: { place: Place } = { place: "none" };
-    const afterCommit = (number: number) => this.#moving(next.place, number);
-    const journal = journalWith({ key: this.#key, afterCommit });
     try {
       // Else the next ticket might be taken for the one that is being given back.
       await this.#left.catch(() => {});
       const { line, head } = await this.#reachFront(journal, Date.now() + patience, since);
       const latest = await journal.newsNear(head, since);
-      return this.#atFront(journal, latest, line.length === 1 ? "none" : "last", next);
+      return this.#atFront(journal, latest, line.length === 1);
     } catch (error) {
       await this.leave().catch(() => {});
       throw error;
@@ -108,14 +101,7 @@ export class Line {
     this.#drawn = drawn;
   }
 
-  #moving(to: Place, number: number): IRequestOp[] {
-    if (to === "first") return [];
-    const { lease } = this.#drawn!;
-    return [to === "none" ? remove(this.#key) : put(this.#key, textOf({ number, lease, beats: 0 }), lease)];
-  }
-
-  /** `behind`: where our ticket goes at the end of the turn; `next`: where the commit at hand puts it. */
-  #atFront(journal: EtcdJournal, latest: News, behind: Place, next: { place: Place }): Turn {
+  #atFront(journal: EtcdJournal, latest: News, alone: boolean): Turn {
     let moved = false;
     const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT).unref();
     return {
@@ -124,11 +110,13 @@ export class Line {
       news: (since) => journal.news(since),
       rows: (at, spans) => journal.rows(at, spans),
       commit: async (from, commit, hoped, goesOn) => {
-        next.place = goesOn ? "first" : behind;
-        const news = await journal.commit(from, commit, hoped);
-        if (news || goesOn) return news;
+        if (goesOn) return journal.commit(from, commit, hoped);
+        const again = alone ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
+        const moving = again ? put(this.#key, textOf(again), again.lease) : remove(this.#key);
+        const news = await journal.commit(from, commit, hoped, [moving]);
+        if (news) return news;
         moved = true;
-        this.#drawn = behind === "none" ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
+        this.#drawn = again;
         return undefined;
       },
       end: async () => {

@@ -76,6 +76,7 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
   const seen: Seen = { revision: "0" };
   const seeker = new Seeker(wire);
   const journal = new EtcdJournal(wire, keys, seen, seeker);
+  const inTurn = new EtcdJournal(wire, keys, seen, seeker, true);
   const line = new Line(wire, keys);
   return {
     news: async (since) => {
@@ -91,7 +92,7 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
     remembers: true,
     turn: async (patience, since) => {
       await time();
-      return line.turn((ticket) => new EtcdJournal(wire, keys, seen, seeker, ticket), patience, since);
+      return line.turn(inTurn, patience, since);
     },
     read: async (work) => readOn({ wire, seeker }, keys, await time(), work),
     close: async () => {

@@ -22,6 +22,9 @@ export interface News {
   since?: Commit[];
 }
 
+/** A process that missed more commits than this is quicker to fetch what it needs. */
+export const CAUGHT_UP = 64;
+
 /** The engine's time; undefined when it was not heard for too long. */
 export type Clock = () => number | undefined;
 
@@ -45,7 +48,10 @@ export interface Engine extends Journal {
   readonly losses: number;
   /** Rows of a version can still be had when it is not the newest any more. */
   readonly remembers?: boolean;
-  /** Waits in line, at most so many milliseconds. Until `end` nobody else commits who keeps to the line. Brings the news since a version. */
+  /**
+   * Waits in line, at most so many milliseconds. Until `end` nobody else commits who keeps to the line. Brings the news since
+   * a version.
+   */
   turn(patience: number, since?: Version): Promise<Turn>;
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
   close(): Promise<void>;

@@ -1,7 +1,7 @@
 import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import { OverlayError } from "../../errors";
 import type { Row, Write } from "../store";
-import { type Commit, type Journal, LostRace, type News, type Version } from "./journal";
+import { CAUGHT_UP, type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import { type Span, toBytes, toText } from "./view";
 
 /** Runs one statement, on whatever connection, and says what went wrong in our words. */
@@ -9,8 +9,6 @@ export type Ask = (query: QueryConfig) => Promise<QueryResult>;
 
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 1000;
-/** A process that missed more than this is quicker to fetch what it needs. */
-const CAUGHT_UP = 64;
 /** Commits that write more rows are not written twice. */
 const LOGGED = 2000;
 

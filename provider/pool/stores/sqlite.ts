@@ -136,10 +136,10 @@ function prepareFile(db: Database): boolean {
 }
 
 /**
- * The write-ahead log, synced before anything is answered but promises. SQLite can do that itself, but inside the transaction: then
- * every process waits for every other one's disk. Here the file is free again as soon as a commit is written, and one
- * sync serves all who have written before it. A commit on top of one that is not synced yet lies behind it in the same
- * file, so no answer rests on anything that a power cut could take away.
+ * The write-ahead log, synced before anything is answered but promises. SQLite can do that itself, but inside the
+ * transaction: then every process waits for every other one's disk. Here the file is free again as soon as a commit is
+ * written, and one sync serves all who have written before it. A commit on top of one that is not synced yet lies behind
+ * it in the same file, so no answer rests on anything that a power cut could take away.
  */
 class Log {
   #file: number | undefined;
