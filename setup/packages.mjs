@@ -94,8 +94,21 @@ export async function ensureDebianPackages(purpose) {
     const install = ["install", "-y", "--no-install-recommends", ...options, ...names];
     await during("apt-get install", () => run("apt-get", install, { env }));
   });
-  for (const service of missing.flatMap(({ services = [] }) => services))
+  for (const service of missing.flatMap(({ services = [] }) => services)) await disableService(service);
+}
+
+/**
+ * Keeps a service from starting at the next boot. A service without an init script for this machine's init system cannot be
+ * disabled; it does not start either, so that is only reported.
+ * @param {string} service
+ */
+async function disableService(service) {
+  try {
     await run("update-rc.d", [service, "disable"]);
+  } catch (error) {
+    const [, reason] = /** @type {Error} */ (error).message.trim().split("\n");
+    say(`  Note: service ${service} was not disabled (${reason ?? "update-rc.d failed"}).`);
+  }
 }
 
 /** @param {string} command */
