@@ -4,6 +4,7 @@ import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zones
 import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
+import { lowestOverdue } from "./overdue";
 import { holdersIn } from "./pools";
 import { isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
@@ -155,6 +156,12 @@ function* roomFor(
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   for (;;) {
     const found = yield* pick(tx, spec, picker, size, within);
+    const overdue =
+      found && spec.allocation === "lowest" ? yield* lowestOverdue(tx, spec.name, zone, found.first) : undefined;
+    if (overdue) {
+      yield* lapse(tx, overdue);
+      continue;
+    }
     if (found) return found;
     if (yield* sweep(tx, spec.name)) continue;
     const [type, holder] = yield* whoGoes(tx, spec, zone, owner);

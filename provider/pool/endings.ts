@@ -41,7 +41,8 @@ export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.e
   yield* vacate(tx, lease, rest);
 }
 
-const ENDING: Class[] = ["o", "r", "t"];
+/** Classes of leases that end by themselves. */
+export const ENDING: Class[] = ["o", "r", "t"];
 const BATCH = 200;
 
 /**

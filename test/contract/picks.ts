@@ -17,6 +17,33 @@ export function pickContract(engine: Engine): void {
     expect(address(await pool.claim(by("d")))).toBe("10.0.0.3");
   });
 
+  test("lowest gives the lowest, however many leases expired at once", async () => {
+    const { pool, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    const held = await pool.claim(wants("held", "10.0.0.2"));
+    await Promise.all(Array.from({ length: 480 }, (_, i) => pool.claim(by(`short ${i}`, { ttl: 60 }))));
+    pass(61);
+    expect(address(await pool.offer(by("previewed")))).toBe("10.0.0.3");
+    const claims = await Promise.all(["a", "b", "c"].map((owner) => pool.claim(by(owner))));
+    expect(claims.map(address)).toEqual(["10.0.0.4", "10.0.0.5", "10.0.0.6"]);
+    await pool.release("pool/p", held.leaseId);
+    expect(address(await pool.claim(by("d")))).toBe("10.0.0.2");
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("lowest skips an expired lease whose value still rests, and one that is still shared", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    const tcp = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
+    await pool.claim(by("shares", tcp(80)));
+    await pool.claim(by("shared", { ...tcp(81), ttl: 200 }));
+    await pool.claim(by("rests", { ttl: 350 }));
+    await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`short ${i}`, { ttl: 60 }))));
+    pass(361);
+    expect(address(await pool.claim(by("a")))).toBe("10.0.0.4");
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("hashed gives an owner the same value in any order, and fills the pool to the last value", async () => {
     const forward = (await world(engine)).pool;
     const backward = (await world(engine)).pool;

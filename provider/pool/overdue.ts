@@ -1,0 +1,48 @@
+import type { Draft } from "./draft";
+import { ENDING, restOf } from "./endings";
+import { common } from "./extents";
+import { countsKey, dueBy, type Span, seatsBetween } from "./keys";
+import { leasesIn, sitters } from "./ledger";
+import type { Seat } from "./records";
+import { isOver } from "./rows";
+import type { Rule } from "./rule";
+import type { Extent, Lease } from "./types";
+
+/** Leases, and rows of the expiry index, that are read at a time. */
+const PAGE = 100;
+
+/**
+ * The overdue lease with the lowest value in `zone` below `limit` whose end makes that value free; undefined if there is none.
+ * Cleaning up is bounded per transaction, so overdue leases may stand below the lowest value that is recorded as free.
+ *
+ * Reads the leases by value and the expiry index in turns, and stops when either of them has the answer: one is short where the
+ * lowest values are overdue, the other where few leases are.
+ */
+export function* lowestOverdue(tx: Draft, pool: string, zone: Extent[], limit: bigint): Rule<Lease | undefined> {
+  const counts = yield* tx.get(countsKey(pool));
+  if (counts?.soonest === undefined || tx.now <= counts.soonest || zone.length === 0) return undefined;
+  const valueIn = ({ extents }: Lease): bigint | undefined =>
+    common(zone, extents).find(({ first }) => first < limit)?.first;
+  const becomesFree = (lease: Lease): boolean =>
+    isOver(lease, tx.now) && restOf(tx, lease, lease.expiresAt) <= tx.now && valueIn(lease) !== undefined;
+
+  let seats: Span<Seat> = seatsBetween(pool, zone[0]!.first, limit);
+  const due = ENDING.map((type) => dueBy(pool, type, tx.now));
+  let lowest: Lease | undefined;
+  while (due.length > 0) {
+    const [page, others]: [Seat[], Span<Seat> | undefined] = yield* tx.page(seats, PAGE);
+    for (const seat of page) {
+      const overdue = (yield* sitters(tx, pool, seat)).find(becomesFree);
+      if (overdue) return overdue;
+    }
+    if (!others) return undefined;
+    seats = others;
+    const [uids, later]: [string[], Span<string> | undefined] = yield* tx.page(due[0]!, PAGE);
+    for (const lease of (yield* leasesIn(tx, pool, uids)).filter(becomesFree)) {
+      if (!lowest || valueIn(lease)! < valueIn(lowest)!) lowest = lease;
+    }
+    if (later) due[0] = later;
+    else due.shift();
+  }
+  return lowest;
+}
