@@ -24,6 +24,7 @@ export function build() {
   const old = `${draft}-old`;
   try {
     compile(draft);
+    copyProtos(draft);
     writeModule(join(draft, "sdk"));
     makeExecutable(draft);
     fs.writeFileSync(join(draft, ".built"), "");
@@ -41,6 +42,13 @@ function compile(outDir) {
   const args = [tsc, "-p", join(root, "setup", "tsconfig.build.json"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: "inherit" });
   if (status !== 0) throw new Error("tsc found errors.");
+}
+
+/** Read at run time from beside the modules that load them. @param {string} outDir */
+function copyProtos(outDir) {
+  const names = fs.readdirSync(join(root, "provider"), { recursive: true, encoding: "utf8" });
+  for (const name of names.filter((each) => each.endsWith(".proto")))
+    fs.copyFileSync(join(root, "provider", name), join(outDir, "provider", name));
 }
 
 /** index.mjs names what index.js exports; its values are those of index.js. @param {string} folder */

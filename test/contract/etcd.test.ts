@@ -3,11 +3,11 @@ import { createServer } from "node:http";
 import { createServer as createSocketServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
-import type { Etcd3 } from "etcd3";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import type { Rule } from "../../provider/pool/rule";
 import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
+import type { EtcdClient } from "../../provider/pool/stores/etcd-client";
 import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
 import { Seeker } from "../../provider/pool/stores/etcd-seek";
 import { timeAt } from "../../provider/pool/stores/etcd-time";
@@ -18,6 +18,7 @@ import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
+import type { EtcdAdmin } from "./servers/etcd-admin";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
@@ -102,7 +103,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     ])("by one who dies %s", async (_when, calls, there) => {
       const url = newUrl();
       const { prefix } = clusterOf(url);
-      const dying = new DyingWire([cluster.client], clusterOf(url));
+      const dying = new DyingWire(cluster.client, clusterOf(url));
       const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
       dying.calls = calls;
       const commit = { number: 1, id: "half", at: 0, writes: rows };
@@ -111,7 +112,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       const store = await open(url);
       expect(await store.transact("", countRows)).toBe(there);
       await store.transact("", writeAll);
-      expect(await cluster.client.getAll().prefix(`${prefix}part/`).count()).toBe(0);
+      expect(await countUnder(cluster.client, `${prefix}part/`)).toBe(0);
     });
   });
 
@@ -119,14 +120,14 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const store = await open(url);
     const { prefix } = clusterOf(url);
-    const wire = new Wire([cluster.client], clusterOf(url));
+    const wire = new Wire(cluster.client, clusterOf(url));
     await wire.txn([], [put(keysUnder(prefix).ticket("dead"), "0")]);
     await store.transact("", write);
   });
 
   test("somebody in front who takes long is waited for", async () => {
     const url = newUrl();
-    const [wire, keys] = [new Wire([cluster.client], clusterOf(url)), keysUnder(clusterOf(url).prefix)];
+    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
     const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
     const turn = await new Line(wire, keys).turn(journal, 10_000);
     let over = false;
@@ -152,11 +153,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     };
     await Promise.all(crowd.map((_, i) => often(i)));
     expect(await crowd[0]!.read(countRows)).toBe(40);
-    const tickets = () =>
-      cluster.client
-        .getAll()
-        .prefix(`${clusterOf(url).prefix}queue/`)
-        .count();
+    const tickets = () => countUnder(cluster.client, `${clusterOf(url).prefix}queue/`);
     await vi.waitFor(async () => expect(await tickets()).toBe(0), { timeout: 5000 });
   });
 
@@ -164,7 +161,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const store = await open(url);
     for (let i = 0; i < 3; i++) await store.transact("", write);
-    await cluster.client.delete().prefix(clusterOf(url).prefix);
+    await cluster.client.deleteRange(rangeUnder(clusterOf(url).prefix));
     await expect(store.transact("", write)).rejects.toMatchObject({
       code: "STORE_LOST",
       message: expect.stringContaining("went back from version 3 to 0"),
@@ -175,8 +172,8 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const [store, other] = [await open(url), await open(url)];
     await store.transact("", write);
-    const { revision } = (await cluster.client.put("outside").value("1")).header;
-    await cluster.client.kv.compact({ revision });
+    const { header } = await cluster.client.put({ key: Buffer.from("outside"), value: Buffer.from("1") });
+    await cluster.admin.compact(header.revision);
     expect(await store.transact("", countRows)).toBe(0);
     expect(await other.read(countRows)).toBe(0);
   });
@@ -206,6 +203,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   describe("with TLS, certificates of clients, and passwords", () => {
     let secure: EtcdCluster;
     let authority: Authority;
+    let stranger: Authority | undefined;
     let own: Certificate;
     const secret = "not/to:be@seen";
     const hidden = encodeURIComponent(secret);
@@ -220,20 +218,22 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
           `--key-file=${server.key}`,
           `--trusted-ca-file=${authority.ca}`,
           "--client-cert-auth",
+          "--auth-token-ttl=1",
         ],
-        credentials: {
-          rootCertificate: readFileSync(authority.ca),
-          certChain: readFileSync(own.cert),
-          privateKey: readFileSync(own.key),
-        },
+        tls: { ca: readFileSync(authority.ca), cert: readFileSync(own.cert), key: readFileSync(own.key) },
       });
-      await secureUsers(secure.client, secret);
+      await secureUsers(secure.admin, secret);
     });
     afterAll(async () => {
       await secure?.stop();
-      removeFolder(authority.folder);
+      for (const { folder } of [authority, ...(stranger ? [stranger] : [])]) removeFolder(folder);
     });
 
+    /** An authority that the server has no certificate of. */
+    const newStranger = () => {
+      stranger = newAuthority();
+      return stranger;
+    };
     const files = () => ({ ca: authority.ca, cert: own.cert, key: own.key });
     const secureUrl = (login: string, options: Record<string, string> = files()) =>
       `etcd://${login ? `${login}@` : ""}${secure.hosts}/secure?${new URLSearchParams(options)}`;
@@ -241,6 +241,14 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test("everything works", async () => {
       const store = await open(secureUrl(`writer:${hidden}`));
       expect(store.readOnly).toBe(false);
+      await store.transact("", write);
+      expect(await store.read(countRows)).toBe(0);
+    });
+
+    test("a token that has expired is renewed", async () => {
+      const store = await open(secureUrl(`writer:${hidden}`));
+      await store.transact("", write);
+      await sleep(2500);
       await store.transact("", write);
       expect(await store.read(countRows)).toBe(0);
     });
@@ -263,6 +271,18 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       [
         "an unknown authority",
         () => secureUrl(`writer:${hidden}`, { tls: "true" }),
+        "STORE_UNAVAILABLE",
+        "cannot be used",
+      ],
+      [
+        "another authority",
+        () => secureUrl(`writer:${hidden}`, { ...files(), ca: newStranger().ca }),
+        "STORE_UNAVAILABLE",
+        "cannot be used",
+      ],
+      [
+        "no certificate of our own",
+        () => secureUrl(`writer:${hidden}`, { ca: authority.ca }),
         "STORE_UNAVAILABLE",
         "cannot be used",
       ],
@@ -299,7 +319,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test("that is full serves previews", async () => {
       const store = await open(url());
       await store.transact("", write);
-      await troubled.client.maintenance.alarm({ action: "Activate", alarm: "Nospace" });
+      await troubled.admin.setSpaceAlarm("ACTIVATE");
       await expect(store.transact("", write)).rejects.toMatchObject({
         code: "STORE_READ_ONLY",
         message: expect.stringContaining("is full"),
@@ -307,7 +327,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       const again = await open(url());
       expect(again.readOnly).toBe(true);
       expect(await again.read(countRows)).toBe(0);
-      await troubled.client.maintenance.alarm({ action: "Deactivate", alarm: "Nospace" });
+      await troubled.admin.setSpaceAlarm("DEACTIVATE");
     });
 
     test("that has lost most of its members is unavailable", async () => {
@@ -338,12 +358,19 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 });
 
 /** root, and users who may write, only read, or nothing under `secure/`. */
-async function secureUsers(client: Etcd3, password: string): Promise<void> {
-  for (const name of ["root", "writer", "reader", "nobody"]) await client.user(name).create(password);
-  for (const name of ["root", "writer", "reader"]) await client.role(name).create();
-  const under = { key: Buffer.from("secure/"), range_end: Buffer.from("secure0") };
-  await client.auth.roleGrantPermission({ name: "writer", perm: { ...under, permType: "Readwrite" } });
-  await client.auth.roleGrantPermission({ name: "reader", perm: { ...under, permType: "Read" } });
-  for (const name of ["root", "writer", "reader"]) await client.auth.userGrantRole({ user: name, role: name });
-  await client.auth.authEnable();
+async function secureUsers(admin: EtcdAdmin, password: string): Promise<void> {
+  await admin.addUser("root", password, "secure");
+  await admin.addUser("writer", password, "secure", "READWRITE");
+  await admin.addUser("reader", password, "secure", "READ");
+  await admin.addUser("nobody", password, "secure");
+  await admin.enableAuth();
 }
+
+/** All keys that begin with `prefix`, which ends with a slash. */
+const rangeUnder = (prefix: string) => ({
+  key: Buffer.from(prefix),
+  range_end: Buffer.from(prefix.replace(/\/$/, "0")),
+});
+
+const countUnder = async (client: EtcdClient, prefix: string): Promise<number> =>
+  Number((await client.range({ ...rangeUnder(prefix), count_only: true })).count);

@@ -1,5 +1,5 @@
-import type { ICompare, IRequestOp } from "etcd3";
 import type { Row, Write } from "../store";
+import type { Compare, RequestOp } from "./etcd-api";
 import { isSeek, Seeker } from "./etcd-seek";
 import type { Sight } from "./etcd-turn";
 import { type Answer, glance, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
@@ -89,7 +89,7 @@ export class EtcdJournal implements Journal {
     from: Version,
     commit: Required<Commit>,
     hoped: Span[],
-    aside: IRequestOp[] = [],
+    aside: RequestOp[] = [],
   ): Promise<News | undefined> {
     const parts = inParts(commit.writes);
     const may = [...this.#mayFollow(from), ...hoped.map((span) => this.#isEmpty(span))];
@@ -101,8 +101,8 @@ export class EtcdJournal implements Journal {
   async #commitAtOnce(
     from: Version,
     commit: Required<Commit>,
-    may: ICompare[],
-    aside: IRequestOp[],
+    may: Compare[],
+    aside: RequestOp[],
   ): Promise<News | undefined> {
     const { writes, ...version } = commit;
     const rows = writes.map((write) => this.#operation(write));
@@ -118,8 +118,8 @@ export class EtcdJournal implements Journal {
     from: Version,
     commit: Required<Commit>,
     parts: Write[][],
-    may: ICompare[],
-    aside: IRequestOp[],
+    may: Compare[],
+    aside: RequestOp[],
   ): Promise<News | undefined> {
     const { writes: _, ...version } = commit;
     const head = { ...version, parts: parts.length };
@@ -148,7 +148,7 @@ export class EtcdJournal implements Journal {
     if (succeeded) this.#see(version, revision);
   }
 
-  #heading(from: Version, head: Head, logged: Commit): IRequestOp[] {
+  #heading(from: Version, head: Head, logged: Commit): RequestOp[] {
     const { keys } = this;
     return [
       put(keys.head, headText(head)),
@@ -163,11 +163,11 @@ export class EtcdJournal implements Journal {
     return [isHead(keys, from), ...(isTurn ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
   }
 
-  #isEmpty({ from, to }: Span): ICompare {
+  #isEmpty({ from, to }: Span): Compare {
     return isNotThere(this.keys.row(from), this.keys.row(to));
   }
 
-  #looks(since?: Version): IRequestOp[] {
+  #looks(since?: Version) {
     const { keys } = this;
     return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd, CAUGHT_UP + 1)] : [])];
   }
@@ -193,7 +193,7 @@ export class EtcdJournal implements Journal {
     return this.keys.part(number, `/${id}/${i}`);
   }
 
-  #operation([key, value]: Write): IRequestOp {
+  #operation([key, value]: Write): RequestOp {
     return value === null ? remove(this.keys.row(key)) : put(this.keys.row(key), value);
   }
 }

@@ -1,8 +1,8 @@
-import { Etcd3, type IOptions } from "etcd3";
 import { isOverlayError } from "../../errors";
 import type { Rule } from "../rule";
 import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
+import { EtcdClient } from "./etcd-client";
 import { EtcdJournal, headOf, type Keys, keysUnder, type Reading, rowsAt, type Seen } from "./etcd-journal";
 import { Seeker } from "./etcd-seek";
 import { timeAt } from "./etcd-time";
@@ -27,10 +27,7 @@ export interface EtcdOptions {
 
 export async function etcdStore(url: string, { clock, patience }: EtcdOptions = {}): Promise<Store> {
   const cluster = clusterOf(url);
-  const wire = new Wire(
-    cluster.members.map((member) => clientOf(member, cluster)),
-    cluster,
-  );
+  const wire = new Wire(new EtcdClient(cluster), cluster);
   try {
     return optimisticStore(await openEngine(wire, cluster, clock), patience);
   } catch (error) {
@@ -38,28 +35,6 @@ export async function etcdStore(url: string, { clock, patience }: EtcdOptions = 
     throw error instanceof Away ? error.cause : error;
   }
 }
-
-function clientOf(member: string, { tls, login, timeout }: Cluster): Etcd3 {
-  return new Etcd3({
-    hosts: member,
-    // Without a root it takes those of the system; its types do not know that.
-    ...(tls && {
-      credentials: {
-        rootCertificate: tls.ca as Buffer,
-        ...(tls.cert && { certChain: tls.cert }),
-        ...(tls.key && { privateKey: tls.key }),
-      },
-    }),
-    ...(login && { auth: login }),
-    defaultCallOptions: ({ isStream }) => (isStream ? {} : { deadline: Date.now() + timeout }),
-    grpcOptions: { "grpc.max_receive_message_length": 64 << 20 },
-    faultHandling: { global: ONCE, host: () => ONCE },
-  });
-}
-
-/** Whom to ask next is for us to say. By itself the client would give up a member for five seconds after three failures. */
-type Policy = NonNullable<NonNullable<IOptions["faultHandling"]>["global"]>;
-const ONCE = { execute: (call: (context: object) => unknown) => call({}) } as unknown as Policy;
 
 async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): Promise<Engine> {
   const keys = keysUnder(cluster.prefix);

@@ -1,6 +1,8 @@
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
-import { Etcd3, type IOptions } from "etcd3";
+import { EtcdClient } from "../../../provider/pool/stores/etcd-client";
+import type { Cluster } from "../../../provider/pool/stores/etcd-url";
+import { EtcdAdmin } from "./etcd-admin";
 import { freePort, newFolder, removeFolder, Server } from "./process";
 
 const program = (process.env.PATH ?? "/usr/bin")
@@ -16,7 +18,8 @@ export interface EtcdCluster {
   ports: number[];
   members: Server[];
   /** For what the store itself cannot do. */
-  client: Etcd3;
+  client: EtcdClient;
+  admin: EtcdAdmin;
   /** Index of the member that leads. */
   leader(): Promise<number>;
   start(member: number): Promise<void>;
@@ -28,25 +31,22 @@ export interface EtcdSetup {
   size?: number;
   flags?: string[];
   /** How we come in where the flags ask for TLS. */
-  credentials?: IOptions["credentials"];
+  tls?: NonNullable<Cluster["tls"]>;
 }
 
 export async function startEtcd(where: "memory" | "disk", setup: EtcdSetup = {}): Promise<EtcdCluster> {
-  const { size = 3, flags = [], credentials } = setup;
+  const { size = 3, flags = [], tls } = setup;
   const folder = newFolder(where);
-  const places = await Promise.all(
-    Array.from({ length: size }, (_, i) => newPlace(join(folder, `n${i}`), credentials)),
-  );
+  const places = await Promise.all(Array.from({ length: size }, (_, i) => newPlace(join(folder, `n${i}`), tls)));
   const cluster = places.map(({ name, peer }) => `${name}=${peer}`).join(",");
   const members = places.map((place) => new Server(place.folder, [program!, ...flagsOf(place, cluster), ...flags]));
-  const deadline = () => ({ deadline: Date.now() + 2000 });
-  const clientOf = (hosts: string | string[]) =>
-    new Etcd3({ hosts, defaultCallOptions: deadline, ...(credentials && { credentials }) });
-  const clients = places.map(({ client }) => clientOf(client));
+  const clientOf = (members: string[]) => new EtcdClient({ members, timeout: 2000, ...(tls && { tls }) });
+  const clients = places.map(({ client }) => clientOf([client]));
   const client = clientOf(places.map(({ client }) => client));
+  const admins = places.map(({ port }) => new EtcdAdmin(`127.0.0.1:${port}`, tls));
   const start = (i: number) => members[i]!.start(() => answers(clients[i]!));
   const stop = async () => {
-    for (const one of [client, ...clients]) one.close();
+    for (const one of [client, ...clients, ...admins]) one.close();
     await Promise.all(members.map((member) => member.kill("SIGKILL")));
     removeFolder(folder);
   };
@@ -62,10 +62,8 @@ export async function startEtcd(where: "memory" | "disk", setup: EtcdSetup = {})
     ports,
     members,
     client,
-    leader: async () => {
-      const states = await Promise.all(clients.map((client) => client.maintenance.status().catch(() => undefined)));
-      return states.findIndex((state) => state && state.leader === state.header.member_id);
-    },
+    admin: admins[0]!,
+    leader: async () => (await Promise.all(admins.map((admin) => admin.isLeader().catch(() => false)))).indexOf(true),
     start,
     stop,
   };
@@ -96,8 +94,8 @@ const flagsOf = ({ name, folder, client, peer }: Place, cluster: string): string
   `--initial-cluster=${cluster}`,
 ];
 
-const answers = (client: Etcd3): Promise<boolean> =>
-  client.get("anything").then(
+const answers = (client: EtcdClient): Promise<boolean> =>
+  client.range({ key: Buffer.from("anything") }).then(
     () => true,
     () => false,
   );
