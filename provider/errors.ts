@@ -11,6 +11,7 @@ export type Code =
   | "POOL_OVERLAP"
   | "POOL_IN_USE"
   | "POOL_QUOTA"
+  | "TENANT_MISMATCH"
   | "IP_IN_USE"
   | "IP_RESERVED"
   | "IP_OUTSIDE_POOL"

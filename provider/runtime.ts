@@ -68,6 +68,7 @@ function buildWorld(settings: Settings): World {
     fleet: fleetOf(openHosts(hosts), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
+    tenant: settings.tenant,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await theRing()),
   };

@@ -5,7 +5,9 @@ import { familyOf, widthOf } from "./addressing/line";
 import { rangeOf } from "./addressing/ranges";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/types";
+import type { Tenant } from "./pool/types";
 import type { TenantDefaults } from "./resource";
+import { tenant as tenantSchema } from "./resources/inputs";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
 
@@ -24,6 +26,17 @@ function refused(context: z.core.$RefinementCtx): never {
     code: "custom",
     message: "must be like clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24",
   });
+  return z.NEVER;
+}
+
+function tenantOf(text: string): Tenant | undefined {
+  const [, org, project] = /^([^/]+)\/([^/]+)$/.exec(text) ?? [];
+  const parsed = tenantSchema.safeParse({ org, project });
+  return parsed.success ? parsed.data : undefined;
+}
+
+function refuseTenant(context: z.core.$RefinementCtx): never {
+  context.addIssue({ code: "custom", message: "must be like acme/web: an organization and a project" });
   return z.NEVER;
 }
 
@@ -67,6 +80,11 @@ export const settingsSchema = z.object({
     .describe(
       "What a tenant gets that has no pool: for each type, `TYPE=BASE/PREFIX/BLOCK`, the range that tenants share and the size of each one's block in it, separated by commas.",
     ),
+  tenant: z
+    .string()
+    .optional()
+    .transform((text, context) => (text === undefined ? undefined : (tenantOf(text) ?? refuseTenant(context))))
+    .describe("Tenant of every resource that names none, `ORG/PROJECT`. A tenant's pool serves that tenant only."),
   unreachableOnDelete: z
     .enum(["fail", "forget"])
     .default("fail")

@@ -655,7 +655,7 @@ export interface IPReservationArgs {
   placement?: pulumi.Input<string> | undefined;
   /** In this pool: an IPPool, or the name of one in another stack. */
   pool?: IPPool | pulumi.Input<string> | undefined;
-  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
   /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
   type?: pulumi.Input<string> | undefined;
@@ -764,7 +764,7 @@ export class IPReservation extends OverlayResource {
   declare readonly placement: pulumi.Output<string>;
   /** In this pool: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
-  /** Whose it is. With `type` and without `pool`: in the tenant's own pool of that type. */
+  /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
   /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
   declare readonly type: pulumi.Output<string | undefined>;
@@ -822,6 +822,8 @@ export class IPReservation extends OverlayResource {
 export interface StaticIPArgs {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   pool: IPPool | pulumi.Input<string>;
+  /** Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
+  tenant?: pulumi.Input<TenantArgs> | undefined;
   /** Stands in `names` where there is no sharing key. Default: the resource's name. */
   staticIpName?: pulumi.Input<string> | undefined;
   /** A wish for this address. Default: the pool picks. */
@@ -913,6 +915,7 @@ const StaticIPShape: Shape = {
   },
   "properties": [
     "pool",
+    "tenant",
     "staticIpName",
     "ip",
     "attach",
@@ -937,6 +940,8 @@ const StaticIPShape: Shape = {
 export class StaticIP extends OverlayResource {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
+  /** Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
+  declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
   /** Stands in `names` where there is no sharing key. Default: the resource's name. */
   declare readonly staticIpName: pulumi.Output<string>;
   /** The address. */

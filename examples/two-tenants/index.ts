@@ -23,6 +23,7 @@ const tenants = ["red", "blue"].map((org) => {
   const service = new overlay.IPReservation(`web-${org}`, { runner, usedBy: `web-${org}`, force: true });
   const front = new overlay.StaticIP(`front-${org}`, {
     pool: block,
+    tenant,
     attach: network,
     forwards: [{ protocol: "tcp", port: 80, to: service.ip, toPort: 8080 }],
   });

@@ -23,7 +23,7 @@ export function changesOf(def: Definition, olds: Values, news: Values, lease: Le
     names: [...new Set([...othersNames(lease, before), ...(after.names ?? [])])],
     labels: after.labels ?? {},
     ...(opens && { opens }),
-    ...(after.tenant && { tenant: after.tenant }),
+    tenant: after.tenant ?? null,
     ...(!equal(had, has) && { extents: has }),
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,

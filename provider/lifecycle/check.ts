@@ -33,7 +33,7 @@ export async function check(
 ): Promise<Checked> {
   const unknown = unknownPaths(news);
   try {
-    const given = without(news, unknown);
+    const given = withTenant(def, world, news, without(news, unknown));
     const parsed = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
     if (parsed.failures.length > 0) return { inputs: news, failures: parsed.failures };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
@@ -77,6 +77,10 @@ const nameIn = (owner: string): string => owner.split("::").at(-1)!;
 
 const named = ({ nameInput }: Definition, { owner }: Caller, olds: Values | undefined, given: Values): Values =>
   nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameIn(owner) } : given;
+
+/** The provider's setting is the tenant of every resource that names none; one that is not known yet is named. */
+const withTenant = (def: Definition, { tenant }: World, news: Values, given: Values): Values =>
+  tenant && "tenant" in def.inputs.shape && news.tenant === undefined ? { ...given, tenant } : given;
 
 /** Named after the resource at first; one that was renamed later (aliases) and is made anew keeps the name that it got. */
 async function keepName(def: Definition, world: World, { owner }: Caller, inputs: Values): Promise<void> {

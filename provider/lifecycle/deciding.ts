@@ -87,8 +87,8 @@ const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Ext
 
 const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
-  const { names, sharingKey, ports, takes } = def.request(known, String(owner));
-  return { names, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
+  const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
+  return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
 };
 
 /** A change in place can meet others, too: another name, a hub that another network has, leases that would be cut off. */

@@ -3,7 +3,7 @@ import type { Seen, Work } from "../host/reconcile";
 import type { Connection } from "../host/types";
 import type { Machine } from "../network/hub";
 import type { Want } from "../network/steps";
-import type { Lease, Pool } from "../pool/types";
+import type { Lease, Pool, Tenant } from "../pool/types";
 import type { TenantDefaults } from "../resource";
 
 /** All that the lifecycle needs of the outside; only the composition roots build the real ones. */
@@ -14,6 +14,8 @@ export interface World {
   /** `forget`: a dead host does not block a delete; its values stay withheld. */
   unreachableOnDelete: "fail" | "forget";
   tenantDefaults: TenantDefaults;
+  /** Of resources that name none themselves. */
+  tenant?: Tenant | undefined;
   warn(text: string): void;
   /** Lets its bearer use the address of a lease. */
   token(lease: Lease): Promise<string>;

@@ -32,7 +32,7 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
   if (!isFirm(lease)) throw onlyOffered(lease);
   const spec = yield* specOf(tx, pool);
-  mustBeOfTenant(spec, changes);
+  if (changes.tenant !== undefined) mustBeOfTenant(spec, changes.tenant ?? undefined);
   const changed = amended(tx, lease, changes);
   yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
@@ -55,7 +55,7 @@ const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false):
 function amended(
   tx: Draft,
   lease: Lease,
-  { names: _, opens: __, takes: ___, ttl, sharingKey, ...changes }: Changes,
+  { names: _, opens: __, takes: ___, ttl, sharingKey, tenant, ...changes }: Changes,
 ): Lease {
   const state = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
@@ -67,6 +67,7 @@ function amended(
     usedBy,
     updatedAt: tx.now,
     expiresAt: state === "used" ? undefined : ends,
+    tenant: tenant === undefined ? lease.tenant : (tenant ?? undefined),
     sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),
   });
 }

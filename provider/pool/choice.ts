@@ -5,7 +5,7 @@ import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { lowestOverdue } from "./overdue";
-import { holdersIn } from "./pools";
+import { holdersIn, isSameTenant } from "./pools";
 import { isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { placeOfKey, takePorts } from "./sharing";
@@ -104,10 +104,7 @@ function* stepAside(
 }
 
 const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
-  takes === true &&
-  type === holder.type &&
-  tenant?.org === holder.tenant?.org &&
-  tenant?.project === holder.tenant?.project;
+  takes === true && type === holder.type && isSameTenant(tenant, holder.tenant);
 
 /** Makes holders of ports leave, if this request may take them away. */
 export const takingFor = (tx: Draft, asking: Asking) =>

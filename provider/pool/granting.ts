@@ -20,7 +20,7 @@ import { nearlyFull } from "./wording";
 export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const { opens: _, ...request } = asking.request;
   const pool = yield* poolFor(tx, request.pool, false);
-  mustBeOfTenant(pool.spec, request);
+  mustBeOfTenant(pool.spec, request.tenant);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine);
   if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
@@ -51,7 +51,7 @@ function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): 
 export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   const { request } = asking;
   const pool = yield* poolFor(tx, request.pool, true);
-  mustBeOfTenant(pool.spec, request);
+  mustBeOfTenant(pool.spec, request.tenant);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
   const own = answering(tx, pool.spec, request, mine) ?? outgrown(request, mine);
   const lease = yield* grant(tx, pool, asking, own);

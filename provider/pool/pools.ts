@@ -8,7 +8,7 @@ import { extentCodec, type PoolRecord } from "./records";
 import { isLive, noCounts, rowsOf } from "./rows";
 import type { Rule } from "./rule";
 import { isFirm, type Lease, type PoolSpec, type Tenant } from "./types";
-import { otherTenant, poolInUse, poolMissing } from "./wording";
+import { poolInUse, poolMissing, tenantMismatch } from "./wording";
 
 /** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
 
@@ -37,12 +37,13 @@ export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecor
   return pool;
 }
 
-/** A tenant's pool is for nobody else's leases; whose a request is that does not say so, its stack must know. */
-export function mustBeOfTenant(spec: PoolSpec, { tenant }: { tenant?: Tenant }): void {
-  const theirs = spec.tenant;
-  if (theirs && tenant && (theirs.org !== tenant.org || theirs.project !== tenant.project))
-    throw otherTenant(spec, theirs, tenant);
+/** A tenant's pool serves that tenant only. A request without a tenant is refused, too. */
+export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void {
+  if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantMismatch(spec, spec.tenant, tenant);
 }
+
+export const isSameTenant = (a: Tenant | undefined, b: Tenant | undefined): boolean =>
+  a?.org === b?.org && a?.project === b?.project;
 
 export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
   const { name } = pool.spec;

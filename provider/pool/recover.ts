@@ -58,14 +58,15 @@ function* standing(tx: Draft, { pool, owner, want, identity }: Fact): Rule<Lease
 
 function* added(tx: Draft, fact: Fact): Rule<Lease> {
   const { spec } = yield* poolFor(tx, fact.pool, true);
-  mustBeOfTenant(spec, fact);
+  const tenant = fact.tenant ?? spec.tenant;
+  mustBeOfTenant(spec, tenant);
   const inTheWay = [...(yield* sitters(tx, spec, fact)), ...(yield* namesakes(tx, fact))];
   for (const { uid, pool } of inTheWay) {
     const [lease] = yield* leasesIn(tx, pool, [uid]);
     if (lease) yield* isOver(lease, tx.now) ? lapse(tx, lease, tx.now) : vacate(tx, lease);
   }
   yield* takePorts(tx, spec, fact.want, fact.ports ?? []);
-  const lease = yield* enter(tx, undefined, leaseOf(tx, fact), fact);
+  const lease = yield* enter(tx, undefined, leaseOf(tx, { ...fact, ...(tenant && { tenant }) }), fact);
   yield* log(tx, "enrolled", lease);
   return lease;
 }

@@ -120,7 +120,9 @@ export type Former = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "created
 export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
 /** What of a lease may be changed in place. What is left out stays as it is. */
-export interface Changes extends Omit<Details, "ttl"> {
+export interface Changes extends Omit<Details, "ttl" | "tenant"> {
+  /** Of the caller, who must be the tenant of the pool where that has one; null: the caller has none. */
+  tenant?: Tenant | null;
   owner?: string;
   state?: "reserved" | "used";
   /** null: held until released. */

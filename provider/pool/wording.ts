@@ -119,12 +119,14 @@ const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${
 export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
   new OverlayError("POOL_NOT_FOUND", `Pool ${pool} ${why}.`, "Create what opens it first, or correct the name.");
 
-export const otherTenant = ({ name }: PoolSpec, theirs: Tenant, asking: Tenant): OverlayError =>
+const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
+
+export const tenantMismatch = ({ name }: PoolSpec, owner: Tenant, caller: Tenant | undefined): OverlayError =>
   new OverlayError(
-    "INPUT_INVALID",
-    `Pool ${name} belongs to ${theirs.org}/${theirs.project}; ${asking.org}/${asking.project} cannot have anything in it.`,
-    "Use a pool of that tenant, or correct the tenant.",
-  );
+    "TENANT_MISMATCH",
+    `Pool ${name} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,
+    `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${tenantText(owner)} if that is your tenant, or use another pool.`,
+  ).about("tenant");
 
 export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
   new OverlayError("POOL_IN_USE", `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`, "Release them first.");

@@ -34,7 +34,9 @@ const inputs = z.strictObject({
   pool: poolSettings.optional().describe("In this pool: an IPPool, or the name of one in another stack."),
   tenant: tenant
     .optional()
-    .describe("Whose it is. With `type` and without `pool`: in the tenant's own pool of that type."),
+    .describe(
+      "Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
+    ),
   type: z.string().optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
   ip: address.optional().describe("A wish for this address. Default: the pool picks."),
   ip6: address

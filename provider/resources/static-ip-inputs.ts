@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { address, connection, labels, resourceName } from "./inputs";
+import { address, connection, labels, resourceName, tenant } from "./inputs";
 import { poolSettings } from "./ip-pool";
 
 /** What the user says of a StaticIP, and what the lease adds. */
@@ -38,6 +38,9 @@ const runner = z
 
 export const inputs = z.strictObject({
   pool: poolSettings.describe("Where the address comes from: an IPPool, or the name of one in another stack."),
+  tenant: tenant
+    .optional()
+    .describe("Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
   staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
   ip: address.optional().describe("A wish for this address. Default: the pool picks."),
   attach: attachment.describe(

@@ -46,16 +46,16 @@ export const staticIp = defineResource({
   replaceOn: ["pool.poolName", "ip"],
   createFirst: true,
   late: ["connection", "runnerConnections", "forwards", "labels"],
-  quiet: ["connection", "runnerConnections", "labels", "onConflict", "sharingKey", "staticIpName", "names"],
+  quiet: ["connection", "runnerConnections", "labels", "tenant", "onConflict", "sharingKey", "staticIpName", "names"],
 
   id: ({ ip, staticIpName }) => `${ip}/${staticIpName}`,
-  request: ({ pool, ip, sharingKey, onConflict, forwards = [], labels }) => ({
+  request: ({ pool, tenant, ip, sharingKey, onConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
     ...(ip !== undefined && { want: [{ first: toLine(ip), last: toLine(ip) }] }),
     ...(ip === undefined && familyWanted(pool, forwards)),
     ...(sharingKey !== undefined && { sharingKey }),
     ports: forwards.map(({ protocol, port }) => ({ protocol, port })),
-    ...(pool.tenant && { tenant: pool.tenant }),
+    ...(tenant && { tenant }),
     ...(onConflict === "take" && { takes: true }),
     ...(labels && { labels }),
   }),

@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import type { Changes } from "../../provider/pool/types";
 import { address, by, type Engine, extents, fact, network, opened, runner, wants, world } from "./world";
 
 /** How full pools are, whom that concerns, and whose they are. */
@@ -26,7 +27,7 @@ export function limitContract(engine: Engine): void {
     expect((await pool.usages("runner/n/")).get("runner/n/r")?.held).toBe(0n);
   });
 
-  test("a tenant's pool refuses another tenant, in preview, up, amend and enrol", async () => {
+  test("a tenant's pool serves that tenant only, in preview, up, amend and enrol", async () => {
     const { pool } = await world(engine);
     const [ours, theirs] = [
       { org: "a", project: "p" },
@@ -34,16 +35,32 @@ export function limitContract(engine: Engine): void {
     ];
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
     const lease = await pool.claim(by("x", { tenant: ours }));
-    const refused = {
-      message:
-        "INPUT_INVALID: Pool pool/p belongs to a/p; b/p cannot have anything in it. Use a pool of that tenant, or correct the tenant.",
-    };
-    await expect(pool.offer(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
-    await expect(pool.claim(by("y", { tenant: theirs }))).rejects.toMatchObject(refused);
-    await expect(pool.amend("pool/p", lease.leaseId, { tenant: theirs })).rejects.toMatchObject(refused);
+    const refused = (who: string) => ({
+      message: `TENANT_MISMATCH: Pool pool/p belongs to tenant a/p; this request comes from ${who}. Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to a/p if that is your tenant, or use another pool.`,
+    });
+    for (const request of [by("y", { tenant: theirs }), wants("y", "10.0.0.1"), by("y")]) {
+      const who = request.tenant ? "tenant b/p" : "no tenant";
+      await expect(pool.offer(request)).rejects.toMatchObject(refused(who));
+      await expect(pool.claim(request)).rejects.toMatchObject(refused(who));
+      await expect(pool.claim({ ...request, takes: true })).rejects.toMatchObject(refused(who));
+    }
+    const amend = (changes: Changes) => pool.amend("pool/p", lease.leaseId, changes);
+    await expect(amend({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));
+    await expect(amend({ tenant: null })).rejects.toMatchObject(refused("no tenant"));
+    expect(await amend({ labels: { a: "b" } })).toMatchObject({ tenant: ours });
     const { conflicts } = await pool.enrol([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
-    expect(conflicts.map(({ error }) => error)).toMatchObject([refused]);
-    expect((await pool.claim(by("z"))).owner).toBe("z");
+    expect(conflicts.map(({ error }) => error)).toMatchObject([refused("tenant b/p")]);
+    // What stands already was given out by an earlier release, which took the tenant from the pool.
+    expect((await pool.enrol([fact(by("y"), "10.0.0.7")])).added).toMatchObject([{ tenant: ours }]);
+  });
+
+  test("a lease in a pool of no tenant can change its tenant, or have none any more", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const { leaseId } = await pool.claim(by("x", { tenant: { org: "a", project: "p" } }));
+    const other = { org: "b", project: "p" };
+    expect(await pool.amend("pool/p", leaseId, { tenant: other })).toMatchObject({ tenant: other });
+    expect(await pool.amend("pool/p", leaseId, { tenant: null })).not.toHaveProperty("tenant");
   });
 
   test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {

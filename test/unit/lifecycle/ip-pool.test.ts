@@ -175,9 +175,10 @@ test("a block is carved from a parent, its size in the parent's family, and the 
   const first = await stage.preview("IPPool", "a", news());
   const second = await stage.preview("IPPool", "b", news());
   expect([first.ranges, second.ranges]).toEqual([["10.96.0.0/20"], ["10.96.16.0/20"]]);
-  const made = await stage.make("IPPool", "b", news({ tenant: { org: "acme", project: "web" } }));
+  const tenant = { org: "acme", project: "web" };
+  const made = await stage.make("IPPool", "b", news({ tenant }));
   expect(made).toMatchObject({ ranges: ["10.96.16.0/20"], capacity: 4096 });
-  expect((await stage.make("IPReservation", "ip", ipIn(made))).ip).toMatch(/^10\.96\.(1[6-9]|2\d|3[01])\./);
+  expect((await stage.make("IPReservation", "ip", ipIn(made, { tenant }))).ip).toMatch(/^10\.96\.(1[6-9]|2\d|3[01])\./);
   await expect(stage.of("IPPool").delete(parent)).rejects.toThrow(/^POOL_IN_USE: .*10\.96\.16\.0\/20 .*::b/);
   expect(await stage.of("IPPool").diff(made, made)).toMatchObject({ changes: false });
 });
@@ -246,11 +247,29 @@ describe("tenants without a pool", () => {
     );
   });
 
-  test("another tenant's pool is refused", async () => {
+  test("a tenant's pool is for that tenant: addresses in it, and pools carved from it", async () => {
     const pool = await stage.make("IPPool", "lb", lb({ tenant: acme }));
-    const other = ipIn(pool, { tenant: { org: "other", project: "web" } });
-    expect(await stage.refusal("IPReservation", "a", other)).toMatch(
-      /^INPUT_INVALID: Pool pool\/lb belongs to acme\/web/,
-    );
+    const refused =
+      /^TENANT_MISMATCH: Pool pool\/lb belongs to tenant acme\/web; this request comes from (no tenant|tenant other\/web)\./;
+    const carve = (tenant?: Values): Values => ({
+      parent: settings(pool),
+      prefixLength: 31,
+      ...(tenant && { tenant }),
+    });
+    for (const tenant of [undefined, { org: "other", project: "web" }]) {
+      expect(await stage.refusal("IPReservation", "a", ipIn(pool, tenant && { tenant }))).toMatch(refused);
+      expect(await stage.refusal("IPPool", "carved", carve(tenant))).toMatch(refused);
+    }
+    await stage.make("IPReservation", "a", ipIn(pool, { tenant: acme }));
+    await stage.make("IPPool", "carved", carve(acme));
+  });
+
+  test("the provider's setting is the tenant of every resource that names none", async () => {
+    stage.world = { ...stage.world, tenant: acme };
+    const made = await stage.make("IPReservation", "a", { type: "clusterIP" });
+    expect(made).toMatchObject({ tenant: acme, pool: { poolName: "tenant/acme/web/clusterIP" } });
+    const other = { org: "other", project: "web" };
+    expect(await stage.make("IPPool", "lb", lb({ tenant: other }))).toMatchObject({ tenant: other });
+    expect(await stage.refusal("IPReservation", "b", { pool: "lb" })).toMatch(/^TENANT_MISMATCH/);
   });
 });

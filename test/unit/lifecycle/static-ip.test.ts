@@ -293,3 +293,27 @@ test("a pool of both families gives the family of the workloads", async () => {
   const four = await stage.preview("StaticIP", "four", inputs({ pool: "dual" }));
   expect(four.ip).toMatch(/^203\./);
 });
+
+test("the tenant comes from the resource or from the provider's setting, never from the pool", async () => {
+  const tenant = { org: "acme", project: "web" };
+  await stage.make("IPPool", "acme", { ranges: ["203.0.113.20-203.0.113.22"], type: "loadBalancer", tenant });
+  const ip = "203.0.113.20";
+  const victim = await stage.make("StaticIP", "victim", inputs({ pool: "acme", ip, tenant }));
+  const refused =
+    /^TENANT_MISMATCH: Pool pool\/acme belongs to tenant acme\/web; this request comes from (no tenant|tenant evil\/x)/;
+  expect(await elsewhere("thief", inputs({ pool: "acme", ip, onConflict: "take" }))).toMatch(refused);
+  const evil = { org: "evil", project: "x" };
+  expect(await elsewhere("thief", inputs({ pool: "acme", ip, onConflict: "take", tenant: evil }))).toMatch(refused);
+  expect(await stage.refusal("StaticIP", "victim", inputs({ pool: "acme", ip }), victim)).toMatch(refused);
+  expect(await elsewhere("heir", inputs({ pool: "acme", ip, onConflict: "take", tenant }))).toMatchObject({ ip });
+  stage.world = { ...stage.world, tenant };
+  expect(await elsewhere("by-setting", inputs({ pool: "acme" }))).toMatchObject({ tenant });
+});
+
+test("a resource that gets a tenant keeps its address, and no machine is asked", async () => {
+  const made = await stage.make("StaticIP", "web", inputs());
+  stage.fleet.asked.length = 0;
+  const tenant = { org: "acme", project: "web" };
+  expect(await stage.change("StaticIP", "web", made, inputs({ tenant }))).toMatchObject({ ip: made.ip, tenant });
+  expect(stage.fleet.asked).toEqual([]);
+});
