@@ -1,4 +1,4 @@
-/** Types of tools.mjs and vm-image.mjs; patterns, so that CommonJS TypeScript may import them like any other file (tsx and vitest do load them). */
+/** Types of the parts of set-up that TypeScript imports; patterns, so that CommonJS TypeScript may import them like any other file (tsx and vitest do load them). */
 declare module "*/setup/tools.mjs" {
   /** The repository's folder. */
   export const root: string;
@@ -19,4 +19,13 @@ declare module "*/setup/vm-image.mjs" {
   /** Where the disk and kernel of emulated machines are; made by set-up. */
   export function vmImageFolder(): string;
   export function ensureVmImage(): Promise<void>;
+}
+
+declare module "*/setup/pulumi-release.mjs" {
+  /** SHA-256 sums of the archives of `pulumiVersion`, by platform. */
+  export const releaseSums: Readonly<Record<string, string>>;
+  export function downloadRelease(
+    folder: string,
+    options?: { site?: string; target?: string; sums?: Readonly<Record<string, string>> },
+  ): Promise<void>;
 }
