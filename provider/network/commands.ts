@@ -1,7 +1,7 @@
 import type { Family } from "../addressing/line";
 import { dockerCreate, dockerRemove } from "./docker";
 import { RECORDS, sysctlPath, unitPath } from "./facts";
-import { announcements, forgetting } from "./follow-up";
+import { announcements, forgetting, WARNING } from "./follow-up";
 import {
   type Address,
   type HostRecord,
@@ -15,11 +15,16 @@ import {
 } from "./items";
 import { quote } from "./quote";
 import type { Step } from "./steps";
+import { type HostFile, renderWrite, textFile } from "./write-file";
 import { zoneCommands } from "./zones";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
 export interface Lines {
-  /** What brings it back after a boot. */
+  /** Written before the first change. */
+  writes: HostFile[];
+  /** Former values of settings, kept before the first change. */
+  saves: string[];
+  /** Units that are enabled, and files that go. */
   files: string[];
   shell: string[];
   ip: string[];
@@ -29,12 +34,17 @@ export interface Lines {
   firewall: Map<string, string[]>;
 }
 
-/** The whole change of a host as one script: records first, so that nothing of ours ever stands without one. */
+/**
+ * The whole change of a host as one script. All that is to be written comes first, and ends it if it cannot be: nothing of
+ * ours ever stands without a record, and no setting is changed whose former value is not kept.
+ */
 export function renderChange(steps: Step[], records: HostRecord[]): string {
   const lines = linesOf(steps);
+  const writes = [...records.map(recordFile), ...lines.writes];
   return [
     "rc=0",
-    ...records.map(writeRecord),
+    ...(writes.length > 0 ? [`${renderWrite(writes)} || exit 1`] : []),
+    ...lines.saves.map((line) => `${line} || exit 1`),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
     ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
     ...lines.late.map((line) => `${line} || rc=1`),
@@ -46,7 +56,7 @@ export function renderChange(steps: Step[], records: HostRecord[]): string {
 }
 
 export function linesOf(steps: Step[]): Lines {
-  const lines: Lines = { files: [], shell: [], ip: [], late: [], firewall: new Map() };
+  const lines: Lines = { writes: [], saves: [], files: [], shell: [], ip: [], late: [], firewall: new Map() };
   for (const step of steps) render(step, lines);
   return lines;
 }
@@ -55,7 +65,7 @@ export function linesOf(steps: Step[]): Lines {
 export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
   const folders = [...new Set(gone.map(({ network }) => quote(`${RECORDS}/${network}`)))].join(" ");
   return [
-    ...final.map(writeRecord),
+    ...(final.length > 0 ? [`${renderWrite(final.map(recordFile))} || exit 1`] : []),
     ...gone.map(({ network, uid }) => `rm -f ${recordPath(network, uid)} || exit 1`),
     ...(gone.length > 0 ? [`rmdir ${RECORDS}/former ${folders} ${RECORDS} 2>/dev/null; :`] : []),
   ].join("\n");
@@ -63,17 +73,8 @@ export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
 
 const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/${network}/${uid}.json`);
 
-const writeRecord = (record: HostRecord): string =>
-  `${writeFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`)} || exit 1`;
-
-/** Without starting a program where it is there already; a change of one machine writes half a dozen files. */
-const folderIn = (folder: string): string => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`;
-
-/** Whole or not at all. */
-function writeFile(path: string, content: string): string {
-  const [folder, file] = [quote(path.slice(0, path.lastIndexOf("/"))), quote(path)];
-  return `{ ${folderIn(folder)} && printf %s ${quote(content)} >${file}.tmp && mv ${file}.tmp ${file}; }`;
-}
+const recordFile = (record: HostRecord): HostFile =>
+  textFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`);
 
 export const TABLES = ["raw", "filter", "nat"] as const;
 export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
@@ -91,6 +92,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
 function render({ verb, item, copies = 1, instead = [], leave = false, place }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
+      if (verb !== "remove") lines.saves.push(saveSysctl(item.key));
       lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
       break;
     case "link":
@@ -113,10 +115,12 @@ function render({ verb, item, copies = 1, instead = [], leave = false, place }: 
       break;
     }
     case "file":
-      lines.files.push(verb === "remove" ? `rm -f ${quote(item.path)}` : writeFile(item.path, item.content ?? ""));
+      if (verb === "remove") lines.files.push(`rm -f ${quote(item.path)}`);
+      else lines.writes.push(textFile(item.path, item.content ?? ""));
       break;
     case "service":
-      lines.files.push(verb === "remove" ? dropService(item) : putService(item));
+      if (verb !== "remove") lines.writes.push(textFile(unitPath(item.name), item.unit ?? ""));
+      lines.files.push(verb === "remove" ? dropService(item) : enableService(item));
       break;
     case "docker":
       // Before its bridge goes, and after it has come.
@@ -129,25 +133,34 @@ function render({ verb, item, copies = 1, instead = [], leave = false, place }: 
 }
 
 /** Enabling reads all units anew. One that has failed is as good as new: what it should have made is made by us. */
-const putService = ({ name, unit = "", stays }: Service): string => {
+const enableService = ({ name, stays }: Service): string => {
   const now = stays ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
-  return `{ ${writeFile(unitPath(name), unit)} && systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
+  return `{ systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
 };
 
 const dropService = ({ name }: Service): string =>
   `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;
 
 /** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
-const formerPath = (key: string): string => quote(`${RECORDS}/former/${key.replaceAll("/", ":")}`);
+const formerPath = (key: string): string => `${RECORDS}/former/${key.replaceAll("/", ":")}`;
 
-/** A device's may be gone with its device, and comes back with it as the kernel makes it. */
+/** A device's may be gone with its device, and comes back with it as the kernel makes it. An empty file keeps nothing. */
+const saveSysctl = (key: string): string => {
+  const save = renderWrite([{ path: formerPath(key), word: '"$former"' }]);
+  return `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(formerPath(key))} ] || { former=$(cat ${sysctlPath(key)}) && ${save}; }; }`;
+};
+
+/** Only where its former value is kept. */
 const setSysctl = (key: string, value: string): string =>
-  `{ [ ! -e ${sysctlPath(key)} ] || { ${folderIn(`${RECORDS}/former`)} && { [ -e ${formerPath(key)} ] || cat ${sysctlPath(key)} >${formerPath(key)}; } && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
+  `{ [ ! -e ${sysctlPath(key)} ] || { [ -s ${quote(formerPath(key))} ] && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
 
-const restoreSysctl = (key: string, leave: boolean): string =>
-  leave
-    ? `rm -f ${formerPath(key)}`
-    : `{ [ ! -e ${formerPath(key)} ] || { { [ ! -e ${sysctlPath(key)} ] || cat ${formerPath(key)} >${sysctlPath(key)}; } && rm -f ${formerPath(key)}; }; }`;
+function restoreSysctl(key: string, leave: boolean): string {
+  const former = quote(formerPath(key));
+  if (leave) return `rm -f ${former}`;
+  const unknown = quote(`${WARNING}${key} stays as it is: the value that it had before was not kept.`);
+  const restore = `if [ -s ${former} ]; then cat ${former} >${sysctlPath(key)}; else echo ${unknown}; fi`;
+  return `{ [ ! -e ${former} ] || { { [ ! -e ${sysctlPath(key)} ] || ${restore}; } && rm -f ${former}; }; }`;
+}
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {
   const { name, vxlan } = item;

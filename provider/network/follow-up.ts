@@ -8,7 +8,7 @@ import type { Step } from "./steps";
  * were seen without an announcement, 0.07 to 1.1 s with one. Where no tool can announce it, the script says so on a line
  * that begins with WARNING.
  */
-const WARNING = "@@ warning ";
+export const WARNING = "@@ warning ";
 
 export function announcements(steps: Step[]): string[] {
   const arrived = steps.flatMap(({ verb, item }) =>

@@ -23,11 +23,11 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function bootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
-  const { shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
+  const { saves, shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
   return [
     `# network ${network}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
-    ...shell.map((line) => `${line} || rc=1`),
+    ...[...saves, ...shell].map((line) => `${line} || rc=1`),
     ...(ip.length > 0 ? [here("change", [...new Set(ip)])] : []),
     ...([4, 6] as const).flatMap((family) =>
       TABLES.flatMap((table) => {

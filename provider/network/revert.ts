@@ -1,4 +1,5 @@
 import { quote } from "./quote";
+import { renderWrite, textFile } from "./write-file";
 
 /**
  * The timer on the host: it undoes a change by itself unless somebody takes its script away in time. It needs no
@@ -23,7 +24,7 @@ const runOnce = (file: string): string =>
 export function renderArm({ id, seconds, script }: Revert): string {
   const file = fileOf(id);
   const timer = `n=0; while [ $n -lt ${seconds} ]; do sleep 1; [ -e ${file} ] || exit 0; n=$((n+1)); done; ${runOnce(file)}`;
-  return `printf %s ${quote(script)} >${file}.tmp && mv ${file}.tmp ${file} || exit 1\nsetsid sh -c ${quote(timer)} </dev/null >/dev/null 2>&1 &`;
+  return `${renderWrite([textFile(file, script)])} || exit 1\nsetsid sh -c ${quote(timer)} </dev/null >/dev/null 2>&1 &`;
 }
 
 /** Ends with an error when it is too late. */

@@ -155,6 +155,30 @@ test("everything goes, with the value that forwarding had before", async () => {
   expect(await sh("ls -d /var/lib/overlay 2>/dev/null")).toBe("");
 });
 
+test("on a full disk nothing is changed and no file is cut short, however little room is left", async () => {
+  const settings = "cat /proc/sys/net/ipv4/ip_forward; ip -o link show kohaku-host 2>/dev/null | wc -l";
+  const nothing = await sh(settings);
+  const net = { persist: true };
+  await sh("mkdir -p /var/lib/overlay && mount -t tmpfs -o size=32k tmpfs /var/lib/overlay");
+  let refused = 0;
+  for (let pages = 0; pages < 8; pages++) {
+    await sh(`head -c ${(8 - pages) * 4096} /dev/zero >/var/lib/overlay/fill`);
+    const result = await Promise.allSettled([reconciler.apply(host, work("net", planHub(network()), net))]);
+    const empty = await sh("find /var/lib/overlay -type f \\( -empty -o -name '*.tmp' \\)");
+    expect({ pages, empty }).toEqual({ pages, empty: "" });
+    if (result[0]!.status === "rejected") {
+      refused++;
+      expect(String(result[0]!.reason)).toMatch(/HOST_COMMAND_FAILED: hub: .*cannot write \/var\/lib\/overlay\//);
+      expect({ pages, settings: await sh(settings) }).toEqual({ pages, settings: nothing });
+    }
+    await sh("rm /var/lib/overlay/fill");
+    await reconciler.apply(host, work("net", []));
+    expect(await sh(settings)).toBe(nothing);
+  }
+  expect(refused).toBeGreaterThan(1);
+  expect(refused).toBeLessThan(8);
+});
+
 /** Empty tables that iptables-save lists once somebody has looked into them are no trace. */
 const withoutCounters = (text: string): string =>
   text

@@ -21,8 +21,9 @@ const shell = (items: Item[]): string[] =>
 test("a hub carries its address, forwards, and refuses subnets that nobody has", () => {
   expect(shell(planHub(network()))).toEqual([
     "rc=0",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] || { former=$(cat /proc/sys/net/ipv4/ip_forward) && { { [ -d '/var/lib/overlay/former' ] || mkdir -p '/var/lib/overlay/former'; } && printf %s \"$former\" >'/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && sync '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && mv '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' '/var/lib/overlay/former/net.ipv4.ip_forward' && { sync '/var/lib/overlay/former' 2>/dev/null || :; } || { rm -f '/var/lib/overlay/former/net.ipv4.ip_forward.tmp'; echo 'cannot write /var/lib/overlay/former/net.ipv4.ip_forward' >&2; false; }; }; }; } || exit 1",
     "{ [ -e /sys/class/net/kohaku-host ] || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type dummy 2>/dev/null || ip link add kohaku-host address 02:ec:c5:c0:d7:9c type bridge; } || rc=1",
-    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { { [ -d /var/lib/overlay/former ] || mkdir -p /var/lib/overlay/former; } && { [ -e '/var/lib/overlay/former/net.ipv4.ip_forward' ] || cat /proc/sys/net/ipv4/ip_forward >'/var/lib/overlay/former/net.ipv4.ip_forward'; } && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
+    "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || { [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] && echo '1' >/proc/sys/net/ipv4/ip_forward; }; } || rc=1",
     "ip -force -batch - <<'END' || rc=1",
     "link set dev kohaku-host address 02:ec:c5:c0:d7:9c up",
     "address replace 10.128.0.1/32 dev kohaku-host",
