@@ -836,6 +836,8 @@ export interface StaticIPArgs {
   sharingKey?: pulumi.Input<string> | undefined;
   /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. Default `fail`. */
   onConflict?: pulumi.Input<string> | undefined;
+  /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. Default `fail`. */
+  onPortConflict?: pulumi.Input<string> | undefined;
   /** What the address passes on, port by port. */
   forwards?: pulumi.Input<ForwardArgs[]> | undefined;
   /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
@@ -922,6 +924,7 @@ const StaticIPShape: Shape = {
     "connection",
     "sharingKey",
     "onConflict",
+    "onPortConflict",
     "forwards",
     "preserveClientIp",
     "runners",
@@ -954,6 +957,8 @@ export class StaticIP extends OverlayResource {
   declare readonly sharingKey: pulumi.Output<string | undefined>;
   /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. */
   declare readonly onConflict: pulumi.Output<string>;
+  /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. */
+  declare readonly onPortConflict: pulumi.Output<string>;
   /** What the address passes on, port by port. */
   declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;
   /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */

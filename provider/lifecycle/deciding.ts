@@ -17,10 +17,13 @@ export async function decide(
   const kept = olds && extentsInPlace(def, olds, inputs);
   if (kept && (await mayKeep(def, world, olds, kept))) {
     const computed = def.values(inputs, kept);
-    if (!sameDetails(def, olds, inputs, kept))
-      await refuseChange(def, await world.pool(), olds, { ...inputs, ...computed, owner: caller.owner });
-    await warnIfFull(def, world, inputs, kept);
-    return computed;
+    const props = { ...inputs, ...computed, owner: caller.owner };
+    const { want, onPortConflict } = def.request(inputs, caller.owner);
+    const mayMove = want === undefined && onPortConflict === "anotherAddress";
+    if (sameDetails(def, olds, inputs, kept) || (await canChange(def, await world.pool(), olds, props, mayMove))) {
+      await warnIfFull(def, world, inputs, kept);
+      return computed;
+    }
   }
   const pool = await world.pool();
   if (olds) await refuseLost(def, pool, olds);
@@ -91,13 +94,22 @@ const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }
   return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
 };
 
-/** A change in place can meet others, too: another name, a hub that another network has, leases that would be cut off. */
-async function refuseChange(def: Definition, pool: Pool, olds: Values, props: Values): Promise<void> {
+/**
+ * A change in place can meet others, too: another name, a hub that another network has, leases that would be cut off. Throws
+ * the refusal; false: a port is taken, and the resource may move to another address (`mayMove`).
+ */
+async function canChange(def: Definition, pool: Pool, olds: Values, props: Values, mayMove: boolean): Promise<boolean> {
   const owner = String(olds.owner);
   const lease = await pool.find(def.request(olds, owner).pool, { owner });
-  if (lease && lease.state !== "offered")
-    await pool.amend(lease.pool, lease.leaseId, changesOf(def, olds, props, lease), { dryRun: true });
+  try {
+    if (lease && lease.state !== "offered")
+      await pool.amend(lease.pool, lease.leaseId, changesOf(def, olds, props, lease), { dryRun: true });
+  } catch (error) {
+    if (mayMove && isOverlayError(error, "PORT_CONFLICT")) return false;
+    throw error;
+  }
   await refuseBeside(def, pool, owner, props);
+  return true;
 }
 
 /** Also a preview that asks for nothing says so. */

@@ -11,7 +11,7 @@ import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
 import { isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
-import { mayChangeKey, takePorts } from "./sharing";
+import { canHavePorts, mayChangeKey, takePorts } from "./sharing";
 import { type Details, type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
 import { nearlyFull } from "./wording";
 
@@ -22,7 +22,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
-  const own = answering(tx, pool.spec, request, mine);
+  const own = yield* findOwn(tx, pool.spec, request, mine);
   if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
   const block = own ? undefined : outgrown(request, mine);
   // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
@@ -53,7 +53,7 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
-  const own = answering(tx, pool.spec, request, mine) ?? outgrown(request, mine);
+  const own = (yield* findOwn(tx, pool.spec, request, mine)) ?? outgrown(request, mine);
   const lease = yield* grant(tx, pool, asking, own);
   yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
   for (const { state, uid } of mine) {
@@ -64,13 +64,21 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   return lease;
 }
 
-/** The lease that answers the request: firm before offered before past ones, then the newest. */
-function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Lease | undefined {
+/** The owner's lease that answers the request; none on an address where its ports are taken, if it prefers another address then. */
+function* findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Rule<Lease | undefined> {
+  const candidates = answering(tx, spec, request, mine);
+  if (request.want || request.onPortConflict !== "anotherAddress") return candidates[0];
+  for (const lease of candidates) if (yield* canHavePorts(tx, spec, request, lease)) return lease;
+  return undefined;
+}
+
+/** The leases that answer the request: firm before offered before past ones, then the newest. */
+function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Lease[] {
   const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
   const rank = (lease: Lease) => (isPast(lease) ? 2 : isFirm(lease) ? 0 : 1);
   return mine
     .filter((lease) => answers(lease, request) && (!isPast(lease) || comesBack(spec, lease, request)))
-    .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt)[0];
+    .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt);
 }
 
 /** Whether an owner finds what it had before: if asked for, or if the pool could have chosen it. */

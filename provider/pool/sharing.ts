@@ -9,7 +9,10 @@ import { portConflict, sharingConflict } from "./wording";
 
 /** One value for several leases: same key of the same tenant, and no (protocol, port) twice. */
 
-/** The extents that a request joins because its key is already there; undefined when it is the first with its key. */
+/**
+ * The extents that a request joins because its key is already there: the lowest where its ports are free. undefined: it is the
+ * first with its key, or it wants another address instead of a port conflict.
+ */
 export function* placeOfKey(
   tx: Draft,
   spec: PoolSpec,
@@ -22,10 +25,12 @@ export function* placeOfKey(
   const sharers = yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, key)));
   const joinable = sharers.filter((lease) => !isOver(lease, tx.now) && suits(lease.extents));
   const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
+  const isOpen = ({ holder }: Conflict): boolean => isOver(holder, tx.now);
   for (const extents of places.values()) {
-    if (!(yield* firstConflict(tx, spec, extents, request.ports ?? []))) return extents;
+    const conflicts = yield* conflictsOn(tx, spec, extents, request.ports ?? []);
+    if (conflicts.every(isOpen)) return extents;
   }
-  // The key may be on two values while its users move; only where no place fits does the conflict count.
+  if (request.onPortConflict === "anotherAddress") return undefined;
   const [extents] = places.values();
   if (extents) yield* takePorts(tx, spec, extents, request.ports ?? [], undefined, taking);
   return extents;
@@ -40,21 +45,23 @@ interface Conflict {
   holder: Lease;
 }
 
-function* firstConflict(
-  tx: Draft,
-  spec: PoolSpec,
-  extents: Extent[],
-  ports: Port[],
-  uid?: string,
-): Rule<Conflict | undefined> {
+/** The ports there that leases other than `uid` have, overdue ones too. */
+function* conflictsOn(tx: Draft, spec: PoolSpec, extents: Extent[], ports: Port[], uid?: string): Rule<Conflict[]> {
+  const conflicts: Conflict[] = [];
   for (const extent of extents) {
     for (const port of ports) {
       const user = yield* tx.get(portKey(spec.name, extent.last, port));
       const holder = user && user !== uid ? yield* tx.get(leaseKey(spec.name, user)) : undefined;
-      if (holder) return { extent, port, holder };
+      if (holder) conflicts.push({ extent, port, holder });
     }
   }
-  return undefined;
+  return conflicts;
+}
+
+/** Whether the ports of a request are, or can be made, free where its own lease is. */
+export function* canHavePorts(tx: Draft, spec: PoolSpec, { ports = [] }: Request, own: Lease): Rule<boolean> {
+  const conflicts = yield* conflictsOn(tx, spec, own.extents, ports, own.uid);
+  return conflicts.every(({ holder }) => isOver(holder, tx.now) || givesWay(tx, holder));
 }
 
 /** Makes sure that nobody but `uid` has these ports there. */
@@ -67,7 +74,7 @@ export function* takePorts(
   taking?: Taking,
 ): Rule<void> {
   for (;;) {
-    const conflict = yield* firstConflict(tx, spec, extents, ports, uid);
+    const [conflict] = yield* conflictsOn(tx, spec, extents, ports, uid);
     if (!conflict) return;
     const { extent, port, holder } = conflict;
     if (isOver(holder, tx.now)) yield* lapse(tx, holder);

@@ -82,6 +82,8 @@ export interface Request extends Omit<Details, "opens"> {
   also?: Extent[];
   sharingKey?: string;
   ports?: Port[];
+  /** Where no address under its sharing key has its ports free: `fail` (default), or give it another address under that key. */
+  onPortConflict?: "fail" | "anotherAddress";
   /** Takes the wanted values and ports away from whoever of the same tenant and type has them. */
   takes?: boolean;
 }
@@ -140,7 +142,7 @@ export interface Changes extends Omit<Details, "ttl" | "tenant"> {
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** A lease that stands outside the store, and must be in it. */
-export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl"> {
+export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl" | "onPortConflict"> {
   want: Extent[];
   opens?: PoolSpec;
   /** Where it had a place in a store before; else it gets a new one. */

@@ -61,6 +61,12 @@ export const inputs = z.strictObject({
     .describe(
       "Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one.",
     ),
+  onPortConflict: z
+    .enum(["fail", "anotherAddress"])
+    .default("fail")
+    .describe(
+      "Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free.",
+    ),
   forwards: z.array(forward).default([]).describe("What the address passes on, port by port."),
   preserveClientIp: z
     .boolean()

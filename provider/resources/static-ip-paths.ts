@@ -59,7 +59,9 @@ export function returnRunners({ ip, attach, runners, runnerConnections, preserve
 }
 
 export function* impossible(inputs: Inputs): Generator<Impossible> {
-  const { attach, forwards, runners, runnerConnections, preserveClientIp } = inputs;
+  const { attach, forwards, runners, runnerConnections, preserveClientIp, onConflict, onPortConflict } = inputs;
+  if (onConflict === "take" && onPortConflict === "anotherAddress")
+    yield { property: "onPortConflict", reason: "anotherAddress does not go with onConflict take: choose one of them" };
   const seen = new Set<string>();
   for (const [i, { protocol, port }] of forwards.entries()) {
     if (seen.has(`${protocol}/${port}`))

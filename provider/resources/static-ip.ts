@@ -46,10 +46,20 @@ export const staticIp = defineResource({
   replaceOn: ["pool.poolName", "ip"],
   createFirst: true,
   late: ["connection", "runnerConnections", "forwards", "labels"],
-  quiet: ["connection", "runnerConnections", "labels", "tenant", "onConflict", "sharingKey", "staticIpName", "names"],
+  quiet: [
+    "connection",
+    "runnerConnections",
+    "labels",
+    "tenant",
+    "onConflict",
+    "onPortConflict",
+    "sharingKey",
+    "staticIpName",
+    "names",
+  ],
 
   id: ({ ip, staticIpName }) => `${ip}/${staticIpName}`,
-  request: ({ pool, tenant, ip, sharingKey, onConflict, forwards = [], labels }) => ({
+  request: ({ pool, tenant, ip, sharingKey, onConflict, onPortConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
     ...(ip !== undefined && { want: [{ first: toLine(ip), last: toLine(ip) }] }),
     ...(ip === undefined && familyWanted(pool, forwards)),
@@ -57,6 +67,7 @@ export const staticIp = defineResource({
     ports: forwards.map(({ protocol, port }) => ({ protocol, port })),
     ...(tenant && { tenant }),
     ...(onConflict === "take" && { takes: true }),
+    ...(onPortConflict === "anotherAddress" && { onPortConflict }),
     ...(labels && { labels }),
   }),
   values: ({ sharingKey, staticIpName, forwards }, [extent]) => ({

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import type { Extent, Port, Request } from "../../provider/pool/types";
+import type { Extent, Lease, Port, Request } from "../../provider/pool/types";
+import { textOf } from "../../provider/pool/wording";
 import { by, type Engine, extents, fact, opened, wants, world } from "./world";
 
 /** One address for several leases. */
@@ -36,6 +37,51 @@ export function sharingContract(engine: Engine): void {
         "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of pool/p belongs to web. Choose another port, or another sharing key.",
     });
     expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
+  });
+
+  test("anotherAddress: a port that is taken leads to another address under the same key, the lowest where it is free", async () => {
+    const { pool, another, pass } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.3") });
+    const ask = (owner: string, ...texts: string[]): Request => ({
+      ...shared(owner, "k", ...texts),
+      onPortConflict: "anotherAddress",
+    });
+    const on = async (request: Promise<Lease>) => textOf("address", (await request).extents[0]!);
+    expect(await on(pool.claim(ask("a", "tcp/80")))).toBe("10.0.0.1");
+    const b = pool.claim({ ...ask("b", "tcp/80", "tcp/443"), ttl: 60 });
+    expect(await on(b)).toBe("10.0.0.2");
+    expect(await on(pool.claim(shared("c", "k", "tcp/443")))).toBe("10.0.0.1");
+    // Previewed in another process, then claimed in this one.
+    expect(await on(another().offer(ask("d", "tcp/443")))).toBe("10.0.0.3");
+    expect(await on(pool.claim(ask("e", "udp/53")))).toBe("10.0.0.1");
+    expect(await on(pool.claim({ ...ask("d", "tcp/443"), want: extents("10.0.0.3") }))).toBe("10.0.0.3");
+    await expect(pool.offer(ask("f", "tcp/443"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    await expect(pool.offer(shared("f", "k", "tcp/443"))).rejects.toMatchObject({ code: "PORT_CONFLICT" });
+    await expect(pool.offer({ ...ask("f", "tcp/80"), want: extents("10.0.0.1") })).rejects.toMatchObject({
+      code: "PORT_CONFLICT",
+    });
+    pass(61);
+    await pool.claim(ask("g", "udp/53"));
+    expect(await on(pool.claim(ask("f", "tcp/80", "tcp/443")))).toBe("10.0.0.2");
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("anotherAddress: a holder that asks for a port of a co-holder is offered another address and keeps the old one until then", async () => {
+    const { pool } = await world(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const ask = (owner: string, ...texts: string[]): Request => ({
+      ...shared(owner, "k", ...texts),
+      onPortConflict: "anotherAddress",
+    });
+    await pool.claim(ask("a", "tcp/80"));
+    const old = await pool.claim(ask("b", "tcp/443"));
+    const offer = await pool.offer(ask("b", "tcp/443", "tcp/80"));
+    expect(offer).toMatchObject({ extents: extents("10.0.0.2"), state: "offered" });
+    expect((await pool.offer(ask("b", "tcp/443", "tcp/80"))).uid).toBe(offer.uid);
+    const next = await pool.claim({ ...ask("b", "tcp/443", "tcp/80"), want: offer.extents });
+    expect(next).toMatchObject({ uid: offer.uid, state: "reserved" });
+    expect(await pool.release("pool/p", old.leaseId)).toBe(true);
+    expect(await pool.fsck()).toEqual([]);
   });
 
   test("a key belongs to its tenant", async () => {

@@ -317,3 +317,24 @@ test("a resource that gets a tenant keeps its address, and no machine is asked",
   expect(await stage.change("StaticIP", "web", made, inputs({ tenant }))).toMatchObject({ ip: made.ip, tenant });
   expect(stage.fleet.asked).toEqual([]);
 });
+
+test("anotherAddress: the same key and port get another address, in preview and up, and a change moves there", async () => {
+  const shared = (more: Values = {}) => inputs({ sharingKey: "team-a", onPortConflict: "anotherAddress", ...more });
+  const first = await stage.make("StaticIP", "web", shared());
+  const shown = await stage.preview("StaticIP", "rival", shared());
+  expect(shown.ip).not.toBe(first.ip);
+  const rival = await stage.make("StaticIP", "rival", shared());
+  expect(rival).toMatchObject({ ip: shown.ip, sharedWith: [] });
+  const second = await stage.make("StaticIP", "mail", shared({ forwards: [mail] }));
+  expect(second.ip).toBe([first.ip, rival.ip].sort()[0]);
+  const next = await stage.preview("StaticIP", "mail", shared({ forwards: [mail, web] }), second);
+  expect([first.ip, rival.ip]).not.toContain(next.ip);
+  expect(await stage.of("StaticIP").diff(second, next)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: false });
+  const moved = await stage.make("StaticIP", "mail", shared({ forwards: [mail, web] }), second);
+  expect(moved.ip).toBe(next.ip);
+  await stage.of("StaticIP").delete(second);
+  expect((await stage.check("StaticIP", "mail", shared({ forwards: [mail, web] }), moved)).inputs.ip).toBe(next.ip);
+  expect(await stage.refusal("StaticIP", "more", shared({ onConflict: "take" }))).toMatch(
+    /^INPUT_INVALID: onPortConflict /,
+  );
+});

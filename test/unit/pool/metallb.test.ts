@@ -43,7 +43,14 @@ class Allocator {
     const list = ports.map(
       (text): Port => ({ protocol: text.split("/")[0] as Port["protocol"], port: Number(text.split("/")[1]) }),
     );
-    return { pool, owner: service!, type: "StaticIP", ...shared, ...(list.length && { ports: list }) };
+    return {
+      pool,
+      owner: service!,
+      type: "StaticIP",
+      onPortConflict: "anotherAddress",
+      ...shared,
+      ...(list.length && { ports: list }),
+    };
   }
 
   /** A service has one assignment: a new one takes the place of the old. */

@@ -77,6 +77,7 @@ const anything = fc.record({
   name: fc.option(text),
   key: fc.option(fc.constantFrom("k", "l")),
   port: fc.integer({ min: 1, max: 3 }),
+  another: fc.boolean(),
   opens: fc.boolean(),
   ttl: fc.option(fc.constant(100)),
   grow: fc.integer({ min: 12, max: 40 }),
@@ -119,7 +120,18 @@ async function firm({ pool }: World): Promise<Lease[]> {
     .filter(({ state, expiresAt }) => (state === "reserved" || state === "used") && expiresAt === undefined);
 }
 
-function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Anything): Request & { opens?: PoolSpec } {
+function requestOf({
+  pool,
+  owner,
+  pick,
+  name,
+  key,
+  port,
+  another,
+  opens,
+  ttl,
+  grow,
+}: Anything): Request & { opens?: PoolSpec } {
   const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, extents: extents(`1-${grow}`) };
   return {
     pool,
@@ -128,6 +140,7 @@ function requestOf({ pool, owner, pick, name, key, port, opens, ttl, grow }: Any
     ...pick,
     ...(name !== null && { names: [`user/${name}`] }),
     ...(key !== null && { sharingKey: key, ports: [{ protocol: "tcp", port }] }),
+    ...(another && { onPortConflict: "anotherAddress" as const }),
     ...(opens && pool !== "pool/q" && { opens: inside }),
     ...(ttl !== null && { ttl }),
   };
@@ -158,3 +171,50 @@ async function act({ pool, pass }: World, one: Anything): Promise<string | undef
   }
   return lease.uid;
 }
+
+const sharing = fc.record({
+  owner: fc.constantFrom("a", "b", "c", "d", "e", "f", "g", "h"),
+  key: fc.constantFrom("k", "l"),
+  ports: fc.uniqueArray(fc.integer({ min: 1, max: 3 }), { minLength: 1, maxLength: 2 }),
+  release: fc.boolean(),
+});
+
+test("with anotherAddress a request gets the lowest address of its key where its ports are free, else the lowest free one", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(sharing, { maxLength: 40 }), async (steps) => {
+      const { pool } = await world(engine, { quarantine: 0 });
+      await opened(pool, { kind: "id", extents: extents("1-4") });
+      const held = new Map<string, { value: bigint; key: string; ports: number[]; leaseId: string }>();
+      for (const { owner, key, ports, release } of steps) {
+        const own = held.get(owner);
+        if (own) {
+          if (!release) continue;
+          await pool.release("pool/p", own.leaseId);
+          held.delete(owner);
+          continue;
+        }
+        const on = (value: bigint) => [...held.values()].filter((one) => one.value === value);
+        const fits = (value: bigint) =>
+          on(value).length > 0 &&
+          on(value).every((one) => one.key === key && !one.ports.some((p) => ports.includes(p)));
+        const values = [1n, 2n, 3n, 4n];
+        const expected = values.find(fits) ?? values.find((value) => on(value).length === 0);
+        const request: Request = {
+          ...{ pool: "pool/p", owner, type: "T", sharingKey: key, onPortConflict: "anotherAddress" },
+          ports: ports.map((port) => ({ protocol: "tcp", port })),
+        };
+        const previewed = await pool.offer(request).catch(({ code }: OverlayError) => code);
+        const lease = await pool.claim(request).catch(({ code }: OverlayError) => code);
+        if (typeof lease === "string") {
+          expect([previewed, lease, expected]).toEqual(["RUNNER_IDS_EXHAUSTED", "RUNNER_IDS_EXHAUSTED", undefined]);
+          continue;
+        }
+        expect((previewed as Lease).extents).toEqual(lease.extents);
+        expect(lease.extents[0]!.first).toBe(expected);
+        held.set(owner, { value: lease.extents[0]!.first, key, ports, leaseId: lease.leaseId });
+      }
+      expect(await pool.fsck()).toEqual([]);
+    }),
+    { numRuns: 200 },
+  );
+});
