@@ -16,6 +16,7 @@ import {
   UNREAD,
 } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
+import { foreignTexts } from "../network/foreign";
 import { type HostRecord, keyOf, lists, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
@@ -40,6 +41,8 @@ export interface Work extends Want {
 /** What a host was found to have. */
 export interface Seen {
   differences: Difference[];
+  /** Objects of other programs that are in its way, as text; they stay, whatever is applied. */
+  foreign: string[];
   /** On the owner's Docker network. */
   containers: Container[];
 }
@@ -178,13 +181,17 @@ function join(jobs: Job[], later: Job[], may: (job: Job) => boolean): void {
 }
 
 function answerInspections(jobs: Job[], facts: Facts): void {
-  for (const { want, done } of jobs)
-    if (!isWork(want)) done(seen(want, facts, differences(onThisHost(want, facts).items, facts)));
+  for (const { want, done } of jobs) {
+    if (isWork(want)) continue;
+    const fitting = onThisHost(want, facts);
+    done(seen(fitting, facts, differences(fitting.items, facts)));
+  }
 }
 
-const seen = ({ items }: Want, { docker }: Facts, differences: Difference[]): Seen => ({
+const seen = (want: Want, facts: Facts, differences: Difference[]): Seen => ({
   differences,
-  containers: containersOn(items, docker),
+  foreign: foreignTexts(want, facts),
+  containers: containersOn(want.items, facts.docker),
 });
 
 /** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */

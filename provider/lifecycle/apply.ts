@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
+import type { Seen } from "../host/reconcile";
 import { machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
 import type { Item } from "../network/items";
@@ -83,8 +84,12 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
     );
   }
   await pool.touch(held.pool, held.leaseId);
-  return { ...def.report(props, machines), drift: [] };
+  return { ...def.report(props, machines), drift: foreignOn(def.hosts(props), seen) };
 }
+
+/** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
+const foreignOn = (parts: Part[], seen: Seen[]): string[] =>
+  parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => `${machineOf(connection)}: ${text}`));
 
 /** Removes what this lease has on these machines. */
 export const withdraw = (
@@ -150,7 +155,8 @@ export async function drift(
     const parts = def.hosts(props).map(async ({ role, connection }) => {
       const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
       const unleased = await promise(def, pool, props, [seen]);
-      return [...seen.differences.map(differenceText), ...unleased].map((text) => `${machineOf(connection)}: ${text}`);
+      const texts = [...seen.foreign, ...seen.differences.map(differenceText), ...unleased];
+      return texts.map((text) => `${machineOf(connection)}: ${text}`);
     });
     const found = (await Promise.all(parts)).flat();
     const broken = found.length === 0 ? await probe(def, world, props, machines) : undefined;

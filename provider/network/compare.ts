@@ -1,8 +1,9 @@
 import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
-import { type Facts, type RouteFact, unitPath } from "./facts";
+import { type Facts, unitPath } from "./facts";
 import { type Address, type Item, keyOf, type Link, lists, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { placeOf, rulesOf } from "./place";
+import type { RouteFact } from "./routing-facts";
 import { isForUs, wrongEntry } from "./zones";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */

@@ -1,9 +1,20 @@
-import { type Family, widthOf } from "../addressing/line";
+import type { Family } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
-import { type HostRecord, ROUTE_PROTOCOL, type Vxlan } from "./items";
+import type { HostRecord, Vxlan } from "./items";
 import { quote } from "./quote";
+import {
+  type OtherTableRoute,
+  OUR_ROUTES4,
+  OUR_ROUTES6,
+  ROUTING4,
+  ROUTING6,
+  type RouteFact,
+  type RoutingRule,
+  readOurRouting,
+  readRouting,
+} from "./routing-facts";
 import { SURROUNDINGS_FACTS } from "./surroundings";
 import { parseZones, ZONE_FACTS, type ZoneFacts } from "./zones";
 
@@ -15,6 +26,9 @@ export interface Facts {
   routes: RouteFact[];
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
   policies: Set<string>;
+  /** Routes of other programs in tables other than main, and the rules that lead there. */
+  otherTables: OtherTableRoute[];
+  rules: RoutingRule[];
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
@@ -58,17 +72,6 @@ export interface ServiceFact {
   state: string;
 }
 
-export interface RouteFact {
-  family: Family;
-  dst: string;
-  via?: string;
-  dev?: string;
-  metric?: number;
-  table?: number;
-  protocol: string;
-  unreachable: boolean;
-}
-
 export const RECORDS = "/var/lib/overlay";
 /** Who has the host's lock, and since when. */
 export const HOLDER = "/run/overlay.holder";
@@ -89,13 +92,8 @@ const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
 const asked = (options: string, questions: string[], otherwise: string): string =>
   `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
 
-/** In all tables. Without the protocol, since that is what was asked for. */
-const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
-const OURS4 = `${OURS} root 0/0`;
 /** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
-const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", "route show", OURS4, "rule show"], "|| exit 1")}`;
-/** Not the routes to link-local addresses, of which each device has one, nor to where no layout can be (`layout.ts`). */
-const ROUTING6 = ["route show root ::/1", OURS, "rule show", "route show root fc00::/7", "route show default"];
+const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
 const v6 = (part: string, questions: string[]): string =>
   `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;
 
@@ -171,10 +169,10 @@ export interface Touched {
 /** Enough to judge a change by: less than everything, and on a hub with hundreds of runners much less. */
 export function readbackScript({ devices, files, v6: hasV6 }: Touched): string {
   const each = devices.map((device) => `addr show dev ${device}`);
-  const few = `echo '@@ changed'; ${asked("-d -force", [OURS4, "rule show", ...each], "2>/dev/null")}`;
+  const few = `echo '@@ changed'; ${asked("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
     devices.length > FEW ? MACHINE : few,
-    ...(hasV6 ? [v6("ours", [OURS, "rule show"]), RULES6] : []),
+    ...(hasV6 ? [v6("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
     ...rest(files.map(quote).join(" ")),
   ].join("\n");
 }
@@ -185,6 +183,8 @@ export function parseFacts(text: string): Facts {
     addresses: new Set(),
     routes: [],
     policies: new Set(),
+    otherTables: [],
+    rules: [],
     chains: new Map(),
     sysctls: new Map(),
     barriers: [],
@@ -213,12 +213,12 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
     const [ours = "", policies = "", ...links] = body.split("\n");
     // Only devices may have no answer. Where the first two are not what was asked for first, nothing was read.
     if ([ours, policies].some((answer) => answer.includes('"ifname"'))) return;
-    readOurs(facts, 4, `${ours}\n${policies}`);
+    readOurRouting(facts, 4, `${ours}\n${policies}`);
     READERS.link!(facts, links.join("\n"));
   },
   routing4: (facts, body) => readRouting(facts, 4, body),
   routing6: (facts, body) => readRouting(facts, 6, body),
-  ours6: (facts, body) => readOurs(facts, 6, body),
+  ours6: (facts, body) => readOurRouting(facts, 6, body),
   rules4: (facts, body) => {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
     readRules(facts, 4, body);
@@ -307,64 +307,6 @@ function linkFact(raw: RawLink): LinkFact {
 function readLink(facts: Facts, link: RawLink): void {
   facts.links.set(link.ifname, linkFact(link));
   for (const { local, prefixlen } of link.addr_info ?? []) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
-}
-
-interface RawRoute {
-  type?: string;
-  dst: string;
-  gateway?: string;
-  dev?: string;
-  metric?: number;
-  protocol: string;
-  table?: string;
-}
-
-/** From a list that was asked for by protocol, which does not repeat the protocol. */
-const ourRoute = (family: Family, raw: RawRoute): RouteFact => ({
-  ...routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
-  ...(isElsewhere(raw) && { table: Number(raw.table) }),
-});
-
-/** Not in the main table, which has a name only where details are asked for. */
-const isElsewhere = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
-
-const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
-  family,
-  dst: raw.dst,
-  ...(raw.gateway && { via: raw.gateway }),
-  ...(raw.dev && { dev: raw.dev }),
-  ...(raw.metric !== undefined && { metric: raw.metric }),
-  protocol: raw.protocol,
-  unreachable: raw.type === "unreachable",
-});
-
-/** The main table as a whole, and our routes in others. */
-function readRouting(facts: Facts, family: Family, body: string): void {
-  const [main = [], ours = [], policies = [], ...more] = answers(body);
-  const routes = [main, ...more].flat() as RawRoute[];
-  const others = (ours as RawRoute[]).filter(isElsewhere);
-  facts.routes.push(...routes.map((raw) => routeFact(family, raw)), ...others.map((raw) => ourRoute(family, raw)));
-  readPolicies(facts, family, policies as RawPolicy[]);
-}
-
-function readOurs(facts: Facts, family: Family, body: string): void {
-  const [ours = [], policies = []] = answers(body) as [RawRoute[], RawPolicy[]];
-  facts.routes.push(...ours.map((raw) => ourRoute(family, raw)));
-  readPolicies(facts, family, policies);
-}
-
-interface RawPolicy {
-  src: string;
-  srclen?: number;
-  fwmark?: string;
-  fwmask?: string;
-  table?: string;
-}
-
-function readPolicies(facts: Facts, family: Family, all: RawPolicy[]): void {
-  for (const { src, srclen = widthOf(family), fwmark, fwmask = "0xffffffff", table } of all) {
-    if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
-  }
 }
 
 /** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */

@@ -1,7 +1,8 @@
 import { familyOf, pointOf, widthOf } from "../addressing/line";
 import { devicesWith } from "./devices";
-import type { Facts, RouteFact, SshPath } from "./facts";
+import type { Facts, SshPath } from "./facts";
 import type { Rule } from "./items";
+import type { RouteFact } from "./routing-facts";
 import type { Step } from "./steps";
 
 /**

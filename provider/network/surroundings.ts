@@ -1,9 +1,9 @@
 import { type Block, overlaps } from "../addressing/line";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import { isOurs } from "./compare";
 import type { Facts } from "./facts";
-import type { Item, Link, Route } from "./items";
+import { isOfOverlay, refuseForeignRoutes } from "./foreign-routes";
+import type { Item, Link } from "./items";
 import type { Want } from "./steps";
 
 /** What a machine must have, and must not have already, for an overlay to come to it. */
@@ -22,13 +22,10 @@ export function refuseSurroundings(want: Want, facts: Facts): void {
   );
   for (const range of ranges) {
     refuseOwnBranch(range, want.items, facts);
-    refuseRoutes(range, want, facts);
     refuseDockerNetworks(range, want, facts);
   }
+  refuseForeignRoutes(want, facts);
 }
-
-/** Tables of their own are only for what a policy sends there. */
-const isOfOverlay = (item: Item): item is Route => item.kind === "route" && item.table === undefined;
 
 interface Range {
   text: string;
@@ -88,27 +85,6 @@ function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
       "Choose another range for the network (subnets), or reach the machine by another address.",
     );
   }
-}
-
-/** Routes to a part of the range would win over ours. Wider ones lose, and may stay. */
-function refuseRoutes({ text, block }: Range, want: Want, facts: Facts): void {
-  const ours = new Set(
-    [...want.items, ...facts.records.flatMap(({ items }) => items)].flatMap((item) =>
-      item.kind === "link" ? [item.name] : [],
-    ),
-  );
-  const foreign = facts.routes.find((route) => {
-    const to = rangeOf(route.dst);
-    const inside = to !== undefined && block.first <= to.first && to.last <= block.last && route.dst !== text;
-    const standing = want.adopt && route.protocol === "kernel"; // it comes with a device that is to be taken over
-    return inside && route.table === undefined && !isOurs(route) && !(route.dev && ours.has(route.dev)) && !standing;
-  });
-  if (!foreign) return;
-  throw new OverlayError(
-    "ROUTE_OVERLAP",
-    `There is already a route to ${foreign.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}), which lies in the overlay's range ${text}. It was left as it is.`,
-    "Remove that route, or choose another range for the network (subnets).",
-  );
 }
 
 /** Whether one of the wanted name is ours to have is for preflight to say. */

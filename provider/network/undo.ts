@@ -1,6 +1,7 @@
 import { isOurs, routeOf } from "./compare";
-import type { Facts, RouteFact } from "./facts";
+import type { Facts } from "./facts";
 import type { Address, Item, Link, Route } from "./items";
+import type { RouteFact } from "./routing-facts";
 import type { Step } from "./steps";
 
 /** The steps that lead back to what `before` shows, last change first. What others changed meanwhile stays as it is. */

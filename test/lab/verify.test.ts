@@ -76,6 +76,29 @@ test("a device that is down is named, with the machine that has it", async () =>
   expect(hops["r1 → r2"]).toMatch(/^r2 differs: link vxkr2: state is down, should be up/);
 });
 
+test("a route of another program inside the range is drift and is named, in main or a table before it; it stays", async () => {
+  const away = "10.128.128.0/18 via 10.254.9.9 dev eth0";
+  const rule = "from all lookup 77 priority 200";
+  await spoil("r1", `ip route add ${away}`, `ip route del ${away}`);
+  await spoil(
+    "r3",
+    `ip route add ${away} table 77; ip rule add ${rule}`,
+    `ip rule del ${rule}; ip route flush table 77`,
+  );
+  const named = (table = "") =>
+    `foreign route '${away}${table}' takes packets of 10.128.0.0/12 away from the overlay; it is never removed by us: remove it with \`ip route del ${away}${table}\``;
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([`${lab.host("r1").address}: ${named()}`]);
+  expect(await stack.drift("RunnerSubnet", "r3")).toEqual([`${lab.host("r3").address}: ${named(" table 77")}`]);
+  expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
+  const hops = await broken();
+  expect(hops["r1 → r2"]).toBe(`r1 differs: ${named()}`);
+  expect(hops["r2 → r3"]).toBe(`r3 differs: ${named(" table 77")}`);
+  await expect(stack.runner("r1", { mtu: 1400 })).rejects.toThrow(
+    `ROUTE_OVERLAP: ${lab.host("r1").address}: The route '${away}' of another program`,
+  );
+  expect((await lab.exec("r1", "ip route show 10.128.128.0/18")).stdout.trim()).toBe(away);
+});
+
 test("a firewall that drops tunnels is told from a network below that is dead", async () => {
   const address = lab.host("r3").address;
   const drop = `PREROUTING -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`;

@@ -1,5 +1,6 @@
 import { differences, differenceText } from "../../network/compare";
 import type { Facts } from "../../network/facts";
+import { foreignTexts } from "../../network/foreign";
 import type { HostRecord, Item, Link } from "../../network/items";
 
 /** One machine of a network as its own records and its kernel describe it. Pure: facts in, plain data out. */
@@ -12,7 +13,7 @@ export interface End {
   mtu?: number;
   /** Addresses of its tunnel on the network below. A hub has one for each runner, under the runner's uid. */
   tunnels: Record<string, Tunnel>;
-  /** How its kernel differs from its records, by uid. */
+  /** How its kernel differs from its records, and what of other programs is in the way, by uid. */
   wrong: Record<string, string[]>;
   /** Firewall rules that could stop tunnels (INPUT), or what goes through them (FORWARD). */
   suspects: { input: string[]; forward: string[] };
@@ -59,7 +60,11 @@ const addressesOn = (dev: string, records: HostRecord[]): string[] => [
   ),
 ];
 
-const wrongIn = ({ items }: HostRecord, facts: Facts): string[] => differences(items, facts).map(differenceText);
+/** What other programs put in the way comes first: it is the likelier cause. */
+const wrongIn = ({ items, ...record }: HostRecord, facts: Facts): string[] => [
+  ...foreignTexts({ record, items }, facts),
+  ...differences(items, facts).map(differenceText),
+];
 
 /** Only those that look at nothing else: a rule about another port or an answer to somebody is not to blame. */
 function suspectsIn(facts: Facts, port: number): End["suspects"] {

@@ -54,14 +54,14 @@ export class FakeFleet implements Fleet {
       have.set(keyOf(item), item);
       this.writes.push(`${host}: + ${keyOf(item)}`);
     }
-    return { differences: [], containers: this.containers.get(host) ?? [] };
+    return { differences: [], foreign: [], containers: this.containers.get(host) ?? [] };
   };
 
   inspect: Fleet["inspect"] = async (connection, { items }) => {
     const host = this.#reach(connection);
     const lacking = items.filter((item) => !this.items.get(host)!.has(keyOf(item)));
     const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
-    return { differences, containers: this.containers.get(host) ?? [] };
+    return { differences, foreign: [], containers: this.containers.get(host) ?? [] };
   };
 
   run: Fleet["run"] = async (connection) => {

@@ -59,7 +59,7 @@ test.each<[string, Want, Facts, string]>([
     "a network that the machine is on",
     want(),
     host(route("10.130.0.0/24", "eth1", "kernel")),
-    "ROUTE_OVERLAP: There is already a route to 10.130.0.0/24 (dev eth1, protocol kernel), which lies in the overlay's range 10.128.0.0/12.",
+    "ROUTE_OVERLAP: The route '10.130.0.0/24 dev eth1 proto kernel' of another program would take packets of the overlay's range 10.128.0.0/12.",
   ],
   [
     "a Docker network",
