@@ -113,9 +113,13 @@ export function provider(type: string) {
     configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
-        const { owner, dryRun, ...inputs } = withoutProvider(news);
+        const { owner, dryRun, secretInputs, ...inputs } = withoutProvider(news);
         return l.check(
-          { owner: scoped(String(owner)), dryRun: dryRun === true },
+          {
+            owner: scoped(String(owner)),
+            dryRun: dryRun === true,
+            secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
+          },
           isEmpty(olds) ? undefined : olds,
           inputs,
         );

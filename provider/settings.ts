@@ -5,6 +5,7 @@ import { familyOf, widthOf } from "./addressing/line";
 import { rangeOf } from "./addressing/ranges";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/types";
+import { explainIssues } from "./invalid-input";
 import type { Tenant } from "./pool/types";
 import type { TenantDefaults } from "./resource";
 import { tenant as tenantSchema } from "./resources/inputs";
@@ -107,11 +108,15 @@ export function readSettings(config: (key: string) => string | undefined): Setti
   });
   const parsed = settingsSchema.safeParse(Object.fromEntries(given));
   if (parsed.success) return parsed.data;
-  const [issue] = parsed.error.issues;
-  const key = String(issue!.path[0]);
+  const [refusal] = explainIssues(parsed.error.issues, {
+    schema: settingsSchema,
+    given: Object.fromEntries(given),
+    isSecret: ([key]) => SECRET_SETTINGS.includes(key!),
+  });
+  const key = refusal!.path[0]!;
   throw new OverlayError(
     "SETTING_INVALID",
-    `Setting ${key}: ${issue!.message}.`,
+    refusal!.reason.replace(/^[A-Z_]+: /, "Setting "),
     `Set overlay:${key} in the stack's config, or ${environmentName(key)} in the environment, to a valid value.`,
   );
 }

@@ -35,9 +35,11 @@ const given = new WeakMap<OverlayResource, { type: string; args: Record<string, 
 /** What `pulumi.dynamic.Resource` is, but for the text. */
 export abstract class OverlayResource extends pulumi.CustomResource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
+    const inputs = inputsOf(shape, args as Record<string, unknown>);
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
-      ...inputsOf(shape, args as Record<string, unknown>),
+      ...inputs,
+      secretInputs: secretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
       __provider: providerText(shape.type),
@@ -75,6 +77,16 @@ function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, u
   }
   for (const key of shape.secrets) if (inputs[key] !== undefined) inputs[key] = pulumi.secret(inputs[key]);
   return inputs;
+}
+
+/**
+ * The inputs that are secret, wholly or in part. The provider gets their values without the mark, and must not show them
+ * when it refuses them.
+ */
+async function secretInputs(inputs: Record<string, unknown>): Promise<string[]> {
+  const composite = Object.entries(inputs).filter(([, value]) => typeof value === "object" && value !== null);
+  const keys = composite.map(async ([key, value]) => ((await pulumi.isSecret(pulumi.output(value))) ? [key] : []));
+  return (await Promise.all(keys)).flat();
 }
 
 /**

@@ -1,6 +1,7 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import { type Definition, type Impossible, type Reference, referencesOf, settingsIn } from "../resource";
+import { explainIssues, pathText, type Refusal, refuse } from "../invalid-input";
+import { type Definition, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
 import { isWithin, type Path, unknownPaths, unknownWholes, type Values, without, withUnknown } from "./values";
@@ -12,11 +13,23 @@ export interface Caller {
   /** The same under its old name, in a run that gives it another one. */
   formerly?: string | undefined;
   dryRun: boolean;
+  /** Inputs that the program marked as secret, wholly or in part, besides those that always are. */
+  secretInputs?: string[] | undefined;
+}
+
+/** One reason why the inputs are refused. Pulumi prints `property`, the value that it has there, and `reason`. */
+export interface Failure {
+  /** Empty unless it is an input without a secret in it: Pulumi prints its value, also when that is a secret. */
+  property: string;
+  /** What is wrong, as a path into the inputs: `forwards.0.port`. */
+  path: string;
+  /** `CODE: what is wrong. What to do.`, with the path in it. */
+  reason: string;
 }
 
 export interface Checked {
   inputs: Values;
-  failures: Impossible[];
+  failures: Failure[];
 }
 
 /**
@@ -34,8 +47,8 @@ export async function check(
   const unknown = unknownPaths(news);
   try {
     const given = withTenant(def, world, news, without(news, unknown));
-    const parsed = parse(def, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
-    if (parsed.failures.length > 0) return { inputs: news, failures: parsed.failures };
+    const parsed = parse(def, caller, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
+    if (parsed.refusals.length > 0) return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller)) };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
     const undecided = unknown.some((path) => !isWithin(path, def.late));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
@@ -49,7 +62,10 @@ export async function check(
       world.warn(`${error.message} The values that the pool gives out are not shown in this preview.`);
       return { inputs: { ...news, ...unknownValues(def), owner: caller.owner }, failures: [] };
     }
-    return { inputs: news, failures: [{ property: error.property ?? "", reason: error.message }] };
+    const path = error.property?.split(".") ?? [];
+    const isNamed = path.length === 0 || error.what.includes(pathText(path));
+    const refusal = isNamed ? { path, reason: error.message } : refuse(path, error.message);
+    return { inputs: news, failures: [failureOf(def, caller)(refusal)] };
   }
 }
 
@@ -122,14 +138,24 @@ function restored(inputs: Values, news: Values): Values {
   return { ...withUnknown(inputs, unknown), ...Object.fromEntries(absent) };
 }
 
-/** All failures at once, but none about what is not known yet. */
-function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values; failures: Impossible[] } {
+/** Everything that is wrong, but nothing about what is not known yet. */
+function parse(
+  def: Definition,
+  caller: Caller,
+  news: Values,
+  unknown: Path[],
+): { inputs: Values; refusals: Refusal[] } {
   const whole = def.inputs.safeParse(news);
-  const blamed = (issue: z.core.$ZodIssue): boolean =>
+  const isKnown = (issue: z.core.$ZodIssue): boolean =>
     !unknown.some((path) => issue.path.every((key, i) => String(key) === path[i]));
   if (!whole.success) {
-    const failures = whole.error.issues.filter(blamed).map(failureOf);
-    if (failures.length > 0) return { inputs: {}, failures };
+    const refusals = explainIssues(whole.error.issues.filter(isKnown), {
+      schema: def.inputs,
+      given: news,
+      isSecret: ([key]) => isSecret(def, caller, key),
+      allowed: (path) => referenceText(def, path),
+    });
+    if (refusals.length > 0) return { inputs: {}, refusals };
     const pending = new Set(whole.error.issues.map(({ path }) => String(path[0])));
     const known = Object.fromEntries(Object.entries(news).filter(([key]) => !pending.has(key)));
     const mask = Object.fromEntries([...pending].map((key) => [key, true as const]));
@@ -139,28 +165,39 @@ function parse(def: Definition, news: Values, unknown: Path[]): { inputs: Values
         inputs,
         [...pending].map((key) => [key]),
       ),
-      failures: [],
+      refusals: [],
     };
   }
   const inputs = whole.data as Values;
-  return { inputs, failures: impossible(def, inputs, unknown).map(coded) };
+  return { inputs, refusals: impossible(def, caller, inputs, unknown) };
 }
 
 /** Inputs that decide something can make everything possible; those that are known only during up speak for themselves. */
-function impossible(def: Definition, inputs: Values, unknown: Path[]): Impossible[] {
+function impossible(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
   if (unknown.some((path) => !isWithin(path, def.late))) return [];
-  return [...(def.impossible?.(inputs) ?? [])].filter(
-    ({ property }) => !unknown.some(([key]) => key === property.split(".")[0]),
-  );
+  return [...(def.impossible?.(inputs) ?? [])]
+    .map(({ property, reason }) => ({ path: property.split("."), reason }))
+    .filter(({ path }) => !unknown.some(([key]) => key === path[0]))
+    .map(({ path, reason }) =>
+      refuse(path, caller.secretInputs?.includes(path[0]!) ? "does not fit the other inputs" : reason),
+    );
 }
 
-const failureOf = (issue: z.core.$ZodIssue): Impossible =>
-  coded({ property: issue.path.join("."), reason: issue.message });
+const isSecret = (def: Definition, { secretInputs = [] }: Caller, key: string | undefined): boolean =>
+  key !== undefined && (def.secrets.includes(key) || secretInputs.includes(key));
 
-const coded = ({ property, reason }: Impossible): Impossible => ({
-  property,
-  // Ours go on where the property's name ends; zod's are sentences of their own.
-  reason: /^[A-Z_]+: /.test(reason)
-    ? reason
-    : `INPUT_INVALID: ${property}${/^[A-Z]/.test(reason) ? ":" : ""} ${reason}.`,
-});
+/** What an input that names another resource can be. */
+function referenceText(def: Definition, path: string[]): string | undefined {
+  const [, references] = referencesOf(def).find(([key]) => key === path[0]) ?? [];
+  if (!references || path.length > (references[0]!.many ? 2 : 1)) return undefined;
+  const one = `${references.map(({ to }) => to).join(" or ")}, or the name of one`;
+  return references[0]!.many && path.length === 1 ? `a list, each a ${one}` : `of type ${one}`;
+}
+
+/** Pulumi looks the value up by the name of a whole input, so nothing below one is named to it. */
+const failureOf =
+  (def: Definition, caller: Caller) =>
+  ({ path, reason }: Refusal): Failure => {
+    const isWhole = path.length === 1 && path[0]! in def.inputs.shape && !isSecret(def, caller, path[0]);
+    return { property: isWhole ? path[0]! : "", path: path.join("."), reason };
+  };

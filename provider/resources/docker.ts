@@ -11,12 +11,14 @@ const enabled = z
   .enum(["auto", "on", "off"])
   .describe("`auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none.");
 const networkName = resourceName
-  .refine((name) => !["bridge", "host", "none", "default"].includes(name), "is a name that Docker keeps for itself")
+  .refine(
+    (name) => !["bridge", "host", "none", "default"].includes(name),
+    "must be none of the names that Docker keeps for itself (bridge, host, none, default)",
+  )
   .describe("Name of the Docker network, as in `docker run --network`.");
 const range = z
   .string()
-  .regex(/^1\/[1-9]\d{0,9}$/, "must be a share such as 1/4")
-  .refine((text) => Number.isInteger(Math.log2(shareOf(text))) && shareOf(text) > 1, "must be 1/2, 1/4, 1/8 …")
+  .refine((text) => /^1\/[1-9]\d{0,9}$/.test(text) && isPowerOfTwo(shareOf(text)), "must be a share: 1/2, 1/4, 1/8 …")
   .describe(
     "The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off.",
   );
@@ -36,6 +38,8 @@ export const dockerOverride = z
 
 export type Docker = z.output<typeof docker>;
 export type DockerOverride = z.output<typeof dockerOverride>;
+
+const isPowerOfTwo = (share: number): boolean => share > 1 && Number.isInteger(Math.log2(share));
 
 const shareOf = (range: string): number => Number(range.slice("1/".length));
 

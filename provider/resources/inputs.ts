@@ -12,15 +12,15 @@ const layoutText = z.string();
 export const layouts = z
   .union(
     [layoutText, z.tuple([layoutText, layoutText])],
-    "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such",
+    "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such",
   )
   .superRefine((given, context) => {
-    for (const text of [given].flat()) {
+    for (const [i, text] of [given].flat().entries()) {
       try {
         layoutOf(text);
       } catch (error) {
         if (!(error instanceof OverlayError)) throw error;
-        context.addIssue({ code: "custom", message: error.message });
+        context.addIssue({ code: "custom", message: error.message, path: typeof given === "string" ? [] : [i] });
       }
     }
   })
@@ -52,13 +52,13 @@ export const ranges = z
   .transform((texts) => merged(texts.map((text) => rangeOf(text)!)).map(rangeText));
 
 /** Of addresses, or of ports: which of them the pool has is for its type to say. */
+export const part = z.string().refine((text) => (rangeOf(text) ?? numbersOf(text)) !== undefined, {
+  message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
+  abort: true,
+});
+
 export const parts = z
-  .array(
-    z.string().refine((text) => (rangeOf(text) ?? numbersOf(text)) !== undefined, {
-      message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
-      abort: true,
-    }),
-  )
+  .array(part)
   .min(1)
   .transform((texts) => [
     ...merged(texts.flatMap((text) => rangeOf(text) ?? [])).map(rangeText),
@@ -83,10 +83,21 @@ export const tenant = z
 /** Names of containers and the like, which become part of keys. */
 export const plainName = z.string().regex(/^[^\s\p{Cc}]{1,200}$/u, "must be 1 to 200 characters without blanks");
 
-/** 15 bytes is the kernel's limit. */
-export const deviceName = z
-  .string()
-  .regex(/^[a-zA-Z][a-zA-Z0-9_-]{0,14}$/, "must be a letter followed by at most 14 letters, digits, '_' or '-'");
+/** The kernel's limit for the name of a device. */
+const DEVICE_NAME_BYTES = 15;
+
+const deviceNameUpTo = (bytes: number) =>
+  z
+    .string()
+    .regex(
+      new RegExp(`^[a-zA-Z][a-zA-Z0-9_-]{0,${bytes - 1}}$`),
+      `must be a letter followed by at most ${bytes - 1} letters, digits, '_' or '-'`,
+    );
+
+export const deviceName = deviceNameUpTo(DEVICE_NAME_BYTES);
+
+/** Room for the runner's id in base 36: ids have up to 16 bits. */
+export const devicePrefix = deviceNameUpTo(DEVICE_NAME_BYTES - 4);
 
 export const labels = z
   .record(z.string(), z.string())

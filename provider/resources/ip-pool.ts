@@ -3,7 +3,7 @@ import { exactNumber, familyOf, widthOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { defineResource, type Impossible, type Reference } from "../resource";
-import { labels, parts, ports, ranges, resourceName, tenant } from "./inputs";
+import { labels, part, parts, ports, ranges, resourceName, tenant } from "./inputs";
 
 /** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
 export const poolSettings = z
@@ -16,7 +16,7 @@ export const poolSettings = z
       .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
       .default("container")
       .describe("What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports."),
-    ranges: z.array(z.string()).describe("What it has to give."),
+    ranges: z.array(part).describe("What it has to give."),
     tenant: tenant.optional().describe("Whose pool it is."),
   })
   .meta({ id: "PoolSettings" });

@@ -45,7 +45,7 @@ const inputs = z.strictObject({
   port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, a wish for this port."),
   kind: z.enum(["container", "vm"]).default("container").describe("What it is for. A VM also gets a MAC and a tap."),
   ttl: z
-    .union([z.literal(true), z.number().int().min(60).max(86400)], "must be true or a number, or be left out")
+    .union([z.literal(true), z.number().int().min(60).max(86400)])
     .optional()
     .describe(
       `Seconds for which it may stay unused, 60 to 86400; true: ${TTL}, or ${VM_TTL} for a VM. Default: held as long as the resource lives.`,

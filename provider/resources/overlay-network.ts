@@ -7,7 +7,7 @@ import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
 import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
-import { address, connection, deviceName, labels, layouts, resourceName } from "./inputs";
+import { address, connection, deviceName, devicePrefix, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
 export const networkSettings = z
@@ -30,15 +30,14 @@ export const networkSettings = z
       .describe("VNI of runner i is vniBase + i."),
     vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
     mtu: z
-      .union([z.literal("auto"), z.number().int().min(576).max(65000)], "must be auto or a number")
+      .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
       .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
     masquerade: z
       .boolean()
       .default(true)
       .describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
-    devicePrefix: deviceName
-      .max(11)
+    devicePrefix: devicePrefix
       .default("vxkr")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),
     bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
@@ -195,12 +194,14 @@ function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
   if (layouts.length === 2 && (layouts[0]!.family !== 4 || layouts[1]!.family !== 6)) {
     yield {
       property: "subnets",
-      reason: "SUBNET_FORMAT: a pair is one IPv4 layout and one IPv6 layout, in this order.",
+      reason: "SUBNET_FORMAT: A pair is one IPv4 layout and one IPv6 layout. Give them in this order.",
     };
   }
   const lastVni = value.vniBase + maxRunnersOf(layouts);
   if (lastVni >= 2 ** 24) {
-    yield { property: "vniBase", reason: `the last runner's VNI would be ${lastVni}; VNIs end at ${2 ** 24 - 1}` };
+    const most = 2 ** 24 - 1 - maxRunnersOf(layouts);
+    const reason = `must be at most ${most}: the VNI of the last runner would be ${lastVni}, and VNIs end at ${2 ** 24 - 1}`;
+    yield { property: "vniBase", reason };
   }
   yield* tooSmall(value.mtu, layouts);
   yield* dockerImpossible(dockerFor(value), layouts);

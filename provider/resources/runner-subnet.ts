@@ -197,8 +197,8 @@ function* impossible({
   yield* dockerImpossible(dockerFor(network, docker), layoutsOf(network.subnets));
   if (machineOf(connection) === machineOf(hubConnection)) {
     yield {
-      property: "connection",
-      reason: `${connection.host} is the network's hub; a runner must be another machine`,
+      property: "connection.host",
+      reason: `is ${connection.host}, the network's hub; a runner must be another machine`,
     };
   }
 }

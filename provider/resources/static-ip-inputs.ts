@@ -22,7 +22,7 @@ const attachment = z
     networkName: resourceName.describe("Name of the network."),
     runnerName: resourceName.optional().describe("Name of the runner; none: the network's hub."),
     subnets: z
-      .union([z.string(), z.array(z.string())], "must be text or a list of texts")
+      .union([z.string(), z.array(z.string())])
       .describe("Layouts of the network, or the ranges of the runner's workloads."),
     bridgeName: z.string().optional().describe("Bridge on the network's runners."),
   })

@@ -16,7 +16,7 @@ export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
   if (wrong < 0) return;
   throw new OverlayError(
     "INPUT_INVALID",
-    `forwards.${wrong}.to is ${forwards[wrong]!.to}, but ${ip} is an IPv${familyOfText(ip)} address.`,
+    `forwards[${wrong}].to is ${forwards[wrong]!.to}, but ${ip} is an IPv${familyOfText(ip)} address.`,
     "Give each address family a static address of its own.",
   ).about(`forwards.${wrong}.to`);
 }

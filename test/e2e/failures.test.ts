@@ -172,3 +172,39 @@ test("a machine that the program itself makes, and that boots 20 s late: preview
   expect((await stack.state()).r1!.outputs).toMatchObject({ runnerId: 1, subnet: "10.128.64.0/18", drift: [] });
   await stack.destroy();
 });
+
+/** Pulumi logs every property that it passes on at this level, secrets too, whatever the provider: those lines are not ours. */
+const isOfEngine = (line: string): boolean => /arshaling property for RPC/.test(line);
+
+test("what is refused in a connection is named, and no secret beside it is printed, logged or stored", async () => {
+  const refusing = await workspace.stack("refusing");
+  await refusing.must("config", "set", "--stack", "refusing", "--secret", "hubPassword", "swordfish-config");
+  const secrets = ["swordfish-config", "swordfish-marked", "swordfish-plain", "swordfish-mtu"];
+  const given = `password: new pulumi.Config().requireSecret("hubPassword"), privateKey: pulumi.secret("swordfish-marked"),
+    privateKeyPassword: "swordfish-plain"`;
+  const network = (connection: string, more = "") =>
+    refusing.program(`new overlay.OverlayNetwork("n", { hubConnection: ${connection}, ${more} });`);
+  const preview = ["preview", "--stack", "refusing", "--color", "never"];
+
+  network(`{ host: "192.0.2.9", prot: 22, ${given} }`);
+  for (const args of [preview, [...preview, "--json"], ["up", "--yes", "--skip-preview", ...preview.slice(1)]]) {
+    const { code, text } = await refusing.pulumi(...args);
+    expect(code).not.toBe(0);
+    expect(text).toContain(
+      "resource 'n' has a problem: INPUT_INVALID: unknown property `hubConnection.prot`: did you mean `port`?",
+    );
+  }
+  const verbose = ["--non-interactive", ...preview, "-v=9", "--logtostderr"];
+  const { stdout, stderr } = await workspace.run("pulumi", verbose, { cwd: refusing.folder, env: refusing.env });
+  const lines = `${stdout}\n${stderr}`.split("\n").filter((line) => !isOfEngine(line));
+  expect(lines.length).toBeGreaterThan(100);
+  expect(lines.filter((line) => secrets.some((secret) => line.includes(secret)))).toEqual([]);
+
+  network(`{ host: "192.0.2.9", proxy: { port: "22", host: "h", ${given} } }`, `mtu: pulumi.secret("swordfish-mtu")`);
+  const { text } = await refusing.pulumi(...preview);
+  expect(text).toContain("hubConnection.proxy.port must be a whole number from 1 to 65535. Its value is not shown");
+  expect(text).toContain("mtu must be `auto` or a whole number from 576 to 65000. Its value is not shown");
+  await refusing.must("stack", "export", "--stack", "refusing");
+  const revealed = secrets.filter((secret) => refusing.log.some((printed) => printed.includes(secret)));
+  expect(revealed).toEqual([]);
+});

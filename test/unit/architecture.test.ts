@@ -25,6 +25,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/lifecycle",
     [
       "provider/errors",
+      "provider/invalid-input",
       "provider/owner",
       "provider/addressing",
       "provider/lifecycle",

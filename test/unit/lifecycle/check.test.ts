@@ -61,12 +61,12 @@ test("all failures are reported at once, each with its property and a code", asy
 });
 
 test.each<[property: string, wrong: unknown, reason: string]>([
-  ["mtu", "1400", "must be auto or a number"],
-  ["subnets", 10, "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such"],
-  ["subnets", ["10.0.0.0/8/8/16"], "must be text, BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such"],
+  ["mtu", "1400", 'must be `auto` or a whole number from 576 to 65000; it is "1400"'],
+  ["subnets", 10, "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is 10"],
+  ["subnets", ["10.0.0.0/8/8/16"], "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is a list of 1"],
 ])("where several types are possible, %s = %j is told which", async (property, wrong, reason) => {
   const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, netInputs({ [property]: wrong }));
-  expect(failures).toEqual([{ property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
+  expect(failures).toEqual([{ property, path: property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
 });
 
 test("a connection that is not known yet makes no pool value unknown", async () => {

@@ -38,9 +38,9 @@ describe("inputs that do not fit together", () => {
   test.each([
     [{}, /^INPUT_INVALID: ranges is missing/],
     [{ labels: UNKNOWN }, /^INPUT_INVALID: ranges is missing/],
-    [{ ranges: ["10.0.0.1/24"] }, /^INPUT_INVALID: ranges\.0 must be a CIDR without host bits/],
-    [{ ranges: ["10.0.0.9-10.0.0.1"] }, /^INPUT_INVALID: ranges\.0/],
-    [{ ranges: ["10.0.0.0-fd00::1"] }, /^INPUT_INVALID: ranges\.0/],
+    [{ ranges: ["10.0.0.1/24"] }, /^INPUT_INVALID: ranges\[0\] must be a CIDR without host bits/],
+    [{ ranges: ["10.0.0.9-10.0.0.1"] }, /^INPUT_INVALID: ranges\[0\]/],
+    [{ ranges: ["10.0.0.0-fd00::1"] }, /^INPUT_INVALID: ranges\[0\]/],
     [{ ranges: ["10.0.0.0/24"], prefixLength: 28 }, /^INPUT_INVALID: prefixLength does not go with type container/],
     [{ ranges: ["10.0.0.0/24"], type: "nodePort" }, /^INPUT_INVALID: ranges does not go with type nodePort/],
     [{ type: "nodePort", portRange: "0-99" }, /^INPUT_INVALID: portRange must be FIRST-LAST/],

@@ -146,6 +146,6 @@ test("machines behind different ports or jump hosts are different machines", asy
   expect(failures[0]?.reason).toMatch(/^DEVICE_FOREIGN/);
   const hub = runnerInputs(network, "d", "x", { connection: { host: "192.0.2.1", port: 22 } });
   expect((await runners.check({ owner: owner("d"), dryRun: true }, undefined, hub)).failures[0]?.reason).toContain(
-    "is the network's hub",
+    "the network's hub",
   );
 });

@@ -105,7 +105,7 @@ test("a key can be changed by the only user of an address", async () => {
 test("one address is not on two machines", async () => {
   await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   expect(await elsewhere("mail", onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }))).toMatch(
-    /SHARING_CONFLICT: 203\.0\.113\.1\d is shared with org\/urn:pulumi:dev::p::overlay:index:StaticIP::web, which has it on training; this one would have it on training\/r1/,
+    /SHARING_CONFLICT: attach: 203\.0\.113\.1\d is shared with org\/urn:pulumi:dev::p::overlay:index:StaticIP::web, which has it on training; this one would have it on training\/r1/,
   );
 });
 
@@ -152,7 +152,7 @@ test.each<[string, unknown]>([
 
 test("what cannot be is refused in preview, whatever is known only during up", async () => {
   const twice = inputs({ forwards: [web, web], labels: UNKNOWN });
-  expect(await stage.refusal("StaticIP", "web", twice)).toMatch(/forwards\.1\.port is there twice/);
+  expect(await stage.refusal("StaticIP", "web", twice)).toMatch(/forwards\[1\]\.port is there twice/);
   const later = inputs({ runners: ["training/r1"], runnerConnections: UNKNOWN });
   expect(await stage.refusal("StaticIP", "web", later)).toBe("");
 });
@@ -220,33 +220,33 @@ test("a reservation is not taken", async () => {
 });
 
 const REFUSED: [what: string, more: Values, reason: RegExp][] = [
-  ["the same port twice", { forwards: [web, web] }, /forwards\.1\.port is there twice: tcp\/80/],
-  ["no port", { forwards: [{ ...web, port: 0 }] }, /forwards\.0\.port/],
+  ["the same port twice", { forwards: [web, web] }, /forwards\[1\]\.port is there twice: tcp\/80/],
+  ["no port", { forwards: [{ ...web, port: 0 }] }, /forwards\[0\]\.port/],
   [
     "a target that is no address",
     { forwards: [{ ...web, to: "web; reboot" }] },
-    /forwards\.0\.to must be an IP address/,
+    /forwards\[0\]\.to must be an IP address/,
   ],
   [
     "a target of the other family",
     { forwards: [{ ...web, to: "fd00::5" }] },
-    /forwards\.0\.to is fd00::5, but 203\.0\.113\.1\d is an IPv4 address/,
+    /forwards\[0\]\.to is fd00::5, but 203\.0\.113\.1\d is an IPv4 address/,
   ],
-  ["an unknown pool", { pool: "nowhere" }, /POOL_NOT_FOUND: There is no IPPool named 'nowhere'/],
+  ["an unknown pool", { pool: "nowhere" }, /POOL_NOT_FOUND: pool: There is no IPPool named 'nowhere'/],
   [
     "an unknown machine",
     { attach: "training/r9" },
-    /POOL_NOT_FOUND: There is no OverlayNetwork or RunnerSubnet named 'training\/r9'/,
+    /POOL_NOT_FOUND: attach: There is no OverlayNetwork or RunnerSubnet named 'training\/r9'/,
   ],
   [
     "clients shown by a hub without a way back",
     { preserveClientIp: true },
-    /forwards\.0\.to must be a workload of one of `runners`/,
+    /forwards\[0\]\.to must be a workload of one of `runners`/,
   ],
   [
     "a way back from another runner",
     { preserveClientIp: true, runners: ["training/r2"], runnerConnections: [{ host: R2 }] },
-    /forwards\.0\.to must be a workload of one of `runners`/,
+    /forwards\[0\]\.to must be a workload of one of `runners`/,
   ],
   [
     "runners without connections",

@@ -99,7 +99,7 @@ describe.each(INPUTS)("%s", (type, given, paths) => {
         withValue(given, path.split("."), value),
       );
       expect(
-        failures.map(({ property }) => property),
+        failures.map(({ path }) => path),
         `${path}: ${kind}`,
       ).toContain(path);
     }
@@ -121,7 +121,7 @@ test.each(["OverlayNetwork", "RunnerSubnet"])(
     const { networkName: _, runnerName: __, ...given } = { ...NETWORK, ...RUNNER };
     const { network: ___, connection: ____, ...hub } = given;
     const { failures } = await lifecycle(type).check(caller("it's"), undefined, type === "RunnerSubnet" ? given : hub);
-    expect(failures.map(({ property }) => property)).toEqual([type === "RunnerSubnet" ? "runnerName" : "networkName"]);
+    expect(failures.map(({ path }) => path)).toEqual([type === "RunnerSubnet" ? "runnerName" : "networkName"]);
     expect(fleet.asked).toEqual([]);
   },
 );

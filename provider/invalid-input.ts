@@ -1,0 +1,175 @@
+import { z } from "zod";
+import { nearestName } from "./nearest-name";
+
+/**
+ * Says what is wrong with values that a schema refused. The one place that turns zod's issues into sentences: each names
+ * the property by its path, says what is allowed, and shows the value unless it may be a secret.
+ */
+export interface Refusal {
+  path: string[];
+  /** `CODE: what is wrong, and what is allowed.` */
+  reason: string;
+}
+
+export interface Explaining {
+  schema: z.ZodType;
+  /** What was parsed. */
+  given: unknown;
+  /** Whether the value at this path must not be shown. */
+  isSecret(path: string[]): boolean;
+  /** What is allowed there, where the schema alone does not tell. */
+  allowed?(path: string[]): string | undefined;
+}
+
+/** The part of JSON Schema that our schemas use. */
+interface Node {
+  $ref?: string;
+  $defs?: Record<string, Node>;
+  type?: string;
+  enum?: unknown[];
+  const?: unknown;
+  anyOf?: Node[];
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  maxLength?: number;
+  minItems?: number;
+  properties?: Record<string, Node>;
+  required?: string[];
+  items?: Node;
+  prefixItems?: Node[];
+  additionalProperties?: Node | boolean;
+}
+
+/** One refusal for each path: a second rule about the same value adds nothing to the first. */
+export function explainIssues(issues: z.core.$ZodIssue[], about: Explaining): Refusal[] {
+  const root = jsonSchemaOf(about.schema);
+  const refusals = issues.flatMap((issue) => explainIssue(issue, about, root));
+  return refusals.filter(({ path }, i) => refusals.findIndex((r) => pathText(r.path) === pathText(path)) === i);
+}
+
+const jsonSchemas = new WeakMap<z.ZodType, Node>();
+
+function jsonSchemaOf(schema: z.ZodType): Node {
+  const made = jsonSchemas.get(schema) ?? (z.toJSONSchema(schema, { io: "input", unrepresentable: "any" }) as Node);
+  jsonSchemas.set(schema, made);
+  return made;
+}
+
+/** As Pulumi writes property paths: `forwards[0].port`. */
+export const pathText = (path: PropertyKey[]): string =>
+  path
+    .map((key) => (/^\d+$/.test(String(key)) ? `[${String(key)}]` : `.${String(key)}`))
+    .join("")
+    .replace(/^\./, "");
+
+/** A rule starts with a verb (`must be …`), or is a whole error with a code of its own. */
+export function refuse(path: string[], rule: string): Refusal {
+  const [, code, text] = /^([A-Z_]+): (.*)$/s.exec(rule) ?? [];
+  return { path, reason: code ? `${code}: ${pathText(path)}: ${text}` : `INPUT_INVALID: ${pathText(path)} ${rule}.` };
+}
+
+function explainIssue(issue: z.core.$ZodIssue, about: Explaining, root: Node): Refusal[] {
+  const path = issue.path.map(String);
+  const node = nodeAt(root, path);
+  if (issue.code === "unrecognized_keys") return issue.keys.map((key) => refuseUnknownKey(path, key, node));
+  const value = valueAt(about.given, path);
+  // Rules of our own schemas start in lower case or with a code; zod's own texts do not.
+  const rule = /^([a-z]|[A-Z_]+: )/.test(issue.message)
+    ? issue.message
+    : `must be ${about.allowed?.(path) ?? allowedText(root, node)}`;
+  if (value === undefined) return [refuse(path, `is missing: it ${rule}`)];
+  if (/^[A-Z_]+: /.test(rule)) return [refuse(path, rule)];
+  const shown = about.isSecret(path)
+    ? ". Its value is not shown, as it may be a secret"
+    : `; it is ${valueText(value)}`;
+  return [refuse(path, `${rule}${shown}`)];
+}
+
+function refuseUnknownKey(path: string[], key: string, node: Node | undefined): Refusal {
+  const known = Object.keys(node?.properties ?? {});
+  const nearest = nearestName(key, known);
+  const help =
+    nearest === undefined ? `. Known are ${known.map(code).join(", ")}.` : `: did you mean ${code(nearest)}?`;
+  const whole = [...path, key];
+  return { path: whole, reason: `INPUT_INVALID: unknown property ${code(pathText(whole))}${help}` };
+}
+
+/** Text for people: short, on one line, and without characters that a terminal would act on. */
+export function valueText(value: unknown): string {
+  if (Array.isArray(value)) return value.length === 0 ? "an empty list" : `a list of ${value.length}`;
+  if (typeof value === "object" && value !== null) return "an object";
+  const text = typeof value === "number" ? String(value) : JSON.stringify(value);
+  const printable = text.replace(/\p{C}/gu, (c) => `\\u${c.codePointAt(0)!.toString(16).padStart(4, "0")}`);
+  return printable.length > 80 ? `${printable.slice(0, 77)}…"` : printable;
+}
+
+const code = (text: string): string => `\`${text}\``;
+
+function listText(options: string[]): string {
+  return options.length < 2 ? options.join("") : `${options.slice(0, -1).join(", ")} or ${options.at(-1)}`;
+}
+
+/** What the schema allows, as the end of "must be …". */
+function allowedText(root: Node, at: Node | undefined): string {
+  const node = at && dereference(root, at);
+  if (node?.anyOf) return listText(node.anyOf.map((option) => allowedText(root, option)));
+  if (node?.enum) return listText(node.enum.map((option) => code(String(option))));
+  if (node?.const !== undefined) return code(String(node.const));
+  switch (node?.type) {
+    case "integer":
+      return `a whole number${boundsText(node.minimum, node.maximum)}`;
+    case "number":
+      return `a number${boundsText(node.minimum, node.maximum)}`;
+    case "boolean":
+      return "true or false";
+    case "string":
+      return node.minLength !== undefined || node.maxLength !== undefined
+        ? `a string of ${countText(node.minLength, node.maxLength)} characters`
+        : "a string";
+    case "array":
+      return node.minItems
+        ? `a list with at least ${node.minItems} ${node.minItems === 1 ? "entry" : "entries"}`
+        : "a list";
+    case "object":
+      return node.required?.length ? `an object with ${node.required.map(code).join(", ")}` : "an object";
+    default:
+      return "another value";
+  }
+}
+
+function boundsText(minimum = Number.MIN_SAFE_INTEGER, maximum = Number.MAX_SAFE_INTEGER): string {
+  const [hasMin, hasMax] = [minimum !== Number.MIN_SAFE_INTEGER, maximum !== Number.MAX_SAFE_INTEGER];
+  if (hasMin && hasMax) return ` from ${minimum} to ${maximum}`;
+  if (hasMin) return ` of at least ${minimum}`;
+  return hasMax ? ` of at most ${maximum}` : "";
+}
+
+const countText = (least = 0, most?: number): string =>
+  most === undefined ? `at least ${least}` : least === 0 ? `at most ${most}` : `${least} to ${most}`;
+
+function nodeAt(root: Node, [key, ...rest]: string[], at: Node = root): Node | undefined {
+  const node = dereference(root, at);
+  if (key === undefined) return node;
+  const options = node.anyOf ?? [node];
+  const children = options
+    .map((option) => childOf(dereference(root, option), key))
+    .filter((child) => child !== undefined);
+  return children[0] && nodeAt(root, rest, children[0]);
+}
+
+function childOf({ properties, prefixItems, items, additionalProperties }: Node, key: string): Node | undefined {
+  const listed = properties?.[key] ?? prefixItems?.[Number(key)] ?? items;
+  return listed ?? (typeof additionalProperties === "object" ? additionalProperties : undefined);
+}
+
+function dereference(root: Node, node: Node): Node {
+  const name = node.$ref?.replace("#/$defs/", "");
+  return name === undefined ? node : root.$defs![name]!;
+}
+
+const valueAt = (given: unknown, path: string[]): unknown =>
+  path.reduce<unknown>(
+    (value, key) => (typeof value === "object" && value !== null ? (value as Record<string, unknown>)[key] : undefined),
+    given,
+  );
