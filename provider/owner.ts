@@ -1,3 +1,5 @@
+import type { Tenant } from "./pool/types";
+
 /**
  * An owner is a scope and a URN, `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type.
  */
@@ -19,3 +21,7 @@ export function shortName(owner: string): string {
   const [type = "", name = owner] = owner.split("::").slice(-2);
   return `${type.split(":").at(-1)} ${name}`;
 }
+
+/** Resources without a tenant count as one. */
+export const isSameTenant = (a: Tenant | undefined, b: Tenant | undefined): boolean =>
+  a?.org === b?.org && a?.project === b?.project;

@@ -1,3 +1,4 @@
+import { isSameTenant } from "../owner";
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, restOf, sweep, vacate } from "./endings";
 import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
@@ -5,7 +6,7 @@ import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { lowestOverdue } from "./overdue";
-import { holdersIn, isSameTenant } from "./pools";
+import { holdersIn } from "./pools";
 import { isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { placeOfKey, takePorts } from "./sharing";

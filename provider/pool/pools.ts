@@ -1,4 +1,5 @@
 import { LINE_END } from "../addressing/line";
+import { isSameTenant } from "../owner";
 import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
@@ -41,9 +42,6 @@ export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecor
 export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void {
   if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantMismatch(spec, spec.tenant, tenant);
 }
-
-export const isSameTenant = (a: Tenant | undefined, b: Tenant | undefined): boolean =>
-  a?.org === b?.org && a?.project === b?.project;
 
 export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
   const { name } = pool.spec;

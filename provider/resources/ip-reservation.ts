@@ -10,7 +10,7 @@ import { addressPool, runnerSettings, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolNamed, poolReference, poolSettings } from "./ip-pool";
 import { PLACEMENTS, placed, placeName } from "./placement";
-import { tenantFacts, tenantPool } from "./tenants";
+import { chooseTenantPool, claimTenantPool, tenantFacts, tenantPlace } from "./tenants";
 
 const [TTL, VM_TTL] = [300, 1800];
 
@@ -99,8 +99,8 @@ export const ipReservation = defineResource({
 
   id: (props) => `${placeOf(props).replace(/^\w+\//, "")}/${props.ip}`,
   settle,
-  prepare: async ({ tenant, type }, settling) => {
-    if (tenant && type) await tenantPool(tenant, type, settling, "claim");
+  prepare: async ({ tenant, type, pool }, settling) => {
+    if (tenant && type) await claimTenantPool(pool!, settling);
   },
   foundations: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
   request: (inputs, owner) => ({
@@ -149,7 +149,10 @@ async function settle(inputs: Inputs, settling: Settling): Promise<Inputs> {
     const runner = await placed({ network: network.networkName, placement, ip }, settling);
     return withSecond({ ...inputs, runner }, settling);
   }
-  if (tenant && type) return { ...inputs, pool: await tenantPool(tenant, type, settling, "offer") };
+  if (tenant && type) {
+    const value = wanted(inputs).want?.[0]?.first;
+    return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, settling) };
+  }
   return withSecond(inputs, settling);
 }
 
@@ -177,8 +180,9 @@ function wanted({ runner, ip, ip6, port }: Inputs) {
 
 const ttlOf = ({ ttl, kind }: Inputs): number => (ttl === true ? (kind === "vm" ? VM_TTL : TTL) : ttl!);
 
-function namesOf({ network, runner, usedBy }: Inputs, owner: string): string[] {
+function namesOf({ network, runner, tenant, type, usedBy }: Inputs, owner: string): string[] {
   return [
+    ...(tenant && type ? [tenantPlace(tenant, type, owner)] : []),
     ...(network ? [placeName(network.networkName, owner)] : []),
     ...(runner && usedBy !== undefined ? [userName(runner.networkName, usedBy)] : []),
   ];
@@ -227,7 +231,7 @@ function* impossible({ runner, network, pool, tenant, type, port, ip, ip6 }: Inp
     };
   }
   if (type !== undefined && !tenant) yield { property: "tenant", reason: "is missing: type says which of its pools" };
-  const isPorts = pool?.type === "nodePort";
+  const isPorts = (pool?.type ?? type) === "nodePort";
   if (isPorts && ip !== undefined) yield { property: "ip", reason: "cannot be asked for in a nodePort pool; port can" };
   if (!isPorts && port !== undefined) yield { property: "port", reason: "can be asked for only in a nodePort pool" };
   if (ip6 !== undefined && ip === undefined)

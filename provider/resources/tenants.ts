@@ -1,22 +1,87 @@
 import { familyOf, widthOf } from "../addressing/line";
 import { rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import type { Extent, Fact, Json, Lease, PoolSpec, Request, Tenant } from "../pool/types";
+import { isSameTenant } from "../owner";
+import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { type Settling, settingsIn, type TenantDefaults } from "../resource";
 import { type PoolSettings, poolNamed } from "./ip-pool";
+import { placeName } from "./placement";
 
 /**
+ * Which pool an address comes from that is asked for by `tenant` and `type`: an IPPool of that tenant and type, where there is one.
+ *
  * A tenant that has no pool gets a block of its own out of a range that all tenants share, when it first asks. Blocks are
  * leases like any other, so that no two tenants ever overlap; they stay when the last address of a tenant goes, since it
  * may have told others about them. No stack owns them: all stacks of a tenant find the same.
  */
-export type Ask = "offer" | "claim";
+type Ask = "offer" | "claim";
+
+export interface TenantWish {
+  tenant: Tenant;
+  type: string;
+  /** The address or port that is asked for, if any. */
+  value: bigint | undefined;
+}
 
 /** With slashes, which no pool of a user can have in its name. */
 const sharedName = (type: string): string => `tenants/${type}`;
 const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${org}/${project}/${type}`;
 
-export async function tenantPool(tenant: Tenant, type: string, settling: Settling, ask: Ask): Promise<PoolSettings> {
+/** Held by the lease, so that the pool that was chosen for its owner is found again. */
+export const tenantPlace = ({ org, project }: Tenant, type: string, owner: string): string =>
+  placeName(`tenant/${org}/${project}/${type}`, owner);
+
+/** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
+export async function chooseTenantPool(wish: TenantWish, settling: Settling): Promise<PoolSettings> {
+  const { tenant, type } = wish;
+  const { pool, owner } = settling;
+  const before = formerPool(wish, settling.olds);
+  const lease = await pool.holder(tenantPlace(tenant, type, owner));
+  for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
+    const spec = name === undefined ? undefined : await pool.spec(name);
+    if (spec && hasValue(spec, wish)) return settingsIn(spec);
+  }
+  const own = await findOwnPools(wish, pool);
+  return own.length > 0 ? settingsIn(own[0]!) : tenantBlock(tenant, type, settling, "offer");
+}
+
+function formerPool({ tenant, type }: TenantWish, olds: Settling["olds"]): PoolSettings | undefined {
+  const before = olds as { tenant?: Tenant; type?: string; pool?: PoolSettings } | undefined;
+  return before?.type === type && isSameTenant(before.tenant, tenant) ? before.pool : undefined;
+}
+
+/** The tenant's pools of this type that have the value: those with room first, then by name. */
+async function findOwnPools(wish: TenantWish, pool: Pool): Promise<PoolSpec[]> {
+  const own = (await pool.pools(poolNamed(""))).filter(
+    (spec) =>
+      isSameTenant(spec.tenant, wish.tenant) &&
+      settingsIn<PoolSettings>(spec).type === wish.type &&
+      spec.name !== poolNamed(blockName(wish.tenant, wish.type)),
+  );
+  if (own.length === 0) return [];
+  const usages = await pool.usages(poolNamed(""));
+  const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), wish));
+  const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, wish));
+  return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
+}
+
+const hasValue = ({ extents }: PoolSpec, { value }: TenantWish): boolean =>
+  value === undefined || extents.some(({ first, last }) => first <= value && value <= last);
+
+function hasRoom(spec: PoolSpec, usage: Usage | undefined, { value }: TenantWish): boolean {
+  if (!usage) return false;
+  const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+  const picks = value !== undefined || (spec.autoAssign !== false && spec.allocation !== "external");
+  const leases = usage.offered + usage.reserved + usage.used;
+  return picks && usage.held < usage.capacity && usage.held < maxIps && leases < maxReservations;
+}
+
+/** Claims the block that a preview has offered. An IPPool has a lease of its own. */
+export async function claimTenantPool({ poolName, tenant, type }: PoolSettings, settling: Settling): Promise<void> {
+  if (tenant && poolName === blockName(tenant, type)) await tenantBlock(tenant, type, settling, "claim");
+}
+
+async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask: Ask): Promise<PoolSettings> {
   const { pool, tenantDefaults } = settling;
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(settling, tenant, type)))) return settingsIn(known);
@@ -33,8 +98,9 @@ async function isClaimed({ pool }: Settling, tenant: Tenant, type: string): Prom
   return lease !== undefined && lease.state !== "offered";
 }
 
-/** The leases of a tenant's block and of the range that it is in, as they must stand. */
-export function tenantFacts({ tenant, type, ranges }: PoolSettings, tenantDefaults: TenantDefaults): Fact[] {
+/** The leases of a tenant's block and of the range that it is in, as they must stand; none for an IPPool. */
+export function tenantFacts({ poolName, tenant, type, ranges }: PoolSettings, tenantDefaults: TenantDefaults): Fact[] {
+  if (poolName !== blockName(tenant!, type)) return [];
   const want = ranges.map((text) => rangeOf(text)!);
   const { size: _, ...request } = block(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;

@@ -226,6 +226,61 @@ describe("tenants without a pool", () => {
     expect(await stage.pool.fsck()).toEqual([]);
   });
 
+  describe("that have pools of their own", () => {
+    const ask = (more: Values = {}): Values => ({ tenant: acme, type: "loadBalancer", ...more });
+    const own = (name: string, range: string, more: Values = {}): Promise<Values> =>
+      stage.make("IPPool", name, lb({ ranges: [range], tenant: acme, ...more }));
+    const placeOf = ({ pool }: Values): unknown => (pool as Values).poolName;
+
+    test("get their addresses there, in preview and up, and no block is carved", async () => {
+      await own("acme-lb", "203.0.113.10-203.0.113.19");
+      await own("acme-cluster", "203.0.114.0/24", { type: "clusterIP" });
+      await stage.make("IPPool", "a-others", lb({ ranges: ["203.0.115.0/24"], tenant: { org: "x", project: "web" } }));
+      await stage.make("IPPool", "a-shared", lb({ ranges: ["203.0.116.0/24"] }));
+      const shown = await stage.preview("IPReservation", "a", ask());
+      expect(placeOf(shown)).toBe("acme-lb");
+      const made = await stage.make("IPReservation", "a", ask());
+      expect(made).toMatchObject({ ip: shown.ip, pool: shown.pool });
+      expect((await stage.pool.pools()).filter(({ name }) => name.startsWith("pool/tenant"))).toEqual([]);
+      expect(await stage.of("IPReservation").diff(made, made)).toMatchObject({ changes: false });
+    });
+
+    test("get them by name of the pool, from the first that has room, and keep them", async () => {
+      await own("b", "203.0.113.10");
+      await own("a", "203.0.113.20-203.0.113.21", { quota: { maxReservations: 1 } });
+      await own("c", "203.0.113.30", { autoAssign: false });
+      const first = await stage.preview("IPReservation", "one", ask());
+      expect(placeOf(first)).toBe("a");
+      expect(placeOf(await stage.preview("IPReservation", "two", ask()))).toBe("b");
+      const one = await stage.make("IPReservation", "one", ask());
+      const two = await stage.make("IPReservation", "two", ask());
+      expect([one, two].map(placeOf)).toEqual(["a", "b"]);
+      expect(one.ip).toBe(first.ip);
+      expect(await stage.refusal("IPReservation", "three", ask())).toMatch(/^POOL_QUOTA: Pool pool\/a /);
+      const named = await stage.make("IPReservation", "three", ask({ ip: "203.0.113.30" }));
+      expect(placeOf(named)).toBe("c");
+      await own("0", "203.0.113.40");
+      const { inputs } = await stage.check("IPReservation", "two", ask(), two);
+      expect(await stage.of("IPReservation").diff(two, inputs)).toMatchObject({ changes: false });
+    });
+
+    test("keep what they have in their block when they get a pool later", async () => {
+      const before = await stage.make("IPReservation", "a", ask());
+      expect(placeOf(before)).toBe("tenant/acme/web/loadBalancer");
+      await own("acme-lb", "203.0.113.10-203.0.113.19");
+      expect(placeOf(await stage.make("IPReservation", "b", ask()))).toBe("acme-lb");
+      const { inputs } = await stage.check("IPReservation", "a", ask(), before);
+      expect(await stage.of("IPReservation").diff(before, inputs)).toMatchObject({ changes: false });
+      expect(placeOf((await stage.check("IPReservation", "a", ask())).inputs)).toBe("tenant/acme/web/loadBalancer");
+    });
+
+    test("get ports from their own pool of ports", async () => {
+      await stage.make("IPPool", "np", { type: "nodePort", portRange: "30000-30009", tenant: acme });
+      const made = await stage.make("IPReservation", "a", ask({ type: "nodePort", port: 30003 }));
+      expect(made).toMatchObject({ port: 30003, pool: { poolName: "np" } });
+    });
+  });
+
   test("names cannot be made to look like another tenant's", async () => {
     const one = await stage.make("IPReservation", "a", { tenant: { org: "a.b", project: "c" }, type: "clusterIP" });
     const two = await stage.make("IPReservation", "b", { tenant: { org: "a", project: "b.c" }, type: "clusterIP" });
