@@ -20,6 +20,8 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   outputs: z.ZodObject;
   /** The input that defaults to the resource's name. */
   nameInput?: string;
+  /** Inputs of which exactly one must be given; the SDK's types say so, too. */
+  exactlyOneOf?: string[];
   /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
   secrets: string[];
   /**

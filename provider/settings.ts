@@ -69,6 +69,7 @@ export const settingsSchema = z.object({
   knownHosts: z.string().optional().describe("Files in known_hosts form, separated by ':'."),
   unknownHostKey: z
     .enum(["refuse", "accept"])
+    .meta({ id: "UnknownHostKey" })
     .default("refuse")
     .describe("`accept`: take an unknown host key for the time of one run."),
   connectTimeout: seconds(15).describe("Seconds for one SSH dial."),
@@ -88,6 +89,7 @@ export const settingsSchema = z.object({
     .describe("Tenant of every resource that names none, `ORG/PROJECT`. A tenant's pool serves that tenant only."),
   unreachableOnDelete: z
     .enum(["fail", "forget"])
+    .meta({ id: "UnreachableOnDelete" })
     .default("fail")
     .describe("`forget`: a dead host does not block destroy; its values stay withheld."),
 });

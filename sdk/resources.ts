@@ -4,7 +4,7 @@ import { OverlayResource, type Shape } from "./dynamic";
 
 export interface DockerArgs {
   /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. Default `auto`. */
-  enabled?: pulumi.Input<string> | undefined;
+  enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
   /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
   networkName?: pulumi.Input<string> | undefined;
   /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. Default `1/4`. */
@@ -69,7 +69,7 @@ export interface NetworkSettingsArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName: pulumi.Input<string>;
   /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
-  subnets?: pulumi.Input<string | string[]> | undefined;
+  subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the network below. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. Default `100`. */
@@ -77,7 +77,7 @@ export interface NetworkSettingsArgs {
   /** UDP port of the tunnels. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
-  mtu?: pulumi.Input<string | number> | undefined;
+  mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
@@ -94,7 +94,7 @@ export interface NetworkSettingsArgs {
 
 export interface DockerOverrideArgs {
   /** `auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none. */
-  enabled?: pulumi.Input<string> | undefined;
+  enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
   /** Name of the Docker network, as in `docker run --network`. */
   networkName?: pulumi.Input<string> | undefined;
   /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
@@ -114,9 +114,9 @@ export interface PoolSettingsArgs {
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
   /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
-  type?: pulumi.Input<string> | undefined;
+  type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
   /** What it has to give. */
-  ranges: pulumi.Input<string[]>;
+  ranges: pulumi.Input<pulumi.Input<string>[]>;
   /** Whose pool it is. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
 }
@@ -134,7 +134,7 @@ export interface RunnerSettingsArgs {
   /** Name of the runner. */
   runnerName: pulumi.Input<string>;
   /** The ranges of its workloads, one for each address family. */
-  subnets: pulumi.Input<string[]>;
+  subnets: pulumi.Input<pulumi.Input<string>[]>;
   /** Name of the Docker network on the runner; empty when Docker is off. */
   dockerNetwork: pulumi.Input<string>;
 }
@@ -150,14 +150,14 @@ export interface AttachmentArgs {
   /** Name of the runner; none: the network's hub. */
   runnerName?: pulumi.Input<string> | undefined;
   /** Layouts of the network, or the ranges of the runner's workloads. */
-  subnets: pulumi.Input<string | string[]>;
+  subnets: pulumi.Input<string | pulumi.Input<string>[]>;
   /** Bridge on the network's runners. */
   bridgeName?: pulumi.Input<string> | undefined;
 }
 
 export interface ForwardArgs {
   /** Transport protocol. Default `tcp`. */
-  protocol?: pulumi.Input<string> | undefined;
+  protocol?: pulumi.Input<"tcp" | "udp" | "sctp"> | undefined;
   /** Port of the static address. */
   port: pulumi.Input<number>;
   /** Where it leads: an address, such as the `ip` of an IPReservation. */
@@ -174,7 +174,7 @@ export interface ReturnRunnerArgs {
   /** Name of the runner. */
   runnerName: pulumi.Input<string>;
   /** The ranges of its workloads. */
-  subnets: pulumi.Input<string[]>;
+  subnets: pulumi.Input<pulumi.Input<string>[]>;
 }
 
 /** Inputs of OverlayNetwork. */
@@ -182,7 +182,7 @@ export interface OverlayNetworkArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName?: pulumi.Input<string> | undefined;
   /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
-  subnets?: pulumi.Input<string | string[]> | undefined;
+  subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** The hub's address on the network below. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. Default `100`. */
@@ -190,7 +190,7 @@ export interface OverlayNetworkArgs {
   /** UDP port of the tunnels. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
   /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
-  mtu?: pulumi.Input<string | number> | undefined;
+  mtu?: pulumi.Input<"auto" | number> | undefined;
   /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
@@ -210,11 +210,11 @@ export interface OverlayNetworkArgs {
   /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. Default `fail`. */
-  onExhausted?: pulumi.Input<string> | undefined;
+  onExhausted?: pulumi.Input<"fail" | "reclaimInactive"> | undefined;
   /** Seconds without a sign of life after which a runner id may be reclaimed. Default `604800`. */
   inactiveAfter?: pulumi.Input<number> | undefined;
   /** Free text for people and tools; kept with the lease. */
-  labels?: pulumi.Input<Record<string, string>> | undefined;
+  labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
 }
 
 const OverlayNetworkShape: Shape = {
@@ -270,7 +270,7 @@ export class OverlayNetwork extends OverlayResource {
   /** UDP port of the tunnels. */
   declare readonly vxlanPort: pulumi.Output<number>;
   /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. */
-  declare readonly mtu: pulumi.Output<string | number>;
+  declare readonly mtu: pulumi.Output<"auto" | number>;
   /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. */
   declare readonly masquerade: pulumi.Output<boolean>;
   /** Tunnel devices are named by this and the runner's id in base 36. */
@@ -290,7 +290,7 @@ export class OverlayNetwork extends OverlayResource {
   /** Take over devices that already stand as wanted but are in nobody's record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. */
-  declare readonly onExhausted: pulumi.Output<string>;
+  declare readonly onExhausted: pulumi.Output<"fail" | "reclaimInactive">;
   /** Seconds without a sign of life after which a runner id may be reclaimed. */
   declare readonly inactiveAfter: pulumi.Output<number>;
   /** Free text for people and tools; kept with the lease. */
@@ -350,7 +350,7 @@ export interface RunnerSubnetArgs {
   /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
-  labels?: pulumi.Input<Record<string, string>> | undefined;
+  labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
 }
 
 const RunnerSubnetShape: Shape = {
@@ -512,9 +512,9 @@ export interface IPPoolArgs {
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
   /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
-  type?: pulumi.Input<string> | undefined;
+  type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
   /** What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update. */
-  ranges?: pulumi.Input<string[]> | undefined;
+  ranges?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Whose pool it is. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
@@ -524,13 +524,13 @@ export interface IPPoolArgs {
   /** Ports of a `nodePort` pool. Default 30000-32767. */
   portRange?: pulumi.Input<string> | undefined;
   /** Inside the ranges, or of the ports, and never given out. */
-  reserved?: pulumi.Input<string[]> | undefined;
+  reserved?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Given only to those who ask for the address, or the port, itself. */
-  staticOnly?: pulumi.Input<string[]> | undefined;
+  staticOnly?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Limits beside the size of the ranges. */
   quota?: pulumi.Input<QuotaArgs> | undefined;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
-  allocation?: pulumi.Input<string> | undefined;
+  allocation?: pulumi.Input<"hashed" | "lowest" | "random" | "external"> | undefined;
   /** false: it gives only what is asked for by name. Default `true`. */
   autoAssign?: pulumi.Input<boolean> | undefined;
   /** Never give .0 and .255, which some old clients refuse. Default `false`. */
@@ -538,7 +538,7 @@ export interface IPPoolArgs {
   /** Previews warn when it is filled so far. Default `80`. */
   warnAtPercent?: pulumi.Input<number> | undefined;
   /** Free text for people and tools; kept with the lease. */
-  labels?: pulumi.Input<Record<string, string>> | undefined;
+  labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
 }
 
 const IPPoolShape: Shape = {
@@ -596,7 +596,7 @@ export class IPPool extends OverlayResource {
   /** Where its ranges must not overlap others. Networks are in `default`. */
   declare readonly addressSpace: pulumi.Output<string>;
   /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. */
-  declare readonly type: pulumi.Output<string>;
+  declare readonly type: pulumi.Output<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container">;
   /** What it has to give, in its shortest form. */
   declare readonly ranges: pulumi.Output<string[]>;
   /** Whose pool it is. */
@@ -614,7 +614,7 @@ export class IPPool extends OverlayResource {
   /** Limits beside the size of the ranges. */
   declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. */
-  declare readonly allocation: pulumi.Output<string>;
+  declare readonly allocation: pulumi.Output<"hashed" | "lowest" | "random" | "external">;
   /** false: it gives only what is asked for by name. */
   declare readonly autoAssign: pulumi.Output<boolean>;
   /** Never give .0 and .255, which some old clients refuse. */
@@ -645,20 +645,12 @@ export class IPPool extends OverlayResource {
   }
 }
 
-/** Inputs of IPReservation. */
-export interface IPReservationArgs {
-  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
-  runner?: RunnerSubnet | pulumi.Input<string> | undefined;
-  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
-  network?: OverlayNetwork | pulumi.Input<string> | undefined;
+/** Inputs of every IPReservation. */
+export interface IPReservationCommonArgs {
   /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). Default `mostFree`. */
-  placement?: pulumi.Input<string> | undefined;
-  /** In this pool: an IPPool, or the name of one in another stack. */
-  pool?: IPPool | pulumi.Input<string> | undefined;
+  placement?: pulumi.Input<"mostFree" | "packed" | "spread"> | undefined;
   /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
-  type?: pulumi.Input<string> | undefined;
   /** A wish for this address. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
   /** In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`. */
@@ -666,16 +658,55 @@ export interface IPReservationArgs {
   /** In a `nodePort` pool, a wish for this port. */
   port?: pulumi.Input<number> | undefined;
   /** What it is for. A VM also gets a MAC and a tap. Default `container`. */
-  kind?: pulumi.Input<string> | undefined;
+  kind?: pulumi.Input<"container" | "vm"> | undefined;
   /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
-  ttl?: pulumi.Input<boolean | number> | undefined;
+  ttl?: pulumi.Input<true | number> | undefined;
   /** Who uses it; it does not expire then. One reservation for each user on a network. */
   usedBy?: pulumi.Input<string> | undefined;
   /** Delete it even while it is used. Default `false`. */
   force?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
-  labels?: pulumi.Input<Record<string, string>> | undefined;
+  labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
 }
+
+/** Inputs of IPReservation that are given with `runner`. */
+export interface IPReservationWithRunnerArgs extends IPReservationCommonArgs {
+  /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
+  runner: RunnerSubnet | pulumi.Input<string>;
+  network?: undefined;
+  pool?: undefined;
+  type?: undefined;
+}
+
+/** Inputs of IPReservation that are given with `network`. */
+export interface IPReservationWithNetworkArgs extends IPReservationCommonArgs {
+  /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
+  network: OverlayNetwork | pulumi.Input<string>;
+  runner?: undefined;
+  pool?: undefined;
+  type?: undefined;
+}
+
+/** Inputs of IPReservation that are given with `pool`. */
+export interface IPReservationWithPoolArgs extends IPReservationCommonArgs {
+  /** In this pool: an IPPool, or the name of one in another stack. */
+  pool: IPPool | pulumi.Input<string>;
+  runner?: undefined;
+  network?: undefined;
+  type?: undefined;
+}
+
+/** Inputs of IPReservation that are given with `type`. */
+export interface IPReservationWithTypeArgs extends IPReservationCommonArgs {
+  /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
+  type: pulumi.Input<string>;
+  runner?: undefined;
+  network?: undefined;
+  pool?: undefined;
+}
+
+/** Inputs of IPReservation: exactly one of `runner`, `network`, `pool`, `type` must be given. */
+export type IPReservationArgs = IPReservationWithRunnerArgs | IPReservationWithNetworkArgs | IPReservationWithPoolArgs | IPReservationWithTypeArgs;
 
 const IPReservationShape: Shape = {
   "type": "IPReservation",
@@ -761,7 +792,7 @@ export class IPReservation extends OverlayResource {
   /** On any runner of this network: an OverlayNetwork, or the name of one in another stack. */
   declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkReferenceArgs> | undefined>;
   /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). */
-  declare readonly placement: pulumi.Output<string>;
+  declare readonly placement: pulumi.Output<"mostFree" | "packed" | "spread">;
   /** In this pool: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
   /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
@@ -775,9 +806,9 @@ export class IPReservation extends OverlayResource {
   /** The port, in a `nodePort` pool. */
   declare readonly port: pulumi.Output<number | undefined>;
   /** What it is for. A VM also gets a MAC and a tap. */
-  declare readonly kind: pulumi.Output<string>;
+  declare readonly kind: pulumi.Output<"container" | "vm">;
   /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
-  declare readonly ttl: pulumi.Output<boolean | number | undefined>;
+  declare readonly ttl: pulumi.Output<true | number | undefined>;
   /** Who uses it; it does not expire then. One reservation for each user on a network. */
   declare readonly usedBy: pulumi.Output<string | undefined>;
   /** Delete it even while it is used. */
@@ -835,21 +866,21 @@ export interface StaticIPArgs {
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   sharingKey?: pulumi.Input<string> | undefined;
   /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. Default `fail`. */
-  onConflict?: pulumi.Input<string> | undefined;
+  onConflict?: pulumi.Input<"fail" | "take"> | undefined;
   /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. Default `fail`. */
-  onPortConflict?: pulumi.Input<string> | undefined;
+  onPortConflict?: pulumi.Input<"fail" | "anotherAddress"> | undefined;
   /** What the address passes on, port by port. */
-  forwards?: pulumi.Input<ForwardArgs[]> | undefined;
+  forwards?: pulumi.Input<pulumi.Input<ForwardArgs>[]> | undefined;
   /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
   preserveClientIp?: pulumi.Input<boolean> | undefined;
   /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
   runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
-  runnerConnections?: pulumi.Input<ConnectionArgs[]> | undefined;
+  runnerConnections?: pulumi.Input<pulumi.Input<ConnectionArgs>[]> | undefined;
   /** The machines put it back by themselves after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
-  labels?: pulumi.Input<Record<string, string>> | undefined;
+  labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
 }
 
 const StaticIPShape: Shape = {
@@ -956,9 +987,9 @@ export class StaticIP extends OverlayResource {
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   declare readonly sharingKey: pulumi.Output<string | undefined>;
   /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. */
-  declare readonly onConflict: pulumi.Output<string>;
+  declare readonly onConflict: pulumi.Output<"fail" | "take">;
   /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. */
-  declare readonly onPortConflict: pulumi.Output<string>;
+  declare readonly onPortConflict: pulumi.Output<"fail" | "anotherAddress">;
   /** What the address passes on, port by port. */
   declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;
   /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */

@@ -9,6 +9,7 @@ import { resourceName } from "./inputs";
 
 const enabled = z
   .enum(["auto", "on", "off"])
+  .meta({ id: "DockerEnabled" })
   .describe("`auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none.");
 const networkName = resourceName
   .refine(

@@ -14,6 +14,7 @@ export const poolSettings = z
       .describe("Where its ranges must not overlap others. Networks are in `default`."),
     type: z
       .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
+      .meta({ id: "PoolType" })
       .default("container")
       .describe("What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports."),
     ranges: z.array(part).describe("What it has to give."),
@@ -55,6 +56,7 @@ const inputs = z.strictObject({
     .describe("Limits beside the size of the ranges."),
   allocation: z
     .enum(["hashed", "lowest", "random", "external"])
+    .meta({ id: "Allocation" })
     .default("hashed")
     .describe(
       "How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here.",

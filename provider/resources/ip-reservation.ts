@@ -27,6 +27,7 @@ const inputs = z.strictObject({
     .describe("On any runner of this network: an OverlayNetwork, or the name of one in another stack."),
   placement: z
     .enum(PLACEMENTS)
+    .meta({ id: "Placement" })
     .default("mostFree")
     .describe(
       "With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`).",
@@ -43,7 +44,11 @@ const inputs = z.strictObject({
     .optional()
     .describe("In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`."),
   port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, a wish for this port."),
-  kind: z.enum(["container", "vm"]).default("container").describe("What it is for. A VM also gets a MAC and a tap."),
+  kind: z
+    .enum(["container", "vm"])
+    .meta({ id: "ReservationKind" })
+    .default("container")
+    .describe("What it is for. A VM also gets a MAC and a tap."),
   ttl: z
     .union([z.literal(true), z.number().int().min(60).max(86400)])
     .optional()
@@ -87,6 +92,7 @@ export const ipReservation = defineResource({
     expiresAt: z.string().optional().describe("When it is over unless it is used, RFC 3339."),
   }),
   secrets: ["token"],
+  exactlyOneOf: ["runner", "network", "pool", "type"],
   references: {
     runner: { to: "RunnerSubnet", passes: Object.keys(runnerSettings.shape), pool: (name) => `runner/${name}` },
     network: { to: "OverlayNetwork", passes: ["networkName"], pool: (name) => `network/${name}` },

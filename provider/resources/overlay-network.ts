@@ -72,6 +72,7 @@ const inputs = networkSettings.extend({
     .describe("Take over devices that already stand as wanted but are in nobody's record."),
   onExhausted: z
     .enum(["fail", "reclaimInactive"])
+    .meta({ id: "OnExhausted" })
     .default("fail")
     .describe("When all runner ids are taken: fail, or take the one that was not seen for the longest time."),
   inactiveAfter: z

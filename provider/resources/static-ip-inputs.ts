@@ -8,7 +8,7 @@ const port = z.number().int().min(1).max(65535);
 
 const forward = z
   .strictObject({
-    protocol: z.enum(["tcp", "udp", "sctp"]).default("tcp").describe("Transport protocol."),
+    protocol: z.enum(["tcp", "udp", "sctp"]).meta({ id: "Protocol" }).default("tcp").describe("Transport protocol."),
     port: port.describe("Port of the static address."),
     to: address.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
     toPort: port.optional().describe("Port there. Default: the same."),
@@ -57,12 +57,14 @@ export const inputs = z.strictObject({
     ),
   onConflict: z
     .enum(["fail", "take"])
+    .meta({ id: "OnConflict" })
     .default("fail")
     .describe(
       "Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one.",
     ),
   onPortConflict: z
     .enum(["fail", "anotherAddress"])
+    .meta({ id: "OnPortConflict" })
     .default("fail")
     .describe(
       "Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free.",

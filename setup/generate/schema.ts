@@ -14,7 +14,8 @@ export interface Property {
   oneOf?: Property[];
   description?: string;
   default?: string | number | boolean;
-  const?: string;
+  /** For the SDK's types. Pulumi's schema has no literal types: `main.ts` leaves it out of schema.json. */
+  const?: string | number | boolean;
   secret?: boolean;
   replaceOnChanges?: boolean;
   willReplaceOnChanges?: boolean;
@@ -39,6 +40,15 @@ export interface ObjectType {
   required: string[];
 }
 
+/** A string that is one of a few. */
+export interface EnumType {
+  description?: string;
+  type: "string";
+  enum: { value: string }[];
+}
+
+export type NamedType = ObjectType | EnumType;
+
 export interface ResourceSchema extends Omit<ObjectType, "type"> {
   inputProperties: Record<string, Property>;
   requiredInputs: string[];
@@ -48,7 +58,7 @@ export interface ResourceSchema extends Omit<ObjectType, "type"> {
 const token = (name: string): string => `overlay:index:${name}`;
 
 export function packageSchema() {
-  const types: Record<string, ObjectType> = {};
+  const types: Record<string, NamedType> = {};
   return {
     name: "overlay",
     displayName: "Overlay",
@@ -73,7 +83,7 @@ export const COMMON_OUTPUTS = z.object({
   drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
 });
 
-function resourceSchema(def: Definition, types: Record<string, ObjectType>): ResourceSchema {
+function resourceSchema(def: Definition, types: Record<string, NamedType>): ResourceSchema {
   const inputs = propertiesOf(def.inputs, "input", types);
   const outputs = { ...inputs, ...propertiesOf(def.computed, "output", types) };
   Object.assign(outputs, propertiesOf(def.outputs, "output", types), propertiesOf(COMMON_OUTPUTS, "output", types));
@@ -120,17 +130,16 @@ const jsonOf = (schema: z.ZodType, io: "input" | "output"): JsonSchema =>
 
 const requiredOf = (schema: z.ZodType, io: "input" | "output"): string[] => jsonOf(schema, io).required ?? [];
 
-function propertiesOf(schema: z.ZodType, io: "input" | "output", types: Record<string, ObjectType>) {
+function propertiesOf(schema: z.ZodType, io: "input" | "output", types: Record<string, NamedType>) {
   const json = jsonOf(schema, io);
-  for (const [name, type] of Object.entries(json.$defs ?? {})) {
-    types[token(name)] = {
-      type: "object",
-      properties: mapValues(type.properties ?? {}, propertyOf),
-      required: type.required ?? [],
-    };
-  }
+  for (const [name, type] of Object.entries(json.$defs ?? {})) types[token(name)] = namedType(type);
   return mapValues(json.properties ?? {}, propertyOf);
 }
+
+const namedType = (json: JsonSchema): NamedType =>
+  json.enum
+    ? { type: "string", enum: json.enum.map((value) => ({ value })) }
+    : { type: "object", properties: mapValues(json.properties ?? {}, propertyOf), required: json.required ?? [] };
 
 /** JSON Schema in the words of Pulumi's: named types, unions as oneOf, no tuples. */
 function propertyOf(json: JsonSchema): Property {
@@ -147,7 +156,7 @@ function propertyOf(json: JsonSchema): Property {
   if (json.type === "object") {
     return { type: "object", additionalProperties: propertyOf(json.additionalProperties as JsonSchema), ...described };
   }
-  return { type: json.type ?? "string", ...described };
+  return { type: json.type ?? "string", ...(isPlain(json.const) && { const: json.const }), ...described };
 }
 
 const isPlain = (value: unknown): value is string | number | boolean =>

@@ -1,38 +1,73 @@
 import { type Definition, referencesOf } from "../../provider/resource";
 import { resourceOf, resources } from "../../provider/resources";
-import { type Property, packageSchema, type ResourceSchema } from "./schema";
+import { type NamedType, type Property, packageSchema, type ResourceSchema } from "./schema";
 
 /** The TypeScript classes of the SDK, written from the package schema, with the user's documentation on every property. */
 export function sdkSource(): string {
   const schema = packageSchema();
-  const types = Object.entries(schema.types).map(([token, type]) =>
-    block(
-      `export interface ${nameOf(token)}Args`,
-      Object.entries(type.properties).map(([key, property]) =>
-        field(key, property, type.required.includes(key), (text) => `pulumi.Input<${text}>`),
-      ),
-    ),
-  );
-  const classes = resources.map((def) => resourceSource(def, schema.resources[`overlay:index:${def.type}`]!));
-  return `${[HEADER, ...types, ...classes].join("\n\n")}\n`;
+  const types = new Types(schema.types);
+  const classes = resources.map((def) => resourceSource(def, schema.resources[`overlay:index:${def.type}`]!, types));
+  return `${[HEADER, ...types.declarations(), ...classes].join("\n\n")}\n`;
 }
 
 const HEADER = `// Written by \`npm run generate\` from the zod schemas in provider/resources. Do not edit.
 import type * as pulumi from "@pulumi/pulumi";
 import { OverlayResource, type Shape } from "./dynamic";`;
 
-function resourceSource(def: Definition, schema: ResourceSchema): string {
-  const inputs = Object.entries(schema.inputProperties).map(([key, property]) =>
-    field(key, property, schema.requiredInputs.includes(key), (text) => inputType(def, key, text)),
-  );
+/** What a property is called in TypeScript: as an input, where every part may be an output of another resource, or as an output. */
+class Types {
+  constructor(private readonly named: Record<string, NamedType>) {}
+
+  /** An interface for each object type. Those of few strings are written out where they are used, for editors to show. */
+  declarations(): string[] {
+    return Object.entries(this.named).flatMap(([token, type]) => {
+      if (type.type !== "object") return [];
+      const fields = Object.entries(type.properties).map(([key, property]) =>
+        field(key, property, type.required.includes(key), `pulumi.Input<${this.input(property)}>`),
+      );
+      return [block(`export interface ${nameOf(token)}Args`, fields)];
+    });
+  }
+
+  input(property: Property): string {
+    return this.#text(property, {
+      object: (name) => `${name}Args`,
+      list: (item) => `pulumi.Input<${item}>[]`,
+      map: (item) => `Record<string, pulumi.Input<${item}>>`,
+    });
+  }
+
+  output(property: Property): string {
+    return this.#text(property, {
+      object: (name) => `pulumi.Unwrap<${name}Args>`,
+      list: (item) => `${item.includes("|") ? `(${item})` : item}[]`,
+      map: (item) => `Record<string, ${item}>`,
+    });
+  }
+
+  #text(property: Property, write: Record<"object" | "list" | "map", (text: string) => string>): string {
+    if (property.$ref) {
+      const type = this.named[property.$ref.slice("#/types/".length)]!;
+      if (type.type === "object") return write.object(nameOf(property.$ref));
+      return type.enum.map(({ value }) => JSON.stringify(value)).join(" | ");
+    }
+    if (property.const !== undefined) return JSON.stringify(property.const);
+    if (property.oneOf) return property.oneOf.map((option) => this.#text(option, write)).join(" | ");
+    if (property.type === "array") return write.list(this.#text(property.items!, write));
+    if (property.type === "object") return write.map(this.#text(property.additionalProperties!, write));
+    return property.type === "integer" ? "number" : property.type!;
+  }
+}
+
+function resourceSource(def: Definition, schema: ResourceSchema, types: Types): string {
   const outputs = Object.entries(schema.properties).map(([key, property]) => {
     const known =
       schema.required.includes(key) ||
       (key in schema.properties && !(key in def.inputs.shape) && !isOptional(def, key));
-    return `${doc(property.description)}  declare readonly ${key}: pulumi.Output<${outputType(property)}${known ? "" : " | undefined"}>;`;
+    return `${doc(property.description)}  declare readonly ${key}: pulumi.Output<${types.output(property)}${known ? "" : " | undefined"}>;`;
   });
   return [
-    block(`${doc(`Inputs of ${def.type}.`, "")}export interface ${def.type}Args`, inputs),
+    ...argsSource(def, schema, types),
     `const ${def.type}Shape: Shape = ${JSON.stringify(shapeOf(def, schema), null, 2)};`,
     `${doc(def.description, "")}export class ${def.type} extends OverlayResource {\n${outputs.join("\n")}\n
   constructor(name: string, args: ${def.type}Args, opts?: pulumi.CustomResourceOptions) {
@@ -40,6 +75,33 @@ function resourceSource(def: Definition, schema: ResourceSchema): string {
   }
 }`,
   ].join("\n\n");
+}
+
+/** One interface; or, where exactly one of some inputs must be given, one for each of them and their union. */
+function argsSource(def: Definition, schema: ResourceSchema, types: Types): string[] {
+  const { type, exactlyOneOf = [] } = def;
+  const write = (key: string, required: boolean): string => {
+    const property = schema.inputProperties[key]!;
+    return field(key, property, required, inputType(def, key, types.input(property)));
+  };
+  const common = Object.keys(schema.inputProperties)
+    .filter((key) => !exactlyOneOf.includes(key))
+    .map((key) => write(key, schema.requiredInputs.includes(key)));
+  if (exactlyOneOf.length === 0) {
+    return [block(`${doc(`Inputs of ${type}.`, "")}export interface ${type}Args`, common)];
+  }
+  const nameWith = (key: string): string => `${type}With${key[0]!.toUpperCase()}${key.slice(1)}Args`;
+  const variants = exactlyOneOf.map((key) => {
+    const others = exactlyOneOf.filter((other) => other !== key).map((other) => `  ${other}?: undefined;`);
+    const head = `${doc(`Inputs of ${type} that are given with \`${key}\`.`, "")}export interface ${nameWith(key)} extends ${type}CommonArgs`;
+    return block(head, [write(key, true), ...others]);
+  });
+  const choice = exactlyOneOf.map((key) => `\`${key}\``).join(", ");
+  return [
+    block(`${doc(`Inputs of every ${type}.`, "")}export interface ${type}CommonArgs`, common),
+    ...variants,
+    `${doc(`Inputs of ${type}: exactly one of ${choice} must be given.`, "")}export type ${type}Args = ${exactlyOneOf.map(nameWith).join(" | ")};`,
+  ];
 }
 
 const isOptional = (def: Definition, key: string): boolean =>
@@ -78,21 +140,8 @@ function inputType(def: Definition, key: string, text: string): string {
 
 const nameOf = (ref: string): string => ref.split(":").at(-1)!;
 
-const typeText = (property: Property, object: (name: string) => string): string => {
-  if (property.$ref) return object(nameOf(property.$ref));
-  if (property.oneOf) return property.oneOf.map((option) => typeText(option, object)).join(" | ");
-  if (property.type === "array") return `${wrapped(typeText(property.items!, object))}[]`;
-  if (property.type === "object") return `Record<string, ${typeText(property.additionalProperties!, object)}>`;
-  return property.type === "integer" ? "number" : property.type!;
-};
-
-const wrapped = (text: string): string => (text.includes("|") ? `(${text})` : text);
-
-const outputType = (property: Property): string => typeText(property, (name) => `pulumi.Unwrap<${name}Args>`);
-
-function field(key: string, property: Property, required: boolean, type: (text: string) => string): string {
-  const text = type(typeText(property, (name) => `${name}Args`));
-  return `${doc(property.description, "  ", property.default)}  ${key}${required ? "" : "?"}: ${text}${required ? "" : " | undefined"};`;
+function field(key: string, property: Property, required: boolean, type: string): string {
+  return `${doc(property.description, "  ", property.default)}  ${key}${required ? "" : "?"}: ${type}${required ? "" : " | undefined"};`;
 }
 
 const block = (head: string, lines: string[]): string => `${head} {\n${lines.join("\n")}\n}`;

@@ -1,7 +1,7 @@
 import { homedir } from "node:os";
 import { expect, test } from "vitest";
 import { resources } from "../../provider/resources";
-import { staleFiles } from "../../setup/generate/main";
+import { generated, staleFiles } from "../../setup/generate/main";
 import { packageSchema } from "../../setup/generate/schema";
 
 test("schema.json and the SDK's classes are what the zod schemas say", () => {
@@ -56,4 +56,14 @@ test("no output has the name of an input: it would look like a change of it", ()
       .map((key) => `${type}.${key}`),
   );
   expect(twice).toEqual([]);
+});
+
+test("an input that is one of a few strings has a named type in the schema, and no literal is in schema.json", () => {
+  const { inputProperties } = schema.resources["overlay:index:IPPool"]!;
+  expect(inputProperties.allocation).toMatchObject({ $ref: "#/types/overlay:index:Allocation", default: "hashed" });
+  expect(schema.types["overlay:index:Allocation"]).toEqual({
+    type: "string",
+    enum: [{ value: "hashed" }, { value: "lowest" }, { value: "random" }, { value: "external" }],
+  });
+  expect(generated()["schema.json"]).not.toContain('"const"');
 });
