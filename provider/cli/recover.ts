@@ -1,8 +1,9 @@
 import { OverlayError } from "../errors";
 import type { Connection } from "../host/types";
+import { stampIn } from "../lifecycle/store-version";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
-import { command, type Session, withPool } from "./command";
+import { command, type Session, wholeNumber, withPool } from "./command";
 import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
 import { connections, type Login, Machines, withLogin } from "./hosts/machines";
 import { openersFirst } from "./nesting";
@@ -14,6 +15,7 @@ interface Options extends Login {
   stackExport?: string[];
   host?: Connection[];
   yes?: boolean;
+  seenVersion?: number;
 }
 
 /** Rebuilds what a lost store held from what Pulumi's states and the machines hold. A second run finds nothing to do. */
@@ -26,6 +28,11 @@ export const recoverCommand = () =>
   )
     .option("--stack-export <file...>", "what `pulumi stack export` printed, of every stack that used the store")
     .option("--host <host>", "a hub or runner with our records, as [user@]host[:port]; may be repeated", connections)
+    .option(
+      "--seen-version <number>",
+      "a version of the store that a stack without an export has seen, as STORE_LOST names it; what that stack holds must be recovered",
+      wholeNumber,
+    )
     .option("--yes", "write it")
     .action(
       withPool<Options>(async (session, options) => {
@@ -33,10 +40,10 @@ export const recoverCommand = () =>
         const exports = await Promise.all(stackExport.map(readExport));
         const exported = exports.flatMap(({ resources }) => resources);
         const recorded = await onMachines(session, options);
-        if (exports.length === 0 && !options.host) throw nothingGiven();
+        if (exports.length === 0 && !options.host && options.seenVersion === undefined) throw nothingGiven();
         const found = await joined(session.pool, exported, recorded.resources);
         await enter(session, found, yes);
-        if (yes) await keepIdentity(session.pool, recorded);
+        if (yes) await adoptIdentity(session.pool, exported, recorded, options.seenVersion);
         if (exported.some(hidesMachines)) session.out.note(HOSTS_UNKNOWN);
         if (recorded.unclear.length > 0)
           session.out.note(`Left out, since machines do not tell all of it: ${recorded.unclear.join(", ")}.`);
@@ -52,10 +59,13 @@ async function onMachines({ settings }: Session, options: Options): Promise<Reco
   return recordedOn(await machines.use(() => Promise.all(reading.map((read) => read()))));
 }
 
-/** The new store is the old one's heir: what stands in its records on machines is ours, and not a stranger's. */
-async function keepIdentity(pool: Pool, { stores }: Recorded): Promise<void> {
-  const [store, ...others] = [...stores];
-  if (store !== undefined && others.length === 0) await pool.secret("identity", store);
+/** From then on the stacks accept this store as theirs, and records on machines are its own. */
+async function adoptIdentity(pool: Pool, exported: Exported[], { stores }: Recorded, seenVersion = 0): Promise<void> {
+  const stamps = exported.flatMap(({ props }) => stampIn(props) ?? []);
+  const ids = new Set(stamps.map(({ id }) => id));
+  // Records of several stores on the machines: theirs may be the neighbours'.
+  if (stores.size === 1) for (const id of stores) ids.add(id);
+  await pool.adoptIdentity([...ids], Math.max(seenVersion, ...stamps.map(({ version }) => version)));
 }
 
 async function enter({ pool, out, settings }: Session, found: Exported[], yes: boolean): Promise<void> {

@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Seen } from "../host/reconcile";
 import { machineOf } from "../host/types";
@@ -22,7 +21,7 @@ export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> 
 }
 
 /** Tells stores apart: a record on a machine that comes from another store is none of our business. */
-export const storeOf = (pool: Pool): Promise<string> => pool.secret("identity", randomUUID());
+export const storeOf = async (pool: Pool): Promise<string> => (await pool.identity()).id;
 
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 

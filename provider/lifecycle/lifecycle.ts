@@ -8,6 +8,7 @@ import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { forget } from "./containers";
 import { refuseLost } from "./deciding";
+import { refuseOlderStore, stampOf } from "./store-version";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
 
@@ -35,6 +36,9 @@ export class Incomplete extends Error {
     super(reason instanceof Error ? reason.message : String(reason), { cause: reason });
   }
 }
+
+/** A lease that this run has made its own, and what the state is to carry of its store. */
+type Taken = Held & Lease & { stamp: Values };
 
 export class Lifecycle {
   /** Set by check; diff is not told whether this is a preview. */
@@ -81,14 +85,16 @@ export class Lifecycle {
     const { tenantDefaults } = this.world;
     await this.def.prepare?.(inputs, { pool, owner: request.owner, tenantDefaults });
     const lease = await pool.claim(request);
-    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid };
-    const held = { ...lease, run, store: await storeOf(pool) };
+    const store = await pool.identity();
+    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...stampOf(store) };
+    const held = { ...lease, run, store: store.id };
     return { id: this.def.id(inputs), props: await this.#complete(pool, props, held) };
   }
 
   /** Pool and machines as they are, and no change; what differs stands in `drift`. */
   async read(id: string, props: Values): Promise<{ id: string; props: Values; inputs: Values }> {
     const pool = await this.world.pool();
+    await refuseOlderStore(pool, props);
     const lease = await this.#lease(pool, props);
     if (!lease) await refuseLost(this.def, pool, props);
     const { found, complete } = await drift(this.def, this.world, pool, props, await this.#heldBy(pool, props));
@@ -103,10 +109,11 @@ export class Lifecycle {
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
+    await refuseOlderStore(pool, olds);
     const held = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
     this.#formerly.delete(held.owner);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
-    const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid };
+    const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
     if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = this.#leaving(olds, news);
     const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id);
@@ -116,6 +123,7 @@ export class Lifecycle {
 
   async delete(props: Values): Promise<void> {
     const pool = await this.world.pool();
+    await refuseOlderStore(pool, props);
     const lease = await this.#lease(pool, props);
     if (!lease) return this.#deleteWithoutLease(pool, props);
     const inputs = this.#inputsOf(props);
@@ -201,22 +209,18 @@ export class Lifecycle {
   }
 
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
-  async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Held & Lease> {
+  async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Taken> {
     const { pool: name } = requestOf(this.def, news);
     const lease = await pool.find(name, { leaseId });
     if (!lease) throw notOurs(name, leaseId);
     return this.#take(pool, lease, news, changesOf(this.def, olds, news, lease));
   }
 
-  async #take(
-    pool: Pool,
-    { pool: name, leaseId }: Lease,
-    inputs: Values,
-    changes: Changes = {},
-  ): Promise<Held & Lease> {
+  async #take(pool: Pool, { pool: name, leaseId }: Lease, inputs: Values, changes: Changes = {}): Promise<Taken> {
     const run = randomUUID();
     const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run).data! });
-    return { ...lease, run, store: await storeOf(pool) };
+    const store = await pool.identity();
+    return { ...lease, run, store: store.id, stamp: stampOf(store) };
   }
 
   /** Whether the pool can have the old life and the new one at once: what check has offered to the new one is counted. */
@@ -287,6 +291,7 @@ export class Lifecycle {
   async #leaseLost(olds: Values): Promise<boolean> {
     try {
       const pool = await this.world.pool();
+      await refuseOlderStore(pool, olds);
       if (await this.#lease(pool, olds)) return false;
       await refuseLost(this.def, pool, olds);
       return true;

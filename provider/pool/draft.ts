@@ -151,6 +151,10 @@ export class Draft {
     this.keep();
   }
 
+  get hasWrites(): boolean {
+    return this.writes.size > 0;
+  }
+
   *flush(): Rule<void> {
     if (this.writes.size > 0) yield this.below.write([...this.writes.entries()]);
   }

@@ -62,5 +62,5 @@ export async function openPool(url: string, settings: OpenSettings): Promise<Poo
     await store.close();
     throw error;
   });
-  return new LivePool(store, settings);
+  return new LivePool(store, { ...settings, place: placeOf(url) });
 }

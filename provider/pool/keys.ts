@@ -2,16 +2,20 @@ import {
   type Codec,
   type Counts,
   countsCodec,
+  type Epoch,
+  epochCodec,
   eventCodec,
   extentCodec,
   type Gone,
   goneCodec,
+  headCodec,
   leaseCodec,
   type Place,
   type PoolRecord,
   placeCodec,
   poolCodec,
   type Seat,
+  type StoreHead,
   seatCodec,
   textCodec,
 } from "./records";
@@ -28,6 +32,8 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       version of this layout
  *   d/TIME/POOL                   pools that went     v/move                  where a store that is closed went, or comes from
+ *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
+ *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
@@ -61,6 +67,8 @@ const digits = (value: bigint): string => value.toString(16).padStart(32, "0");
 /** Whole milliseconds: a fraction would sort behind everything. */
 const moment = (time: number): string => Math.floor(time).toString(16).padStart(12, "0");
 
+const counter = (count: number): string => String(count).padStart(16, "0");
+
 const key = <T>(codec: Codec<T>, ...parts: string[]): Key<T> => ({ at: parts.join("/"), codec });
 /** `0` is the character after `/`. */
 const under = <T>(codec: Codec<T>, ...parts: string[]): Span<T> => {
@@ -79,6 +87,10 @@ export type Class = "o" | "r" | "t" | "h";
 
 export const version: Key<string> = key(textCodec, "v");
 export const movement: Key<string> = key(textCodec, "v", "move");
+export const headKey: Key<StoreHead> = key(headCodec, "v", "head");
+export const epochKey = (last: number): Key<Epoch> => key(epochCodec, "v", "epoch", counter(last));
+export const epochsFrom = (version: number): Span<Epoch> => from(under(epochCodec, "v", "epoch"), counter(version));
+export const recoveredIds: Key<string> = key(textCodec, "v", "recovered");
 export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
 /** All pools whose name begins so. */
 const between = (letter: string, prefix: string) => ({

@@ -8,6 +8,7 @@ import { type Draft, drafted, type Terms } from "./draft";
 import { meetsAny } from "./extents";
 import { fsck } from "./fsck";
 import { claim, offer } from "./granting";
+import { adoptIdentity, findSeen, readIdentity } from "./identity";
 import { secretKey } from "./keys";
 import { Queue } from "./queue";
 import { enrol } from "./recover";
@@ -24,11 +25,14 @@ import {
   type Opening,
   type Pool,
   type Request,
+  type StoreIdentity,
 } from "./types";
 import * as views from "./views";
 import { mustMove } from "./wording";
 
 export interface Settings extends Terms {
+  /** Where the store is, for messages. */
+  place?: string;
   /** How long a claim waits for a neighbour in its stack to leave the value that it wants. Seconds; default 5. */
   swapPatience?: number;
 }
@@ -47,6 +51,8 @@ export class LivePool implements Pool {
 
   /** Who has asked for anything in this process. */
   readonly #met = new Set<string>();
+  /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
+  readonly #included: (StoreIdentity & { first: number; last: number })[] = [];
   private readonly settings: Settings;
 
   constructor(
@@ -181,6 +187,25 @@ export class LivePool implements Pool {
   async secret(name: string, initial: string): Promise<string> {
     const kept = await this.#read((tx) => tx.get(secretKey(name)));
     return kept ?? this.#queue.add("", (tx) => keepSecret(tx, name, initial));
+  }
+
+  async identity(): Promise<StoreIdentity> {
+    const { recovered: _, ...found } = await this.#read(readIdentity);
+    return { ...found, id: found.id ?? (await this.secret("identity", randomUUID())) };
+  }
+
+  async mustInclude(seen: StoreIdentity): Promise<void> {
+    const isKnown = this.#included.some(
+      ({ id, epoch, first, last }) =>
+        id === seen.id && epoch === seen.epoch && first <= seen.version && seen.version <= last,
+    );
+    if (isKnown) return;
+    const { first, last } = await this.#read((tx) => findSeen(tx, seen, this.settings.place));
+    this.#included.push({ ...seen, first, last });
+  }
+
+  adoptIdentity(from: string[], version: number): Promise<void> {
+    return this.#queue.add("", (tx) => adoptIdentity(tx, from, version));
   }
 
   fsck(options: { repair?: boolean } = {}) {

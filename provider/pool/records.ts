@@ -1,3 +1,4 @@
+import { z } from "zod";
 import type { Event, Extent, Lease, PoolSpec } from "./types";
 
 /** What lies under the keys, and how it is written: JSON, with extents as `FIRST-LAST` in hexadecimal. */
@@ -109,6 +110,26 @@ export const seatCodec = json<Seat, "extent", string>("extent", extentText, exte
 export const countsCodec = json<Counts, "held", string>("held", String, BigInt);
 export const placeCodec: Codec<Place> = { encode: JSON.stringify, decode: JSON.parse };
 export const goneCodec: Codec<Gone> = { encode: JSON.stringify, decode: JSON.parse };
+
+/** Versions `first` to `last` of a store, which belong to one history of it. */
+export interface Epoch {
+  id: string;
+  first: number;
+  last: number;
+}
+/** The epoch that is still open, with the store's version as its `last`. */
+export interface StoreHead extends Epoch {
+  /** When the epoch began. */
+  since: number;
+  /** How many epochs there were before it. */
+  number: number;
+}
+const count = z.int().nonnegative();
+const epoch = z.strictObject({ id: z.string(), first: count, last: count });
+export const epochCodec: Codec<Epoch> = { encode: JSON.stringify, decode: (text) => epoch.parse(JSON.parse(text)) };
+const head = epoch.extend({ since: z.number(), number: count });
+export const headCodec: Codec<StoreHead> = { encode: JSON.stringify, decode: (text) => head.parse(JSON.parse(text)) };
+
 export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };
 

@@ -199,6 +199,16 @@ export interface Usage {
 
 export type Finding = { pool: string; problem: string; repairable: boolean };
 
+/** Which store a pool is in, and how far that has come. */
+export interface StoreIdentity {
+  /** Random; stays when the store moves to another engine. */
+  id: string;
+  /** Grows with every commit, and never falls unless commits were lost. */
+  version: number;
+  /** Which of several histories that version is of: after an older backup was restored, another one begins. */
+  epoch: string;
+}
+
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
 export interface Pool {
   /**
@@ -230,6 +240,12 @@ export interface Pool {
   enrol(facts: Fact[], options?: { opening?: Opening[]; dryRun?: boolean }): Promise<Enrolment>;
   /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
   secret(name: string, initial: string): Promise<string>;
+  /** The store gets an id with the first call. */
+  identity(): Promise<StoreIdentity>;
+  /** `STORE_LOST` unless the store is the one that was `seen` earlier, with all commits up to then. */
+  mustInclude(seen: StoreIdentity): Promise<void>;
+  /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
+  adoptIdentity(from: string[], version: number): Promise<void>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;

@@ -1,6 +1,7 @@
 import { OverlayError } from "../errors";
 import { type Draft, drafted, type Terms } from "./draft";
-import { byTime, movement, poolsFrom, version } from "./keys";
+import { advance } from "./identity";
+import { byTime, headKey, movement, poolsFrom, version } from "./keys";
 import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
 
@@ -65,8 +66,10 @@ export async function ensureVersion(store: Store, looking = false): Promise<void
 /** A transaction that writes. Others may have moved the store, or brought it to a newer version, since it was opened. */
 export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>): Rule<T> {
   return drafted(tx, terms, function* (draft) {
+    yield* draft.foresee([version, headKey]);
     if ((yield* draft.get(version)) !== String(VERSION)) ours(yield* stateOf(tx));
     const result = yield* work(draft);
+    if (draft.hasWrites) yield* advance(draft);
     yield* draft.flush();
     return result;
   });

@@ -1,9 +1,11 @@
-import { rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import type { Values } from "../../provider/lifecycle/values";
 import type { Lease, Pool } from "../../provider/pool/types";
-import { Ctl, type Deployed, deploy, lifecyclesOn } from "../unit/cli/ctl";
+import { settingsIn } from "../../provider/resource";
+import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 
 /** A pool that is lost, and one that has more than the stacks. */
 const ctl = new Ctl();
@@ -95,6 +97,66 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
       pool.claim({ pool: "network/training", owner: "new", type: "RunnerSubnet" }),
     );
     expect(next.extents).toEqual([{ first: 4n, last: 4n }]);
+  });
+
+  test("an older backup is refused by the stack that has seen more, and accepted once that is recovered", async () => {
+    const copy = (from: string, to: string) => {
+      for (const end of ["", "-wal"].filter((end) => existsSync(join(ctl.folder, `${from}${end}`))))
+        copyFileSync(join(ctl.folder, `${from}${end}`), join(ctl.folder, `${to}${end}`));
+    };
+    const claim = (owner: string) =>
+      ctl.withPool((pool) => pool.claim({ pool: "network/training", owner, type: "RunnerSubnet" }));
+    copy("pool.db", "backup.db");
+    const settings = await ctl.withPool((pool) => pool.spec("network/training"));
+    const late = await ctl.withPool((pool) =>
+      make(lifecyclesOn(pool).runners, "late", {
+        network: settingsIn(settings!),
+        connection: { host: "192.0.2.99" },
+        hubConnection: { host: "192.0.2.1" },
+      }),
+    );
+    const everyDiff = () =>
+      ctl.withPool((pool) => Promise.all([differences(pool), lifecyclesOn(pool).runners.diff(late, late)]));
+    await everyDiff();
+    lose();
+    copy("backup.db", "pool.db");
+    await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: The store at sqlite:.* this stack has seen version \d+/);
+    await sleep(1000);
+    // Stacks that have not seen more cannot know, and get the same value; the first one still stops.
+    for (const owner of ["second", "third", "fourth", "fifth"]) await claim(owner);
+    await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: .* others have written to it since/);
+    await ctl.withPool(async (pool) => {
+      const { runners } = lifecyclesOn(pool);
+      const calls = [() => runners.read("x", late), () => runners.update("x", late, late), () => runners.delete(late)];
+      for (const call of calls) await expect(call()).rejects.toThrow(/^STORE_LOST/);
+    });
+    lose();
+    copy("backup.db", "pool.db");
+    const exported = exportTo("dev.json", [...everything(), resource("RunnerSubnet", late)]);
+    await ctl.must("recover", "--stack-export", exported, "--yes");
+    for (const { changes } of (await everyDiff()).flat()) expect(changes).toBe(false);
+    expect((await claim("sixth")).extents).toEqual([{ first: 5n, last: 5n }]);
+  });
+
+  test("a stack without an export is accepted with the version that it names", async () => {
+    const file = exportTo("dev.json", [resource("OverlayNetwork", deployed.network)]);
+    lose();
+    await ctl.must("recover", "--stack-export", file, "--yes");
+    const { node3 } = deployed.runners as Record<string, Values>;
+    const difference = () => ctl.withPool((pool) => lifecyclesOn(pool).runners.diff(node3!, node3!));
+    await expect(difference()).rejects.toThrow(/^STORE_LOST/);
+    const [, version] = /^(\d+)-/.exec(String(node3!.storeVersion))!;
+    await ctl.must("recover", "--seen-version", version!, "--yes");
+    expect(await difference()).toMatchObject({ replaces: ["leaseId"] });
+  });
+
+  test("resources of a release without store versions are not refused, and do not differ", async () => {
+    const { storeId, storeVersion, ...node1 } = deployed.runners.node1!;
+    expect([storeId, storeVersion]).toEqual([expect.any(String), expect.stringMatching(/^\d+-[0-9a-f]{8}$/)]);
+    expect(await ctl.withPool((pool) => lifecyclesOn(pool).runners.diff(node1, node1))).toMatchObject({
+      changes: false,
+      replaces: [],
+    });
   });
 
   test("with secrets shown, the names of machines and the network's hub come back too", async () => {

@@ -1,4 +1,5 @@
 import { describe } from "vitest";
+import { identityContract } from "./identity";
 import { leaseContract } from "./leases";
 import { limitContract } from "./limits";
 import { nameContract } from "./names";
@@ -14,6 +15,7 @@ import type { Engine } from "./world";
 /** Everything that must hold on every engine; each engine's test calls this one function. */
 export function contract(engine: Engine): void {
   describe("store", () => storeContract(engine));
+  describe("identity", () => identityContract(engine));
   describe("leases", () => leaseContract(engine));
   describe("picks", () => pickContract(engine));
   describe("time", () => timeContract(engine));

@@ -1,7 +1,8 @@
 import { createServer } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import { openPool } from "../../provider/pool";
+import { openPool, type Pool } from "../../provider/pool";
 import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
@@ -13,6 +14,7 @@ import { type PostgresServer, postgresMissing, startPostgres, USER } from "./ser
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
+import { by, extents, opened } from "./world";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 
@@ -119,6 +121,29 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       code: "STORE_LOST",
       message: expect.stringContaining("went back from version 3 to 1"),
     });
+  });
+
+  test("a dump that is restored is refused by what has seen more, also when others have written since", async () => {
+    const url = newUrl();
+    const schema = `s${schemas - 1}`;
+    const withPool = async <T>(act: (pool: Pool) => Promise<T>): Promise<T> => {
+      const pool = await openPool(url, { offerTtl: 3600, quarantine: 300 });
+      return act(pool).finally(() => pool.end());
+    };
+    await withPool((pool) => opened(pool, { extents: extents("10.0.0.0/29") }));
+    for (const table of ["kv", "log"])
+      await server.sql(`CREATE TABLE ${schema}.dump_${table} AS TABLE ${schema}.${table}`);
+    await sleep(1000);
+    const seen = await withPool(async (pool) => {
+      await pool.claim(by("first stack"));
+      return pool.identity();
+    });
+    for (const table of ["kv", "log"])
+      await server.sql(`TRUNCATE ${schema}.${table}; INSERT INTO ${schema}.${table} TABLE ${schema}.dump_${table}`);
+    await expect(withPool((pool) => pool.mustInclude(seen))).rejects.toMatchObject({ code: "STORE_LOST" });
+    await sleep(1000);
+    for (const owner of ["second stack", "third stack"]) await withPool((pool) => pool.claim(by(owner)));
+    await expect(withPool((pool) => pool.mustInclude(seen))).rejects.toMatchObject({ code: "STORE_LOST" });
   });
 
   test("tables of a newer program are left alone", async () => {

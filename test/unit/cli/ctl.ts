@@ -100,18 +100,17 @@ export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecy
   };
 }
 
+/** Makes a resource the way an up does; what Pulumi has in its state then. */
+export async function make(lifecycle: Lifecycle, name: string, news: Values): Promise<Values> {
+  const caller = { owner: ownerOf(lifecycle.def.type, name), dryRun: false };
+  const { inputs, failures } = await lifecycle.check(caller, undefined, news);
+  if (failures.length > 0) throw new Error(JSON.stringify(failures));
+  return (await lifecycle.create(inputs)).props;
+}
+
 /** Makes a network and its runners the way an up does. */
 export async function deploy(pool: Pool, names: string[], more: Values = {}): Promise<Deployed> {
   const { networks, runners } = lifecyclesOn(pool);
-  const make = async (lifecycle: Lifecycle, name: string, news: Values): Promise<Values> => {
-    const { inputs, failures } = await lifecycle.check(
-      { owner: ownerOf(lifecycle.def.type, name), dryRun: false },
-      undefined,
-      news,
-    );
-    if (failures.length > 0) throw new Error(JSON.stringify(failures));
-    return (await lifecycle.create(inputs)).props;
-  };
   const hubConnection = { host: "192.0.2.1" };
   const network = await make(networks, "training", { hubConnection, ...more });
   const settings = ((await pool.spec("network/training"))!.data as unknown as { settings: Values }).settings;

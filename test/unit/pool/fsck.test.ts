@@ -81,7 +81,8 @@ test("rows of a pool that is not there are removed, unless there is a lease amon
     ["pool/gone", true],
     ["pool/q", true],
   ]);
-  expect(await rows(made)).toEqual(before);
+  const uncounted = (all: Row[]) => all.filter(([key]) => key !== "v/head");
+  expect(uncounted(await rows(made))).toEqual(uncounted(before));
   await damage(made, ["p/pool%2Fp", null]);
   expect((await made.pool.fsck({ repair: true })).filter(({ pool }) => pool === "pool/p")).toMatchObject([
     { problem: expect.stringMatching(/^the pool is gone, but .* has a lease in it$/), repairable: false },

@@ -1,0 +1,24 @@
+import type { Pool, StoreIdentity } from "../pool/types";
+import type { Values } from "./values";
+
+/**
+ * Every resource carries in its state which store it is from, and the store's version after its last change. A store with
+ * another id, or without that version, has not got what the stack was given: it is another one, or an older backup.
+ */
+export const stampOf = ({ id, version, epoch }: StoreIdentity): Values => ({
+  storeId: id,
+  storeVersion: `${version}-${epoch}`,
+});
+
+/** undefined: a resource of an earlier release, which carries neither. */
+export function stampIn({ storeId, storeVersion }: Values): StoreIdentity | undefined {
+  const [, version, epoch] = /^(\d{1,15})-([0-9a-f]*)$/.exec(String(storeVersion)) ?? [];
+  return typeof storeId === "string" && version !== undefined
+    ? { id: storeId, version: Number(version), epoch: epoch! }
+    : undefined;
+}
+
+export async function refuseOlderStore(pool: Pool, props: Values): Promise<void> {
+  const seen = stampIn(props);
+  if (seen) await pool.mustInclude(seen);
+}

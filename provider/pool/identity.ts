@@ -1,0 +1,105 @@
+import { randomBytes } from "node:crypto";
+import { z } from "zod";
+import { OverlayError } from "../errors";
+import type { Draft } from "./draft";
+import { epochKey, epochsFrom, headKey, recoveredIds, secretKey } from "./keys";
+import type { Epoch, StoreHead } from "./records";
+import type { Rule } from "./rule";
+import type { StoreIdentity } from "./types";
+
+/**
+ * Which store this is, and its version: the number of its commits. A move to another engine copies both. A store whose version
+ * is lower than one that was seen has lost commits.
+ *
+ * After an older backup was restored, new commits take the numbers of the lost ones. So every second in which something is
+ * committed begins an epoch with a random id, and the version that a stack has seen comes with the id of its epoch: the same
+ * version in another epoch is one of another history.
+ */
+const EPOCH_MS = 1000;
+/** Of older epochs nothing is known any more; versions in them are accepted. */
+const KEPT_EPOCHS = 50_000;
+/** The epoch of versions that were recovered from what stacks have seen. */
+const ANY = "";
+
+const idKey = secretKey("identity");
+const ids = z.array(z.string().min(1));
+
+/** Every commit calls this. */
+export function* advance(tx: Draft): Rule<void> {
+  const head = yield* tx.get(headKey);
+  if (head && Math.abs(tx.now - head.since) < EPOCH_MS) tx.put(headKey, { ...head, last: head.last + 1 });
+  else yield* beginEpoch(tx, head);
+}
+
+function* beginEpoch(tx: Draft, before: StoreHead | undefined): Rule<void> {
+  const [first, number] = before ? [before.last + 1, before.number + 1] : [1, 0];
+  if (before) tx.put(epochKey(before.last), { id: before.id, first: before.first, last: before.last });
+  const oldest = number > KEPT_EPOCHS ? yield* tx.first(epochsFrom(0)) : undefined;
+  if (oldest) tx.delete(epochKey(oldest.last));
+  tx.put(headKey, { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number });
+}
+
+type Found = Omit<StoreIdentity, "id"> & {
+  /** A store that was never used has none yet. */
+  id: string | undefined;
+  /** Ids of other stores whose leases were recovered into this one. */
+  recovered: string[];
+};
+
+export function* readIdentity(tx: Draft): Rule<Found> {
+  yield* tx.foresee([idKey, headKey, recoveredIds]);
+  const recovered = ids.parse(JSON.parse((yield* tx.get(recoveredIds)) ?? "[]"));
+  const { last: version = 0, id: epoch = ANY } = (yield* tx.get(headKey)) ?? {};
+  return { id: yield* tx.get(idKey), version, epoch, recovered };
+}
+
+/** The epoch in which the store was `seen`. */
+export function* findSeen(tx: Draft, seen: StoreIdentity, place = "this place"): Rule<Epoch> {
+  const { id, recovered, version } = yield* readIdentity(tx);
+  if (id !== seen.id && !recovered.includes(seen.id)) throw isAnother(place, id, seen);
+  const head = yield* tx.get(headKey);
+  if (!head || version < seen.version) throw isBehind(place, version, seen);
+  const epoch = seen.version >= head.first ? head : (yield* tx.first(epochsFrom(seen.version)))!;
+  const isForgotten = epoch.first > seen.version;
+  if (epoch.id !== seen.epoch && epoch.id !== ANY && !isForgotten) throw hasDiverged(place, seen);
+  return isForgotten ? { ...epoch, first: 0, last: seen.version } : epoch;
+}
+
+const RESTORE =
+  "Restore the newer store, or bring this one up to date with `overlayctl recover --stack-export FILE…` and exports of all its stacks.";
+
+const isBehind = (place: string, version: number, seen: StoreIdentity): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `The store at ${place} is at version ${version}, but this stack has seen version ${seen.version}: an older backup was restored, or commits were lost in a failover. Nothing is given out.`,
+    RESTORE,
+  );
+
+const hasDiverged = (place: string, seen: StoreIdentity): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `The store at ${place} does not have version ${seen.version} as this stack has seen it: an older backup was restored, and others have written to it since. Nothing is given out.`,
+    RESTORE,
+  );
+
+const isAnother = (place: string, id: string | undefined, seen: StoreIdentity): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `The store at ${place} is ${id === undefined ? "new" : `store ${id}`}, but this stack was deployed with store ${seen.id}. Nothing is given out.`,
+    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
+  );
+
+/**
+ * After a recovery: stacks of the stores `from` that have seen `version` or less accept this one. A store without an id becomes
+ * the first of them.
+ */
+export function* adoptIdentity(tx: Draft, from: string[], version: number): Rule<void> {
+  const own = yield* tx.get(idKey);
+  if (own === undefined && from[0] !== undefined) tx.put(idKey, from[0]);
+  const { id, recovered, version: reached } = yield* readIdentity(tx);
+  const all = new Set([...recovered, ...from.filter((each) => each !== id)]);
+  if (all.size > recovered.length) tx.put(recoveredIds, JSON.stringify([...all]));
+  for (const { last } of yield* tx.all(epochsFrom(0))) tx.delete(epochKey(last));
+  const last = Math.max(version, reached);
+  tx.put(headKey, { id: ANY, first: 0, last, since: 0, number: 0 });
+}

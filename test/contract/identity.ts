@@ -1,0 +1,72 @@
+import { expect, test } from "vitest";
+import type { Store, Tx, Write } from "../../provider/pool/store";
+import { snapshot } from "../../provider/pool/transfer";
+import { by, type Engine, extents, opened, wants, world } from "./world";
+
+/** Puts back exactly these rows, as a restored backup does. */
+async function restore(store: Store, rows: Write[]): Promise<void> {
+  const gone = (await snapshot(store)).map(([key]): Write => [key, null]);
+  await store.transact("", function* (tx: Tx) {
+    yield tx.write([...gone, ...rows]);
+  });
+}
+
+/** Which store it is, and whether it has lost commits. */
+export function identityContract(engine: Engine): void {
+  test("a store keeps its id, and its version grows with every commit and with nothing else", async () => {
+    const { pool, another } = await world(engine);
+    const { id } = await pool.identity();
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const before = await pool.identity();
+    await pool.usage("pool/p");
+    await expect(pool.claim(wants("stranger", "10.9.9.9"))).rejects.toThrow(/^IP_OUTSIDE_POOL/);
+    expect(await another().identity()).toEqual({ ...before, id });
+    for (const owner of ["a", "b"]) await another().claim(by(owner));
+    expect(await pool.identity()).toEqual({ ...before, version: before.version + 2 });
+    await another().mustInclude(before);
+  });
+
+  test("a restored backup is refused by the stack that has seen more, also when others have written since", async () => {
+    const { store, pool, another, pass } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await pool.identity();
+    const early = await pool.identity();
+    const backup = await snapshot(store);
+    pass(1);
+    const { extents: held } = await pool.claim(by("first stack"));
+    const late = await pool.identity();
+    await another().mustInclude(late);
+    await restore(store, backup);
+    await another().mustInclude(early);
+    await expect(another().mustInclude(late)).rejects.toThrow(
+      new RegExp(`^STORE_LOST: .* is at version ${early.version}, but this stack has seen version ${late.version}: `),
+    );
+    pass(60);
+    for (const owner of ["second stack", "third stack"]) await another().claim(by(owner));
+    expect((await pool.find("pool/p", { owner: "second stack" }))?.extents).toEqual(held);
+    expect((await pool.identity()).version).toBeGreaterThan(late.version);
+    await another().mustInclude(early);
+    await expect(another().mustInclude(late)).rejects.toThrow(/^STORE_LOST: .* others have written to it since\./);
+  });
+
+  test("a store with another id is refused, until it has recovered what the stack holds", async () => {
+    const { pool, another } = await world(engine);
+    const seen = { id: "lost", version: 40, epoch: "00000000" };
+    await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is new, but .* store lost\./);
+    const own = await pool.identity();
+    await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is store [0-9a-f-]{36}, but/);
+    await pool.adoptIdentity(["lost"], 40);
+    await another().mustInclude(seen);
+    await another().mustInclude(own);
+    await expect(another().mustInclude({ ...seen, version: 50 })).rejects.toThrow(/has seen version 50/);
+    await pool.adoptIdentity(["lost"], 7);
+    expect(await pool.identity()).toMatchObject({ id: own.id, version: 42 });
+  });
+
+  test("an unused store becomes the store that is recovered into it", async () => {
+    const { pool } = await world(engine);
+    await pool.adoptIdentity(["lost", "also lost"], 40);
+    expect(await pool.identity()).toMatchObject({ id: "lost", version: 41 });
+    await pool.mustInclude({ id: "also lost", version: 39, epoch: "12345678" });
+  });
+}
