@@ -33,6 +33,7 @@ export type Code =
   | "NETWORK_EXISTS"
   | "DEVICE_FOREIGN"
   | "ROUTE_OVERLAP"
+  | "RULE_FOREIGN"
   | "SSH_UNREACHABLE"
   | "SSH_AUTH"
   | "SSH_HOST_KEY"

@@ -35,6 +35,7 @@ export function fleetOf(hosts: Hosts, reconciler: Reconciler, defaults: Defaults
 
   return {
     ask,
+    check: async (connection, work) => reconciler.check(await hostOf(connection), work),
     apply: async (connection, work) => reconciler.apply(await hostOf(connection), work),
     inspect: async (connection, want) => reconciler.inspect(await hostOf(connection), want),
     run: async (connection, script) => (await hostOf(connection)).exec(script),

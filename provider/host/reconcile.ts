@@ -16,7 +16,8 @@ import {
   UNREAD,
 } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
-import { foreignTexts } from "../network/foreign";
+import { foreignTexts, mendable } from "../network/foreign";
+import { blockedRemovals } from "../network/foreign-rules";
 import { type HostRecord, keyOf, lists, recorded } from "../network/items";
 import { lasting } from "../network/persist";
 import { preflight } from "../network/preflight";
@@ -37,6 +38,9 @@ export interface Work extends Want {
   /** Whether the lease behind a record of our own store is gone for good, so that what it lists is nobody's. */
   isGone(uid: string): Promise<boolean>;
 }
+
+/** Work that is only checked: whether it would be refused. */
+type Plan = Omit<Work, "fence">;
 
 /** What a host was found to have. */
 export interface Seen {
@@ -64,7 +68,7 @@ export interface Manner {
 
 interface Job {
   host: Host;
-  want: Want | Work;
+  want: Want | Plan | Work;
   done(seen: Seen): void;
   fail(error: unknown): void;
 }
@@ -76,7 +80,9 @@ interface Accepted {
   union: HostRecord[];
 }
 
-const isWork = (want: Want | Work): want is Work => "fence" in want;
+const isWork = (want: Job["want"]): want is Work => "fence" in want;
+
+const isPlan = (want: Job["want"]): want is Plan => "isGone" in want && !isWork(want);
 
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
@@ -99,7 +105,12 @@ export class Reconciler {
     return this.#enqueue(host, want);
   }
 
-  #enqueue(host: Host, want: Want | Work): Promise<Seen> {
+  /** Throws what an apply of this would be refused with, before anything is changed anywhere. Changes nothing. */
+  async check(host: Host, { fence: _, ...plan }: Work): Promise<void> {
+    await this.#enqueue(host, plan);
+  }
+
+  #enqueue(host: Host, want: Job["want"]): Promise<Seen> {
     return new Promise((done, fail) => {
       const job = { host, want, done, fail };
       const waiting = this.#waiting.get(host.machine);
@@ -138,10 +149,13 @@ export interface Rehearsal {
 /** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
 export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
   const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
-  const leaving = works.filter(({ items }) => items.length === 0);
+  const refused: unknown[] = [];
+  const ending = works.filter(({ items }) => items.length === 0);
+  const blocked = blockedRemovals(ending, facts);
+  for (const error of blocked.values()) refused.push(withHost(host, error));
+  const leaving = ending.filter(({ record }) => !blocked.has(record.uid));
   const before = planSteps(leaving, facts);
   const cleared = afterRemoval(before, leaving, facts);
-  const refused: unknown[] = [];
   const jobs = works.filter(({ items }) => items.length > 0).map((want) => rehearsed(host, want, refused));
   const accepted = await accept(host, jobs, cleared);
   const steps = [...before, ...planSteps(wantsOf(accepted), cleared)];
@@ -161,9 +175,10 @@ async function converse(jobs: Job[], later: Job[], manner: Manner): Promise<numb
   const { host } = jobs[0]!;
   try {
     if (!jobs.some(({ want }) => isWork(want))) {
-      const facts = await factsOf(host);
-      join(jobs, later, ({ want }) => !isWork(want));
-      answerInspections(jobs, facts);
+      const isPreflight = jobs.some(({ want }) => isPlan(want));
+      const facts = await (isPreflight ? preflightFactsOf(host, jobs) : factsOf(host));
+      join(jobs, later, ({ want }) => !isWork(want) && (isPlan(want) ? isPreflight : isRead(want, facts)));
+      await answerInspections(host, jobs, facts);
       return 0;
     }
     const holder = jobs.map(({ want }) => want.record.owner).join(", ");
@@ -180,12 +195,26 @@ function join(jobs: Job[], later: Job[], may: (job: Job) => boolean): void {
   later.splice(0, later.length, ...later.filter((job) => !may(job)));
 }
 
-function answerInspections(jobs: Job[], facts: Facts): void {
+/** Whether the script of its record was read, and not only seen to be there. */
+const isRead = ({ record }: Want, { files }: Facts): boolean => files.get(scriptPath(record)) !== UNREAD;
+
+/** Facts with what is read before a change only, without the host's lock. */
+const preflightFactsOf = async (host: Host, jobs: Job[]): Promise<Facts> =>
+  readFacts(host, await host.exec(preflightScript(jobs.map(({ want }) => want.record))));
+
+async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise<void> {
+  for (const job of jobs) if (isPlan(job.want)) await answerPlan(host, job, job.want, facts);
   for (const { want, done } of jobs) {
-    if (isWork(want)) continue;
+    if (isWork(want) || isPlan(want)) continue;
     const fitting = onThisHost(want, facts);
-    done(seen(fitting, facts, differences(fitting.items, facts)));
+    done(seen(fitting, facts, mendable(differences(fitting.items, facts), fitting, facts)));
   }
+}
+
+async function answerPlan(host: Host, job: Job, plan: Plan, facts: Facts): Promise<void> {
+  const work = { ...plan, fence: async () => {} };
+  const [accepted] = await accept(host, [{ ...job, want: work }], facts);
+  if (accepted) job.done(seen(accepted.want, facts, []));
 }
 
 const seen = (want: Want, facts: Facts, differences: Difference[]): Seen => ({
@@ -207,8 +236,8 @@ function onThisHost<W extends Want>(want: W, facts: Facts): W {
 async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], manner: Manner): Promise<number> {
   const look = preflightScript(jobs.map(({ want }) => want.record));
   const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${look}`));
-  join(jobs, later, ({ want }) => facts.files.get(scriptPath(want.record)) !== UNREAD);
-  answerInspections(jobs, facts);
+  join(jobs, later, ({ want }) => isRead(want, facts));
+  await answerInspections(host, jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = wantsOf(accepted);
   const steps = planSteps(wants, facts);
@@ -265,7 +294,19 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
       job.fail(error);
     }
   }
-  return accepted;
+  return withoutBlocked(host, accepted, facts);
+}
+
+/** Refuses those whose chains cannot go. Chains then stay for the others' sake, or not; so it is asked again. */
+function withoutBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
+  const blocked = blockedRemovals(wantsOf(accepted), facts);
+  if (blocked.size === 0) return accepted;
+  for (const { job, want } of accepted) {
+    const error = blocked.get(want.record.uid);
+    if (error) job.fail(withHost(host, error));
+  }
+  const rest = accepted.filter(({ want }) => !blocked.has(want.record.uid));
+  return withoutBlocked(host, rest, facts);
 }
 
 const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => want);
@@ -370,7 +411,9 @@ function onHost<T>(host: Host, look: () => T): T {
   try {
     return look();
   } catch (error) {
-    if (!isOverlayError(error)) throw error;
-    throw new OverlayError(error.code, `${host.name}: ${error.what}`, error.fix, error);
+    throw isOverlayError(error) ? withHost(host, error) : error;
   }
 }
+
+const withHost = ({ name }: Host, error: OverlayError): OverlayError =>
+  new OverlayError(error.code, `${name}: ${error.what}`, error.fix, error);

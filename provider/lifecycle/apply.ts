@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import type { Seen } from "../host/reconcile";
+import type { Seen, Work } from "../host/reconcile";
 import { machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
 import type { Item } from "../network/items";
@@ -66,13 +66,13 @@ export async function wantsOn(
 export async function apply(def: Definition, world: World, pool: Pool, props: Values, held: Held): Promise<Values> {
   const machines = await askAll(def, world, props);
   const plan = def.plan(props, machines);
-  const seen = await everyPart(def.hosts(props), ({ role, connection }) =>
-    world.fleet.apply(connection, {
-      ...wantOf(def, props, held, plan[role] ?? []),
-      fence: () => fence(pool, held),
-      isGone: isGone(pool, held),
-    }),
-  );
+  const seen = await applyParts(world, def.hosts(props), ({ role }) => ({
+    ...wantOf(def, props, held, plan[role] ?? []),
+    fence: () => fence(pool, held),
+    isGone: isGone(pool, held),
+  }));
+  const foreign = foreignOn(def.hosts(props), seen);
+  for (const text of foreign) world.warn(text);
   await enter(def, world, pool, props, seen);
   const broken = await probe(def, world, props, machines);
   if (broken) {
@@ -83,7 +83,7 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
     );
   }
   await pool.touch(held.pool, held.leaseId);
-  return { ...def.report(props, machines), drift: foreignOn(def.hosts(props), seen) };
+  return { ...def.report(props, machines), drift: foreign };
 }
 
 /** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
@@ -100,9 +100,25 @@ export const withdraw = (
   parts: Part[],
   fence: () => Promise<void>,
 ): Promise<unknown> =>
-  everyPart(parts, ({ connection }) =>
-    world.fleet.apply(connection, { ...wantOf(def, props, held, []), fence, isGone: isGone(pool, held) }),
+  applyParts(world, parts, () => ({ ...wantOf(def, props, held, []), fence, isGone: isGone(pool, held) }));
+
+/**
+ * Where a resource has several machines, all of them are looked at before the first is changed: what one of them refuses
+ * must not leave the others half done. One that cannot be reached is not dialled a second time.
+ */
+async function applyParts(world: World, parts: Part[], workOf: (part: Part) => Work): Promise<Seen[]> {
+  if (parts.length < 2) return everyPart(parts, (part) => world.fleet.apply(part.connection, workOf(part)));
+  const checks = await Promise.allSettled(parts.map((part) => world.fleet.check(part.connection, workOf(part))));
+  const failures = new Map(
+    checks.flatMap((check, i) => (check.status === "rejected" ? [[parts[i]!, check.reason]] : [])),
   );
+  const refusal = [...failures.values()].find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
+  if (refusal) throw refusal;
+  return everyPart(parts, async (part) => {
+    if (failures.has(part)) throw failures.get(part);
+    return world.fleet.apply(part.connection, workOf(part));
+  });
+}
 
 /** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
 async function everyPart<T>(parts: Part[], act: (part: Part) => Promise<T>): Promise<T[]> {

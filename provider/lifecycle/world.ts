@@ -24,6 +24,8 @@ export interface World {
 /** The hosts, as the lifecycle sees them. */
 export interface Fleet {
   ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
+  /** Throws what an apply would be refused with. Changes nothing. */
+  check(connection: Connection, work: Work): Promise<void>;
   apply(connection: Connection, work: Work): Promise<Seen>;
   inspect(connection: Connection, want: Want): Promise<Seen>;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;

@@ -296,7 +296,7 @@ function linkFact(raw: RawLink): LinkFact {
       vxlan: {
         vni: Number(data.id),
         port: Number(data.port),
-        remote: String(data.remote ?? data.remote6 ?? ""),
+        remote: String(data.remote ?? data.remote6 ?? data.group ?? data.group6 ?? ""),
         local: String(data.local ?? data.local6 ?? ""),
         learning: data.learning === true,
       },

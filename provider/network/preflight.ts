@@ -2,6 +2,7 @@ import { OverlayError } from "../errors";
 import { refuseBarriers } from "./barriers";
 import { dockerNetworkOf, wrongNetwork } from "./docker";
 import type { Facts } from "./facts";
+import { refuseConflicts } from "./foreign-devices";
 import { type DockerNetwork, type Item, keyOf, lists } from "./items";
 import { isMine, refuseForeign, type Want } from "./steps";
 import { refuseSurroundings } from "./surroundings";
@@ -9,6 +10,7 @@ import { refuseSurroundings } from "./surroundings";
 /** Everything that can be known to fail, or to harm others, is refused here: before the first change, with a remedy. */
 export function preflight(want: Want, facts: Facts): void {
   refuseForeign(want, facts);
+  refuseConflicts(want, facts);
   refuseSurroundings(want, facts);
   refuseBarriers(want.items, facts.barriers);
   for (const item of want.items) if (item.kind === "docker") refuseDocker(item, want, facts);

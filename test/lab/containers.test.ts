@@ -99,6 +99,7 @@ dockerTest("while a container runs its runner stays, and so does what the contai
   await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8"]);
   await must(lab, "r1", "docker start alpha");
   await expect(stack.destroy()).rejects.toThrow("DOCKER_NETWORK_IN_USE");
+  await must(lab, "hub", "ip link show vxkr1"); // the hub's end of its tunnel stays, too
   expect(await addresses()).toContain("10.128.64.9 used alpha");
 });
 

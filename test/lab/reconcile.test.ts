@@ -1,8 +1,10 @@
 import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
 import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
+import { differenceText } from "../../provider/network/compare";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import { training } from "../network";
@@ -120,16 +122,16 @@ test("a device that another program made under our name after a reboot is left a
 test("one owner's failure is not another's, and nobody is told that a rule is gone when it stands", async () => {
   const runner = (masquerade: boolean): Item[] => planRunner(network({ masquerade }), 1, "vxkr1", here, there);
   await reconciler.apply(host, work("r1", runner(true)));
-  await lab.exec("hub", "ip link add vxtaken type vxlan id 905 dstport 4789 remote 10.254.7.7");
+  const tooLarge = { ...other, mtu: 70_000 };
   const add = reconciler.apply(host, work("first", planHub(network()))); // makes the two below wait together
   const results = await Promise.allSettled([
     add,
-    reconciler.apply(host, work("bad", planTunnel(other, 5, here, there))),
+    reconciler.apply(host, work("bad", planTunnel(tooLarge, 5, here, there))),
     reconciler.apply(host, work("r1", [])),
   ]);
   expect(results.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
   expect(String((results[1] as PromiseRejectedResult).reason)).toMatch(
-    /HOST_COMMAND_FAILED: hub: 'ip link add vxo5 .*vxo5: missing/,
+    /HOST_COMMAND_FAILED: hub: 'ip link set dev vxo5 .*vxo5: MTU is 1500, should be 70000/,
   );
   expect(await sh("ls /var/lib/overlay/training")).not.toContain("r1.json");
 
@@ -142,6 +144,90 @@ test("one owner's failure is not another's, and nobody is told that a rule is go
   await lab.exec("hub", "rm /usr/local/sbin/iptables-restore");
   await reconciler.apply(host, work("r2", runner(false)));
   expect(await sh("iptables-save | grep -c MASQUERADE")).toBe("0");
+});
+
+const inspect = async (uid: string, items: Item[]) => {
+  const { differences, foreign } = await reconciler.inspect(host, { record: work(uid, items).record, items });
+  return [...foreign, ...differences.map(differenceText)];
+};
+
+test("a foreign tunnel with our VNI and port is named before anything is changed, and as what up will refuse", async () => {
+  await lab.exec(
+    "hub",
+    "ip link add theirs address 02:00:00:00:00:07 type vxlan id 101 dstport 4789 remote 10.254.7.7",
+  );
+  await expect(reconciler.apply(host, work("r1", tunnel(1)))).rejects.toThrow(
+    "DEVICE_FOREIGN: hub: The device theirs (vxlan, VNI 101, port 4789, remote 10.254.7.7, MAC 02:00:00:00:00:07) has the VNI and port that vxkr1 needs",
+  );
+  await expect(reconciler.check(host, work("r1", tunnel(1)))).rejects.toThrow("DEVICE_FOREIGN: hub: The device theirs");
+  expect(await records()).toBe("");
+  expect(await devices()).toBe("theirs");
+  expect((await inspect("r1", tunnel(1)))[0]).toBe(
+    "foreign device theirs (vxlan, VNI 101, port 4789, remote 10.254.7.7, MAC 02:00:00:00:00:07) has the VNI and port of vxkr1: up will refuse with DEVICE_FOREIGN until it is removed (`ip link del theirs`)",
+  );
+  await lab.exec("hub", "ip link del theirs");
+  await reconciler.check(host, work("r1", tunnel(1)));
+  expect(await records()).toBe("");
+  await reconciler.apply(host, work("r1", tunnel(1)));
+});
+
+test("a tunnel of ours that another program made anew is drift that says that up will refuse", async () => {
+  await reconciler.apply(host, work("r1", tunnel(1)));
+  await lab.exec(
+    "hub",
+    "ip link del vxkr1; ip link add vxkr1 address 02:00:00:00:00:07 type vxlan id 777 dstport 9999 remote 10.254.7.7",
+  );
+  expect(await inspect("r1", tunnel(1))).toEqual([
+    "foreign device vxkr1 (vxlan, VNI 777, port 9999, remote 10.254.7.7, MAC 02:00:00:00:00:07) has a name of ours, but another program made it: up will refuse with DEVICE_FOREIGN until it is removed (`ip link del vxkr1`)",
+    "address 10.128.64.254/18 on vxkr1: missing",
+  ]);
+  await expect(reconciler.apply(host, work("r1", tunnel(1)))).rejects.toThrow("DEVICE_FOREIGN: hub: ");
+  await lab.exec("hub", "ip link del vxkr1");
+  await reconciler.apply(host, work("r1", tunnel(1)));
+  expect(await inspect("r1", tunnel(1))).toEqual([]);
+});
+
+test("foreign rules in our chains, and jumps to them, are shown; what would delete the chain is refused with the commands", async () => {
+  const dual = network({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] });
+  await reconciler.apply(host, work("net", planHub(dual)));
+  await reconciler.apply(host, work("r1", tunnel(1)));
+  const mine = ["-s 203.0.113.7/32 -j DROP", "-i eth0 -j OVERLAY-FWD", "-s 2001:db8::7/128 -j DROP"];
+  const add = [
+    `iptables -I OVERLAY-IN ${mine[0]}`,
+    `iptables -A FORWARD ${mine[1]}`,
+    `ip6tables -A OVERLAY-FWD ${mine[2]}`,
+  ];
+  await sh(add.join(" && "));
+  const commands = [
+    `iptables -t filter -D OVERLAY-IN ${mine[0]}`,
+    `iptables -t filter -D FORWARD ${mine[1]}`,
+    `ip6tables -t filter -D OVERLAY-FWD ${mine[2]}`,
+  ];
+  expect((await inspect("net", planHub(dual))).sort()).toEqual([
+    `foreign rule '${mine[1]}' in FORWARD (IPv4 filter), which leads to OVERLAY-FWD: remove it with \`${commands[1]}\``,
+    `foreign rule '${mine[2]}' in OVERLAY-FWD (IPv6 filter): remove it with \`${commands[2]}\``,
+    `foreign rule '${mine[0]}' in OVERLAY-IN (IPv4 filter): remove it with \`${commands[0]}\``,
+  ]);
+  const state = () => sh("ip -br link; ip route; iptables-save | grep '^-A'; ip6tables-save | grep '^-A'");
+  await reconciler.apply(host, work("net", planHub(dual)));
+  const before = await state();
+
+  const refusals = await Promise.allSettled([
+    reconciler.apply(host, work("net", [])),
+    reconciler.apply(host, work("r1", [])),
+  ]);
+  const reason = String((refusals[0] as PromiseRejectedResult).reason);
+  expect(reason).toMatch(/^OverlayError: RULE_FOREIGN: hub: .*'-s 203.0.113.7\/32 -j DROP' in OVERLAY-IN/);
+  expect([...reason.matchAll(/`([^`]+)`/g)].map(([, command]) => command).sort()).toEqual([...commands].sort());
+  expect(String((refusals[1] as PromiseRejectedResult).reason)).toContain("RULE_FOREIGN");
+  expect(await state()).toBe(before);
+
+  await sh([commands[1], commands[2]].join(" && "));
+  await reconciler.apply(host, work("r1", [])); // OVERLAY-IN stays, for the network
+  expect(await sh("iptables -S OVERLAY-IN")).toContain(mine[0]);
+  await sh(commands[0]!);
+  await reconciler.apply(host, work("net", []));
+  expect(await sh("iptables-save; ip6tables-save")).not.toContain("OVERLAY");
 });
 
 test("everything goes, with the value that forwarding had before", async () => {

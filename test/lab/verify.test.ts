@@ -99,6 +99,23 @@ test("a route of another program inside the range is drift and is named, in main
   expect((await lab.exec("r1", "ip route show 10.128.128.0/18")).stdout.trim()).toBe(away);
 });
 
+test("what one machine refuses is said before another one is changed, and refresh says that up will refuse", async () => {
+  const theirs = "ip link add theirs type vxlan id 102 dstport 4789 remote 10.254.9.9";
+  await spoil("r2", `ip link del vxkr2 && ${theirs}`, "ip link del theirs");
+  const text = `foreign device theirs (vxlan, VNI 102, port 4789, remote 10.254.9.9, MAC `;
+  const drift = (await stack.drift("RunnerSubnet", "r2")) as string[];
+  expect(drift[0]).toContain(`${lab.host("r2").address}: ${text}`);
+  expect(drift[0]).toContain("up will refuse with DEVICE_FOREIGN until it is removed (`ip link del theirs`)");
+  stack.steps();
+  await expect(stack.runner("r2", { mtu: 1400 })).rejects.toThrow(
+    `DEVICE_FOREIGN: ${lab.host("r2").address}: The device theirs (vxlan, VNI 102`,
+  );
+  expect(stack.steps()).toEqual({ hub: 0, r2: 0 });
+  for (const mend of mending.splice(0)) await mend();
+  await stack.runner("r2");
+  expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
+});
+
 test("a firewall that drops tunnels is told from a network below that is dead", async () => {
   const address = lab.host("r3").address;
   const drop = `PREROUTING -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`;

@@ -6,7 +6,10 @@ import { expect, test } from "vitest";
 const ROOT = join(__dirname, "../..");
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "provider/addressing", "ip-address", "node:crypto"]],
-  ["provider/network", ["provider/errors", "provider/addressing", "provider/network", "node:crypto", "zod"]],
+  [
+    "provider/network",
+    ["provider/errors", "provider/addressing", "provider/network", "provider/owner", "node:crypto", "zod"],
+  ],
   [
     "provider/resources",
     [

@@ -1,6 +1,6 @@
 import { differences, differenceText } from "../../network/compare";
 import type { Facts } from "../../network/facts";
-import { foreignTexts } from "../../network/foreign";
+import { foreignTexts, mendable } from "../../network/foreign";
 import type { HostRecord, Item, Link } from "../../network/items";
 
 /** One machine of a network as its own records and its kernel describe it. Pure: facts in, plain data out. */
@@ -61,10 +61,10 @@ const addressesOn = (dev: string, records: HostRecord[]): string[] => [
 ];
 
 /** What other programs put in the way comes first: it is the likelier cause. */
-const wrongIn = ({ items, ...record }: HostRecord, facts: Facts): string[] => [
-  ...foreignTexts({ record, items }, facts),
-  ...differences(items, facts).map(differenceText),
-];
+function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {
+  const want = { record, items };
+  return [...foreignTexts(want, facts), ...mendable(differences(items, facts), want, facts).map(differenceText)];
+}
 
 /** Only those that look at nothing else: a rule about another port or an answer to somebody is not to blame. */
 function suspectsIn(facts: Facts, port: number): End["suspects"] {

@@ -40,6 +40,10 @@ export class FakeFleet implements Fleet {
     return { underlayIp: underlayIp ?? host, underlayMtu: 1500 };
   };
 
+  check: Fleet["check"] = async (connection) => {
+    this.#reach(connection);
+  };
+
   apply: Fleet["apply"] = async (connection, { record, items, fence }) => {
     const host = this.#reach(connection);
     await fence();

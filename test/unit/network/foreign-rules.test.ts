@@ -1,0 +1,47 @@
+import { expect, test } from "vitest";
+import { blockedRemovals, foreignRuleTexts } from "../../../provider/network/foreign-rules";
+import { planHub, planTunnel } from "../../../provider/network/hub";
+import type { Item } from "../../../provider/network/items";
+import type { Want } from "../../../provider/network/steps";
+import { hub, runner, training } from "../../network";
+import { machineWith } from "./machine";
+
+const network = training();
+const want = (uid: string, items: Item[], stack = "dev"): Want => ({
+  record: { uid, owner: `org/urn:pulumi:${stack}::app::T::${uid}`, network: "training", store: "s" },
+  items,
+});
+const net = want("z-net", planHub(network));
+const first = want("a", planTunnel(network, 1, hub, runner));
+const second = want("b", planTunnel(network, 2, hub, runner));
+const other = want("c", planTunnel(network, 3, hub, runner), "prod");
+
+/** The hub of all four, with one rule in OVERLAY-IN that is in no record. */
+function machine() {
+  const facts = machineWith([net, first, second, other]);
+  facts.chains.get("4 filter OVERLAY-IN")!.push("-s 203.0.113.7/32 -j DROP");
+  return facts;
+}
+
+test("one resource of each stack reports a foreign rule, the network before its runners", () => {
+  const reporting = [net, first, second, other].filter((each) => foreignRuleTexts(each, machine()).length > 0);
+  expect(reporting).toEqual([net, other]);
+});
+
+test("a rule that stands twice is named once, and our own rules never", () => {
+  const facts = machine();
+  facts.chains
+    .get("4 filter OVERLAY-IN")!
+    .push("-s 203.0.113.7/32 -j DROP", "-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT");
+  expect(foreignRuleTexts(net, facts)).toEqual([
+    "foreign rule '-s 203.0.113.7/32 -j DROP' in OVERLAY-IN (IPv4 filter): remove it with `iptables -t filter -D OVERLAY-IN -s 203.0.113.7/32 -j DROP`",
+  ]);
+});
+
+test.each<[string, Want[], string[]]>([
+  ["others keep the chain", [net, first], []],
+  ["all that have it leave", [net, first, second, other], ["z-net", "a", "b", "c"]],
+])("a removal is blocked only where the chain would go: %s", (_, leaving, blocked) => {
+  const ending = leaving.map(({ record }) => ({ record, items: [] }));
+  expect([...blockedRemovals(ending, machine()).keys()]).toEqual(blocked);
+});
