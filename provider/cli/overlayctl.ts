@@ -20,6 +20,7 @@ import { scanCommand } from "./scan/command";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
 import { migrateCommand } from "./store/migrate";
+import { reopenCommand } from "./store/reopen";
 import { topologyCommand } from "./topology";
 import { verifyCommand } from "./verify/command";
 
@@ -47,7 +48,7 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   topologyCommand(),
   planCommand(),
   verifyCommand(),
-  group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand()]),
+  group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand(), reopenCommand()]),
 ]).version(version);
 
 /** Commander ends the process with 1, which here means a refusal. */

@@ -1,8 +1,8 @@
 import { createHash, randomUUID } from "node:crypto";
-import { OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../errors";
 import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
-import { closed, isState, opened, type State, stateOf, unfinished } from "./version";
+import { closed, isState, moved, opened, type State, stateOf, unfinished } from "./version";
 
 /** A whole store as rows: how it is looked at, and how it moves from one engine to another. */
 
@@ -28,30 +28,95 @@ export interface Site {
   place: string;
 }
 
+export interface Moved {
+  rows: number;
+  /** How long neither store could be written. */
+  closedMs: number;
+}
+
 /**
- * Copies everything, proves it, and closes the source for good; the number of rows. Nothing may change there meanwhile.
- * While rows are on their way the target is closed to all: nobody gives anything out of half a pool, and a move that was
- * cut short is simply made again.
+ * Moves everything to another store. Most of it is copied while the source is in use; then the source is closed, what changed
+ * meanwhile follows, and all of it is compared. Writers of the source get STORE_MOVED from then on.
+ *
+ * At no time are both stores open: the target is closed until the source is closed for good. A move that fails opens its source
+ * again; one that was killed is finished by the same move, or called off by `reopen`.
  */
-export async function move(from: Site, to: Site): Promise<number> {
+export async function move(from: Site, to: Site, { signal }: { signal?: AbortSignal } = {}): Promise<Moved> {
   if (from.store.readOnly) throw unwritable();
-  const [rows, state] = await from.store.read(function* (tx): Rule<[Row[], State]> {
+  const [early, state] = await from.store.read(function* (tx): Rule<[Row[], State]> {
     return [(yield* everything(tx)).filter(isData), yield* stateOf(tx)];
   });
   mayLeave(state, to.place);
   const copy: State = { from: from.place, version: state.version, move: randomUUID() };
-  const old = await to.store.transact("", (tx) => prepare(tx, copy, state.to));
-  const copied = new Set(rows.map(([key]) => key));
-  const outdated = old.filter(([key]) => !copied.has(key)).map(([key]): Write => [key, null]);
-  for (const page of pagesOf([...outdated, ...rows])) await to.store.transact("", (tx) => write(tx, copy, page));
-  const sum = digest(rows);
-  if (digest((await snapshot(to.store)).filter(isData)) !== sum) {
-    throw new OverlayError("STORE_CORRUPT", "The target does not hold what was written to it.", "Use another target.");
+  const isOver = state.to !== undefined && state.move === undefined;
+  const stale = await to.store.transact("", (tx) => prepare(tx, copy, isOver ? state.to : undefined));
+  const write = async (writes: Write[]): Promise<void> => {
+    for (let i = 0; i < writes.length; i += PAGE) {
+      if (signal?.aborted) throw interrupted();
+      await to.store.transact("", (tx) => writeCopy(tx, copy, writes.slice(i, i + PAGE)));
+    }
+  };
+  await write(difference(stale, early));
+  const closedAt = performance.now();
+  const rows = await withSourceClosed(from.store, to.place, copy.move!, async () => {
+    const late = (await snapshot(from.store)).filter(isData);
+    await write(difference(early, late));
+    if (signal?.aborted) throw interrupted();
+    const sum = digest(late);
+    if (digest((await snapshot(to.store)).filter(isData)) !== sum) {
+      throw new OverlayError(
+        "STORE_CORRUPT",
+        "The target does not hold what was written to it.",
+        "Use another target.",
+      );
+    }
+    await from.store.transact("", (tx) => leave(tx, copy.move!, sum, to.place));
+    return late.length;
+  });
+  await to.store.transact("", (tx) => writeCopy(tx, copy, opened(copy)));
+  return { rows, closedMs: performance.now() - closedAt };
+}
+
+/** Closes the source around `work`. Transactions under way end first: each of them reads the state that is written here. */
+async function withSourceClosed<T>(source: Store, place: string, move: string, work: () => Promise<T>): Promise<T> {
+  try {
+    await source.transact("", function* (tx): Rule<void> {
+      const { version, ...state } = yield* stateOf(tx);
+      mayLeave(state, place);
+      yield tx.write(closed({ to: place, version, move, since: new Date().toISOString() }));
+    });
+    return await work();
+  } catch (error) {
+    const isOpen = await source.transact("", (tx) => openAgain(tx, move)).catch(() => false);
+    if (isOverlayError(error) && isOpen)
+      throw new OverlayError(error.code, `${error.what} The source is open again.`, error.fix, error);
+    throw error;
   }
-  // Never are both open: cut short between these two, the move is simply made again.
-  await from.store.transact("", (tx) => leave(tx, sum, to.place));
-  await to.store.transact("", (tx) => write(tx, copy, opened(copy)));
-  return rows.length;
+}
+
+/** true: the source is open. Not after another move has taken over, or this one has closed it for good. */
+function* openAgain(tx: Tx, move: string): Rule<boolean> {
+  const state = yield* stateOf(tx);
+  if (state.to !== undefined && state.move === move) yield tx.write(opened(state));
+  return state.to === undefined || state.move === move;
+}
+
+/** Opens the source of a move that was killed. Its target stays closed, and a move that still runs fails. */
+export const reopen = (store: Store): Promise<void> =>
+  store.transact("", function* (tx): Rule<void> {
+    const state = yield* stateOf(tx);
+    if (state.from !== undefined) throw unfinished(state.from);
+    if (state.to === undefined)
+      throw new OverlayError("STORE_CONFLICT", "This store is open.", "There is nothing to do.");
+    if (state.move === undefined) throw moved(state.to);
+    yield tx.write(opened(state));
+  });
+
+/** The writes that turn one list of rows into another; both are in the order of their keys. */
+function difference(before: Row[], after: Row[]): Write[] {
+  const [old, kept] = [new Map(before), new Set(after.map(([key]) => key))];
+  const gone = before.filter(([key]) => !kept.has(key)).map(([key]): Write => [key, null]);
+  return [...gone, ...after.filter(([key, value]) => old.get(key) !== value)];
 }
 
 const isData = (row: Row): boolean => !isState(row);
@@ -73,7 +138,7 @@ function* prepare(tx: Tx, copy: State, gone?: string): Rule<Row[]> {
 }
 
 /** Only by the move that was begun last: another one may have opened the target meanwhile, and it is in use. */
-function* write(tx: Tx, copy: State, writes: Write[]): Rule<void> {
+function* writeCopy(tx: Tx, copy: State, writes: Write[]): Rule<void> {
   if ((yield* stateOf(tx)).move !== copy.move) {
     const what = "Another move into the target was begun meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Let that one end.");
@@ -81,27 +146,36 @@ function* write(tx: Tx, copy: State, writes: Write[]): Rule<void> {
   yield tx.write(writes);
 }
 
-/** From here on whoever has it open is told at its next write. */
-function* leave(tx: Tx, copied: string, place: string): Rule<void> {
+/** Closes the source for good. */
+function* leave(tx: Tx, move: string, copied: string, place: string): Rule<void> {
   const state = yield* stateOf(tx);
-  mayLeave(state, place);
+  if (state.move !== move) {
+    const what = "The move was called off, or another one was begun meanwhile.";
+    throw new OverlayError("STORE_CONFLICT", what, "Run it again if it should still be made.");
+  }
   if (digest((yield* everything(tx)).filter(isData)) !== copied) {
-    throw new OverlayError(
-      "STORE_CONFLICT",
-      "The source changed while it was copied.",
-      "Stop its users, and run again.",
-    );
+    const what = "The source changed although it was closed: a program writes to it that is not ours.";
+    throw new OverlayError("STORE_CONFLICT", what, "Stop it, and run again.");
   }
   yield tx.write(closed({ to: place, version: state.version }));
 }
 
-function mayLeave({ to, from }: State, place: string): void {
+function mayLeave({ to, from, move }: State, place: string): void {
   if (from !== undefined) throw unfinished(from);
-  if (to !== undefined && to !== place) throw movedOn(to);
+  if (to !== undefined && to !== place) throw movedOn(to, move !== undefined);
 }
 
-const movedOn = (place: string): OverlayError =>
-  new OverlayError("STORE_MOVED", `The source was moved to ${place} already.`, "Move it on from there.");
+const movedOn = (place: string, isGoingOn = false): OverlayError =>
+  isGoingOn
+    ? new OverlayError(
+        "STORE_MOVED",
+        `The source is being moved to ${place} already.`,
+        "Let that move end, or call it off with `overlayctl store reopen`.",
+      )
+    : new OverlayError("STORE_MOVED", `The source was moved to ${place} already.`, "Move it on from there.");
+
+const interrupted = (): OverlayError =>
+  new OverlayError("STORE_CONFLICT", "The move was interrupted.", "Run the same command again to make it.");
 
 const unwritable = (): OverlayError =>
   new OverlayError(
@@ -109,10 +183,6 @@ const unwritable = (): OverlayError =>
     "The source cannot be written, so that its users would go on without knowing.",
     "Run this where it can be written.",
   );
-
-function* pagesOf(writes: Write[]): Iterable<Write[]> {
-  for (let i = 0; i < writes.length; i += PAGE) yield writes.slice(i, i + PAGE);
-}
 
 function digest(rows: Row[]): string {
   const hash = createHash("sha256");

@@ -33,8 +33,10 @@ export interface State {
   version?: number | undefined;
   to?: string;
   from?: string;
-  /** Which of several that may have been started brings it here. */
+  /** Which of several moves that may have been started is under way; none once everything went `to` another store. */
   move?: string;
+  /** When the source was closed for it, RFC 3339. */
+  since?: string;
 }
 
 export function* stateOf(tx: Tx): Rule<State> {
@@ -76,14 +78,21 @@ export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>
 }
 
 /** The version that it is, unless it is none for this program. */
-function ours({ version: found, to, from }: State): number | undefined {
-  if (to !== undefined) throw moved(to);
+function ours({ version: found, to, from, move, since }: State): number | undefined {
+  if (to !== undefined) throw move === undefined ? moved(to) : beingMoved(to, since);
   if (from !== undefined) throw unfinished(from);
   if (found !== undefined && !(found <= VERSION)) throw tooNew(found);
   return found;
 }
 
-const moved = (place: string): OverlayError =>
+const beingMoved = (place: string, since = "a while ago"): OverlayError =>
+  new OverlayError(
+    "STORE_MOVED",
+    `This store is being moved to ${place} since ${since}, and cannot be written meanwhile.`,
+    "Go on with that place once the move is done. If the move was killed, the same `overlayctl store migrate` finishes it, and `overlayctl store reopen` calls it off.",
+  );
+
+export const moved = (place: string): OverlayError =>
   new OverlayError(
     "STORE_MOVED",
     `Everything in this store was moved to ${place}.`,

@@ -1,6 +1,7 @@
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { openStore } from "../../provider/pool";
+import { afterAll, beforeAll, describe, expect, onTestFailed, test, vi } from "vitest";
+import type { OverlayError } from "../../provider/errors";
+import { openPool, openStore } from "../../provider/pool";
 import { snapshot } from "../../provider/pool/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
@@ -25,6 +26,49 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
     const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
     return snapshot(store).finally(() => store.close());
   };
+
+  test.each([
+    ["SQLite", () => `sqlite:${join(ctl.folder, "busy.db")}`],
+    ["PostgreSQL", () => postgres.url({ schema: "busy" })],
+  ])(
+    "a store that is being written moves to %s with all that was answered, and writers are told",
+    {
+      timeout: 120_000,
+    },
+    async (name, target) => {
+      const source = `sqlite:${join(ctl.folder, `from-${name}.db`)}`;
+      await ctl.withPool((pool) => deploy(pool, ["node1"]), source);
+      const [to, address] = [target(), "runner/training/node1"];
+      const answered: string[] = [];
+      let isFailed = false;
+      onTestFailed(() => {
+        isFailed = true;
+      });
+      const writer = async (id: number): Promise<OverlayError | undefined> => {
+        const pool = await openPool(source, { offerTtl: 3600, quarantine: 300 });
+        try {
+          for (let i = 0; !isFailed; i++) {
+            const lease = await pool.claim({ pool: address, owner: `writer ${id} ${i}`, type: "IPReservation" });
+            answered.push(lease.leaseId);
+          }
+          return undefined;
+        } catch (error) {
+          return error as OverlayError;
+        } finally {
+          await pool.end();
+        }
+      };
+      const writers = [1, 2, 3].map(writer);
+      await vi.waitFor(() => expect(answered.length).toBeGreaterThan(50), 10_000);
+      const [moved] = await ctl.must("store", "migrate", source, to);
+      expect(moved).toMatchObject({ problems: 0 });
+      expect(moved!.closedSeconds).toBeGreaterThan(0);
+      expect(moved!.closedSeconds).toBeLessThan(20);
+      for (const error of await Promise.all(writers)) expect(error?.code).toBe("STORE_MOVED");
+      const arrived = await ctl.withPool((pool) => pool.leases(address), to);
+      expect(new Set(arrived.map(({ leaseId }) => leaseId))).toEqual(new Set(answered));
+    },
+  );
 
   test("SQLite to PostgreSQL to etcd and back: every row is the same, and each works", {
     timeout: 120_000,

@@ -3,6 +3,19 @@ import { openPool, openStore, placeOf } from "../../pool";
 import { move, type Site } from "../../pool/transfer";
 import { command, guarded } from "../command";
 
+/** Ends `work` in order on SIGINT and SIGTERM, so that the source is opened again. */
+async function interruptible<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const stop = new AbortController();
+  const abort = (): void => stop.abort();
+  const signals = ["SIGINT", "SIGTERM"] as const;
+  for (const signal of signals) process.once(signal, abort);
+  try {
+    return await work(stop.signal);
+  } finally {
+    for (const signal of signals) process.removeListener(signal, abort);
+  }
+}
+
 /** The source is only to be looked at from then on. */
 export const migrateCommand = () =>
   command("migrate", "Move a whole pool from one store to another, empty one, and check it there.")
@@ -10,7 +23,7 @@ export const migrateCommand = () =>
     .argument("<to>", "such as postgres://overlay@db/overlay")
     .action(
       guarded(async (settings, out, _, from, to) => {
-        // An older version is brought up to date, a newer one refused.
+        // An older version is brought up to date, a newer one refused; one whose move was killed is only looked at.
         await (await openPool(from!, { ...settings, looking: true })).end();
         const source = await openStore(from!, settings);
         const target = await openStore(to!, settings).catch(async (error: unknown) => {
@@ -18,7 +31,10 @@ export const migrateCommand = () =>
           throw error;
         });
         const sites = [source, target].map((store, i) => ({ store, place: placeOf([from!, to!][i]!) })) as [Site, Site];
-        const rows = await move(...sites).finally(() => Promise.all([source.close(), target.close()]));
+        const { rows, closedMs } = await interruptible((signal) => move(...sites, { signal })).finally(() =>
+          Promise.all([source.close(), target.close()]),
+        );
+        const closedSeconds = Math.ceil(closedMs) / 1000;
         const pool = await openPool(to!, settings);
         const [findings, pools] = [await pool.fsck(), await pool.pools()];
         let leases = 0;
@@ -32,9 +48,9 @@ export const migrateCommand = () =>
             "They were in the source too: `overlayctl store check --repair` there.",
           );
         }
-        out.one({ rows, pools: pools.length, leases, problems: findings.length });
+        out.one({ rows, pools: pools.length, leases, problems: findings.length, closedSeconds });
         out.note(
-          "Set overlay:store (OVERLAY_STORE) to the new place everywhere: the old one takes no writes any more.",
+          `The store was closed for ${closedSeconds} s. Set overlay:store (OVERLAY_STORE) to the new place everywhere: the old one takes no writes any more.`,
         );
       }),
     );

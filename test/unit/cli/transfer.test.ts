@@ -2,8 +2,8 @@ import { expect, test } from "vitest";
 import { placeOf } from "../../../provider/pool";
 import type { Store } from "../../../provider/pool/store";
 import { memoryStore } from "../../../provider/pool/stores/memory";
-import { move, type Site, snapshot } from "../../../provider/pool/transfer";
-import { ensureVersion, stateOf, VERSION } from "../../../provider/pool/version";
+import { move, reopen, type Site, snapshot } from "../../../provider/pool/transfer";
+import { ensureVersion, stateOf, VERSION, writing } from "../../../provider/pool/version";
 
 const put = (store: Store, key: string, value: string): Promise<void> =>
   store.transact("", function* (tx) {
@@ -41,7 +41,7 @@ test("more rows than a page arrive, and the target is opened last, when the sour
   const [from, to] = [await filled(2500), memoryStore()];
   const versions: unknown[] = [];
   const target = watched(to, async () => versions.push([await doorOf(from), await doorOf(to)]));
-  expect(await move(old(from), fresh(target))).toBe(2500);
+  expect(await move(old(from), fresh(target))).toMatchObject({ rows: 2500 });
   expect(await dataOf(to)).toEqual(await dataOf(from));
   const copying = [OPEN, "from old"];
   expect(versions).toEqual([copying, copying, copying, copying, ["to new", OPEN]]);
@@ -53,22 +53,98 @@ test("a store that is closed is closed to programs that know nothing of moves, t
   expect(Number((await snapshot(from)).find(([key]) => key === "v")![1])).toBeGreaterThan(1e9);
 });
 
-test("a source that changes meanwhile is noticed; the target stays closed, and a second move succeeds", async () => {
+/** Writes as the pool does, and is refused where the store is closed. */
+const claim = (store: Store, key: string, value: string | null): Promise<void> =>
+  store.transact("", (tx) =>
+    writing(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
+      yield draft.set(key, value);
+    }),
+  );
+
+test("what changes while the source is copied arrives, and what is written later is refused", async () => {
+  const [from, to] = [await filled(2500), memoryStore()];
+  let writes = 0;
+  const refused: string[] = [];
+  const busy = watched(to, async () => {
+    writes++;
+    await claim(from, "l/pool/new", `{"n":${writes}}`).catch((error: Error) => refused.push(error.message));
+    await claim(from, "l/pool/7", null).catch((error: Error) => refused.push(error.message));
+  });
+  expect(await move(old(from), fresh(busy))).toMatchObject({ rows: 2500 });
+  expect(await dataOf(to)).toEqual(await dataOf(from));
+  expect(await dataOf(to)).toContainEqual(["l/pool/new", '{"n":4}']);
+  expect(refused[0]).toMatch(/^STORE_MOVED: This store is being moved to new since 20\d\d-.*`overlayctl store reopen/);
+  expect(refused.at(-1)).toMatch(/^STORE_MOVED: Everything in this store was moved to new\./);
+});
+
+test("a source that changes although it is closed is noticed, and open again; a second move succeeds", async () => {
   const [from, to] = [await filled(3), memoryStore()];
-  const claims = watched(to, () => put(from, "l/pool/new", "{}"));
-  await expect(move(old(from), fresh(claims))).rejects.toThrow(/^STORE_CONFLICT: The source changed/);
+  const source = watched(from, () => put(from, "l/pool/new", "{}"));
+  const slow = watched(to, async () => {
+    if ((await doorOf(from)) === "to new") await put(from, "l/pool/late", "{}");
+  });
+  await expect(move(old(source), fresh(slow))).rejects.toThrow(/^STORE_CONFLICT: The source changed/);
   expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "from old"]);
   await move(old(from), fresh(to));
   expect(await dataOf(to)).toEqual(await dataOf(from));
 });
+
+test.each(["fails", "is interrupted"])("a move that %s opens its source again", async (how) => {
+  const [from, to] = [await filled(3), memoryStore()];
+  const stop = new AbortController();
+  const broken = watched(to, async () => {
+    if ((await doorOf(from)) !== "to new") await claim(from, "l/pool/new", "{}");
+    else if (how === "fails") throw new Error("disk full");
+    else stop.abort();
+  });
+  await expect(move(old(from), fresh(broken), { signal: stop.signal })).rejects.toThrow(
+    how === "fails" ? "disk full" : "STORE_CONFLICT: The move was interrupted.",
+  );
+  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "from old"]);
+  await claim(from, "l/pool/later", "{}");
+  await move(old(from), fresh(to));
+  expect(await dataOf(to)).toContainEqual(["l/pool/later", "{}"]);
+});
+
+test("a move that was killed is finished by the same command, or called off by reopening its source", async () => {
+  const [from, to] = [await filled(3), memoryStore()];
+  await killed(from, to);
+  await expect(ensureVersion(from)).rejects.toThrow(/^STORE_MOVED: This store is being moved to new since/);
+  await expect(move(old(from), { store: memoryStore(), place: "elsewhere" })).rejects.toThrow(
+    "STORE_MOVED: The source is being moved to new already.",
+  );
+  await reopen(from);
+  await claim(from, "l/pool/new", "{}");
+  await killed(from, to);
+  expect(await move(old(from), fresh(to))).toMatchObject({ rows: 4 });
+  await expect(reopen(from)).rejects.toThrow(/^STORE_MOVED: Everything in this store was moved to new\./);
+  await expect(reopen(to)).rejects.toThrow("STORE_CONFLICT: This store is open.");
+});
+
+/** Ends without a chance to open the source again. */
+const killed = async (from: Store, to: Store): Promise<void> => {
+  let closed = false;
+  const source: Store = {
+    ...from,
+    transact: async (pool, work) => {
+      if (closed) throw new Error("killed");
+      await from.transact(pool, work);
+      closed = true;
+      throw new Error("killed");
+    },
+  };
+  await expect(move(old(source), fresh(to))).rejects.toThrow("killed");
+  expect(await doorOf(from)).toBe("to new");
+};
 
 /** Stops before the target is opened. */
 const cutShort = async (from: Store, to: Store): Promise<void> => {
   const broken = watched(to, async () => {
     if ((await doorOf(from)) === "to new") throw new Error("cut short");
   });
+  let writes = 0;
   const source = watched(from, async () => {
-    throw new Error("cut short");
+    if (++writes === 2) throw new Error("cut short");
   });
   await expect(move(old(source), fresh(broken))).rejects.toThrow("cut short");
 };
@@ -80,7 +156,7 @@ test("a move that was cut short when the source was closed is made again, to the
   await expect(move(old(from), { store: memoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source was moved to new already. Move it on from there.",
   );
-  expect(await move(old(from), fresh(to))).toBe(3);
+  expect(await move(old(from), fresh(to))).toMatchObject({ rows: 3 });
   expect(await doorOf(to)).toBe(OPEN);
 });
 
