@@ -65,7 +65,7 @@ function buildWorld(settings: Settings): World {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: fleetOf(openHosts(hosts), reconciler, login),
+    fleet: fleetOf(openHosts(hosts, { notify: sayOnce }), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
@@ -74,12 +74,16 @@ function buildWorld(settings: Settings): World {
   };
 }
 
-const warned = new Set<string>();
-function warnOnce(text: string): void {
-  if (warned.has(text)) return;
-  warned.add(text);
-  console.error(`warning: ${text}`);
+const said = new Set<string>();
+
+/** Pulumi shows what the provider writes to stderr, while the run goes on. */
+function sayOnce(text: string): void {
+  if (said.has(text)) return;
+  said.add(text);
+  console.error(text);
 }
+
+const warnOnce = (text: string): void => sayOnce(`warning: ${text}`);
 
 /** OVERLAY_TRACE=FILE: one line of JSON for each call and conversation, for tests and measurements. */
 function trace(event: object): void {

@@ -8,17 +8,30 @@ import type { ExpectedKey } from "./host-key";
 import { Link, type NotOpened } from "./link";
 import type { Connection } from "./types";
 
+/** How a dial failed: the name does not exist, the port is closed, or there was no answer. */
+export type DialOutcome = "unknownName" | "closed" | "noAnswer";
+
 /** A dial that failed in a way that may heal by itself: the host is booting, or the network hiccups. */
 export class DialFailed extends Error {
   constructor(
     readonly phase: string,
     readonly reason: string,
+    readonly outcome: DialOutcome = "noAnswer",
   ) {
     super(`${phase}: ${reason}`);
   }
 }
 
-const FORBIDDEN = 1;
+/** Why a jump host opened no channel (RFC 4254, 5.1). */
+const [FORBIDDEN, CONNECT_FAILED] = [1, 2];
+
+const OUTCOMES: Record<string, DialOutcome> = { ENOTFOUND: "unknownName", EAI_AGAIN: "closed", ECONNREFUSED: "closed" };
+
+const REASONS: Record<string, string> = {
+  ENOTFOUND: "ENOTFOUND: no such host name",
+  EAI_AGAIN: "EAI_AGAIN: the host name cannot be resolved",
+  ECONNREFUSED: "ECONNREFUSED: the port is closed",
+};
 
 export interface Dial {
   connection: Connection;
@@ -50,7 +63,7 @@ function openDirect({ connection, limit, ended }: Dial): Promise<Duplex> {
     const fail = (reason: string) => {
       clearTimeout(timer);
       socket.destroy();
-      reject(new DialFailed("dial", reason));
+      reject(new DialFailed("dial", REASONS[reason] ?? reason, OUTCOMES[reason]));
     };
     const timer = setTimeout(() => fail(`no answer in ${limit / 1000} s`), limit);
     socket.on("error", (error: NodeJS.ErrnoException) => fail(error.code ?? error.message));
@@ -66,7 +79,8 @@ async function openThrough({ connection, limit, ended }: Dial, jump: Link): Prom
     return addAbortSignal(ended, await jump.forward(connection.host, portOf(connection), limit));
   } catch (error) {
     const { message, refusal } = error as NotOpened;
-    if (refusal !== FORBIDDEN) throw new DialFailed(`dial${way(connection)}`, message);
+    const outcome = refusal === CONNECT_FAILED ? "closed" : "noAnswer";
+    if (refusal !== FORBIDDEN) throw new DialFailed(`dial${way(connection)}`, message, outcome);
     const what = `The jump host ${nameOf(connection.proxy!)} forbids to reach ${nameOf(connection)} through it.`;
     throw new OverlayError("SSH_UNREACHABLE", what, "Set AllowTcpForwarding yes in its sshd_config.", error);
   }

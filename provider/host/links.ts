@@ -34,6 +34,7 @@ export class Links {
     private readonly settings: HostSettings,
     private readonly keepalive: number,
     private readonly connected: (connection: Connection) => void,
+    private readonly notify: (text: string) => void,
   ) {
     this.#dials = new Gate(settings.parallelHosts);
     this.#hostKeys = new HostKeys(settings);
@@ -98,16 +99,21 @@ export class Links {
   async #dialUntilUp(connection: Connection, settings = this.settings): Promise<Link> {
     const credentials = await readCredentials(connection);
     const tries = new Tries(connection, settings);
-    for (;;) {
-      try {
-        const link = await this.#dial(connection, credentials, tries);
-        this.connected(connection);
-        this.#up.add(link);
-        return link;
-      } catch (error) {
-        if (!(error instanceof DialFailed)) throw error;
-        await tries.pause(error, this.#ended.signal);
+    const silence = tries.announce(this.notify);
+    try {
+      for (;;) {
+        try {
+          const link = await this.#dial(connection, credentials, tries);
+          this.connected(connection);
+          this.#up.add(link);
+          return link;
+        } catch (error) {
+          if (!(error instanceof DialFailed)) throw error;
+          await tries.pause(error, this.#ended.signal);
+        }
       }
+    } finally {
+      silence();
     }
   }
 

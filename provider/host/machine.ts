@@ -1,6 +1,7 @@
 import { familyOf, pointOf, toLine, widthOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import type { Machine } from "../network/hub";
+import { busyboxTool } from "./shell-errors";
 import type { Host } from "./types";
 
 /** What to ask a machine: the underlay address that the user gave, or the one that it uses towards a peer. */
@@ -24,6 +25,8 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
   );
   if (code !== 0) {
+    const busybox = busyboxTool(host.name, stderr);
+    if (busybox) throw busybox;
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
       `${host.name} could not say which address it uses${question.toward ? ` towards ${question.toward}` : ""}: exit code ${code}, ${stderr.trim() || "no message"}.`,

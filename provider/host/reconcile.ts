@@ -25,6 +25,7 @@ import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
 import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
+import { busyboxTool } from "./shell-errors";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -394,6 +395,8 @@ function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
 }
 
 function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
+  const busybox = busyboxTool(host.name, stderr);
+  if (busybox) return busybox;
   const [, number] = /Command failed -:(\d+)/.exec(stderr) ?? [];
   const batch = /^ip -force -batch - <<'END'.*\n([\s\S]*?)\nEND$/m.exec(script)?.[1]?.split("\n") ?? [];
   const command = number ? `'ip ${batch[Number(number) - 1]}'` : "a command";

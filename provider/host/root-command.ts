@@ -18,7 +18,7 @@ export interface RootShell {
 }
 
 /** The Debian package of each tool that a host must have. */
-export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux" };
+export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
 
 /** Exit code of flock for a lock that is not had in time. */
 const CONFLICT = 75;
@@ -30,6 +30,9 @@ const start = (tools: string): string =>
     `for t in ${tools}; do command -v $t >/dev/null || { echo "$t$m missing"; exit 1; }; done;`,
   ].join(" ");
 
+/** Without sudo the user must be root already: nothing on the host may be half changed. */
+const BE_ROOT = '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };';
+
 const READY = 'echo "$m ready"; echo "$m ready" >&2;';
 
 const FREE = `${start("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
@@ -38,6 +41,7 @@ const FREE = `${start("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
 // without timeout a client that was stopped would, for ever.
 const LOCKED = [
   start("timeout flock"),
+  BE_ROOT,
   `flock -o -E ${CONFLICT} -w "$3" /run timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
   `[ $c = ${CONFLICT} ] && { cat ${HOLDER}; echo "$m locked"; }; exit $c`,
 ].join(" ");

@@ -45,6 +45,8 @@ export function sessionRefused(name: string, cause: Error): OverlayError {
 export function shellRefused(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
   const lost = place.lost();
   if (lost) return connectionLost(place, doing, lost);
+  const busybox = busyboxTool(place.name, stderr);
+  if (busybox) return busybox;
   const { name, user, sudo } = place;
   const said = `(exit code ${exit}: ${oneLine(stderr)})`;
   if (!sudo) {
@@ -53,7 +55,7 @@ export function shellRefused(place: Place, doing: string, exit: number | undefin
   }
   return new OverlayError(
     "SSH_SUDO",
-    `${name} lets ${user} not become root by \`sudo -n\` ${said}.`,
+    `User ${user} may not run \`sudo -n\` on ${name} ${said}.`,
     `Put \`${user} ALL=(root) NOPASSWD: ALL\` into /etc/sudoers.d/overlay there, or connect as root; if ${user} needs no ` +
       "sudo, set sudo: false.",
   );
@@ -64,6 +66,8 @@ export function shellEnded(place: Place, doing: string, exit: number | undefined
   const lost = place.lost();
   if (lost) return connectionLost(place, doing, lost);
   if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(place, doing, place.operationTimeout);
+  const busybox = busyboxTool(place.name, stderr);
+  if (busybox) return busybox;
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `The shell on ${place.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
@@ -74,6 +78,26 @@ export function shellEnded(place: Place, doing: string, exit: number | undefined
 export function toolMissing({ name }: Place, tool: string): OverlayError {
   const fix = `Install it there: apt-get install ${PACKAGES[tool] ?? tool}.`;
   return new OverlayError("HOST_TOOL_MISSING", `${name} has no \`${tool}\`.`, fix);
+}
+
+/** The connection says `sudo: false`, and its user is not root. */
+export function notRoot({ name, user }: Place): OverlayError {
+  return new OverlayError(
+    "SSH_SUDO",
+    `User ${user} is not root on ${name}, and the connection says sudo: false.`,
+    `Leave sudo out (${user} then needs \`${user} ALL=(root) NOPASSWD: ALL\` in /etc/sudoers.d/overlay there), or connect as root.`,
+  );
+}
+
+/** BusyBox has tools of these names with fewer options; it prints its name and the tool's usage when one is unknown. */
+export function busyboxTool(name: string, stderr: string): OverlayError | undefined {
+  if (!/BusyBox v[\d.]+/.test(stderr)) return undefined;
+  const tool = /^Usage: (\S+)/m.exec(stderr)?.[1] ?? /^(?:sh: )?([\w-]+): /m.exec(stderr)?.[1] ?? "a tool";
+  return new OverlayError(
+    "HOST_TOOL_MISSING",
+    `\`${tool}\` on ${name} is BusyBox's, which lacks options that are needed.`,
+    `Install ${PACKAGES[tool] ?? tool} there (Debian: apt-get install iproute2 util-linux coreutils). If /bin/sh is BusyBox, which prefers its own tools, make it dash or bash.`,
+  );
 }
 
 /** `record` is what the holder wrote: its name and the time, a line each. */

@@ -3,7 +3,7 @@ import type { ClientChannel } from "ssh2";
 import type { OverlayError } from "../errors";
 import { type Frame, Frames } from "./frames";
 import { scriptCommand } from "./root-command";
-import { hostLocked, type Place, shellEnded, shellRefused, timedOut, toolMissing } from "./shell-errors";
+import { hostLocked, notRoot, type Place, shellEnded, shellRefused, timedOut, toolMissing } from "./shell-errors";
 import type { Result, Shell } from "./types";
 
 /** Milliseconds for a shell to end by itself when its input has ended, before its channel is cut. */
@@ -51,6 +51,7 @@ export class Conversation implements Shell {
     const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
     if (start.word === undefined) throw await this.#ended(noise, shellRefused);
     if (ready.word === "missing") throw toolMissing(this.place, ready.text);
+    if (ready.word === "notroot") throw notRoot(this.place);
     if (ready.word === "locked") throw hostLocked(this.place, ready.text, wait);
     if (ready.word === undefined) throw await this.#ended(noise, shellEnded);
     this.#allow(this.place.operationTimeout);

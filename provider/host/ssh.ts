@@ -13,6 +13,8 @@ export interface SshHosts extends Hosts {
 export interface SshOptions {
   /** Seconds between two keepalives; a host that misses three in a row is given up. */
   keepalive?: number;
+  /** Gets a line for the user when a host has not been reached for a while. */
+  notify?(text: string): void;
 }
 
 export function openHosts(settings: HostSettings, options: SshOptions = {}): SshHosts {
@@ -20,7 +22,12 @@ export function openHosts(settings: HostSettings, options: SshOptions = {}): Ssh
   const locks = new Map<string, Gate>();
   const statsOf = (connection: Connection) =>
     (stats[nameOf(connection)] ??= { connections: 0, execs: 0, conversations: 0 });
-  const links = new Links(settings, options.keepalive ?? 5, (connection) => statsOf(connection).connections++);
+  const links = new Links(
+    settings,
+    options.keepalive ?? 5,
+    (connection) => statsOf(connection).connections++,
+    options.notify ?? (() => {}),
+  );
 
   return {
     async connect(connection, fallbacks = []) {

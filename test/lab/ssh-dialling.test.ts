@@ -21,8 +21,19 @@ describe.skipIf(!ready)("dialling", () => {
     const port = await freePort();
     const error = await failure(open().connect(at({ port }, { dialErrorLimit: 3 })));
     expect(error.message).toMatch(
-      new RegExp(`^SSH_UNREACHABLE: 127.0.0.1:${port} .*dial failed with ECONNREFUSED \\(3 tries in [\\d.]+ s\\)`),
+      new RegExp(
+        `^SSH_UNREACHABLE: 127.0.0.1:${port} .*dial failed with ECONNREFUSED: the port is closed \\(3 tries in [\\d.]+ s\\)`,
+      ),
     );
+  });
+
+  test("a host name that does not exist fails at once", async () => {
+    const start = Date.now();
+    const error = await failure(open().connect(at(main, { host: "no-such-host.invalid" })));
+    expect(error.message).toMatch(
+      /^SSH_UNREACHABLE: no-such-host\.invalid.* (ENOTFOUND: no such|EAI_AGAIN: the) host name/,
+    );
+    expect(Date.now() - start).toBeLessThan(10_000);
   });
 
   test("the operation timeout ends it before the limit of dials is reached", async () => {

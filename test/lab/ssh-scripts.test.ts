@@ -3,11 +3,13 @@ import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
+import { askMachine } from "../../provider/host/machine";
 import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
 import { emptyFile, USERS } from "./sshd";
 
 /** What runs on a host: as it was written, as root, one at a time under the lock. */
 const hasSudo = existsSync("/usr/bin/sudo");
+const BUSYBOX = "/usr/bin/busybox";
 
 describe.skipIf(!ready)("exec", () => {
   test("twenty at once, from callers who each connect, share one connection", async () => {
@@ -66,8 +68,29 @@ describe.skipIf(!ready)("exec", () => {
   test("a user without sudo gets SSH_SUDO with the remedy", async () => {
     const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined };
     const error = await failure((await open().connect(at(main, bob))).exec("id"));
-    expect(error.message).toMatch(/^SSH_SUDO: .*lets bob not become root .*NOPASSWD/);
+    expect(error.message).toMatch(/^SSH_SUDO: User bob may not run `sudo -n` on .*NOPASSWD/);
   });
+
+  test("a user without rights and with sudo: false is told so before anything is changed", async () => {
+    const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined, sudo: false };
+    const host = await open().connect(at(main, bob));
+    const error = await failure(host.locked("bob", (shell) => shell.run("id")));
+    expect(error.message).toMatch(
+      /^SSH_SUDO: User bob is not root on .*, and the connection says sudo: false\. Leave sudo out/,
+    );
+  });
+
+  // BusyBox as sh prefers its own ip to the one in PATH.
+  test.skipIf(!existsSync(BUSYBOX)).each(["ip", "sh"])(
+    "BusyBox as %s: its ip is named, with what to do",
+    async (tool) => {
+      const server = await serve({ setup: `mount --bind ${BUSYBOX} "$(readlink -f "$(command -v ${tool})")"` });
+      const host = await open().connect(at(server));
+      const { message } = await failure(askMachine(host, {}));
+      expect(message).toContain(`HOST_TOOL_MISSING: \`ip\` on ${host.name} is BusyBox's, which lacks options`);
+      expect(message).toMatch(/Install iproute2 there .*If \/bin\/sh is BusyBox/);
+    },
+  );
 
   test.skipIf(!hasSudo)("a user with password-less sudo becomes root (needs sudo)", async () => {
     const alice = { user: "alice", password: USERS.alice.password, privateKeyPath: undefined };
