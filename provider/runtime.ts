@@ -7,7 +7,7 @@ import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
 import { openPool } from "./pool";
-import { type KeyRing, ringOf, tokenOf } from "./pool/token";
+import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
 import { readSettings, type Settings, sshSettings } from "./settings";
@@ -71,6 +71,7 @@ function buildWorld(settings: Settings): World {
     tenant: settings.tenant,
     warn: warnOnce,
     token: async (lease) => tokenOf(lease, await theRing()),
+    isSignedHere: async (token) => isSignedHere(token, await thePool(), settings.tokenKeys),
   };
 }
 

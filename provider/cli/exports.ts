@@ -128,6 +128,8 @@ export function factOf({ type, props }: Exported): Fact {
     ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
     ...(tenant && { tenant }),
     ...(usedBy !== undefined && { usedBy }),
+    // Used by the bearer of its token, as of the last up or refresh.
+    ...(props.state === "used" && { state: "used" as const }),
     ...(names && { names }),
     ...(opens && { opens }),
     ...(labels && { labels }),

@@ -19,6 +19,7 @@ import { recoverCommand } from "./recover";
 import { scanCommand } from "./scan/command";
 import { checkCommand } from "./store/check";
 import { dumpCommand } from "./store/dump";
+import { keysCommand } from "./store/keys";
 import { migrateCommand } from "./store/migrate";
 import { reopenCommand } from "./store/reopen";
 import { topologyCommand } from "./topology";
@@ -48,7 +49,13 @@ const program = group("overlayctl", "Looks at overlay networks and their pools, 
   topologyCommand(),
   planCommand(),
   verifyCommand(),
-  group("store", "The place where pools are kept.", [checkCommand(), dumpCommand(), migrateCommand(), reopenCommand()]),
+  group("store", "The place where pools are kept.", [
+    checkCommand(),
+    dumpCommand(),
+    keysCommand(),
+    migrateCommand(),
+    reopenCommand(),
+  ]),
 ]).version(version);
 
 /** Commander ends the process with 1, which here means a refusal. */

@@ -70,7 +70,7 @@ export class Lifecycle {
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
     const first = replaces.length > 0 && !(unknown.length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
-      changes: changed.length > 0 || lost || drifted,
+      changes: changed.length > 0 || lost || drifted || (await this.#isTokenDead(olds)),
       replaces: lost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
       deleteBeforeReplace: first,
@@ -285,6 +285,17 @@ export class Lifecycle {
   #lostReferences(news: Values, unknown: Path[]): string[] {
     if (unknown.some(([key]) => key! in this.def.computed.shape)) return [];
     return Object.keys(this.def.references ?? {}).filter((key) => news[key] === UNKNOWN);
+  }
+
+  /** No verifier accepts its token any more: an update issues a new one. */
+  async #isTokenDead({ token }: Values): Promise<boolean> {
+    if (typeof token !== "string" || !("token" in this.def.outputs.shape)) return false;
+    try {
+      return !(await this.world.isSignedHere(token));
+    } catch (error) {
+      if (isOverlayError(error, "STORE_UNAVAILABLE") && this.#dryRun) return false;
+      throw error;
+    }
   }
 
   /** Another life of the resource may have renewed the lease; then it is not ours any more. */

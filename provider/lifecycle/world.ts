@@ -19,6 +19,8 @@ export interface World {
   warn(text: string): void;
   /** Lets its bearer use the address of a lease. */
   token(lease: Lease): Promise<string>;
+  /** false: it was signed with a key that is gone, as after a recovery without the old key ring. */
+  isSignedHere(token: string): Promise<boolean>;
 }
 
 /** The hosts, as the lifecycle sees them. */

@@ -184,8 +184,20 @@ export class LivePool implements Pool {
     return dryRun ? this.#read(work) : this.#queue.add("", work);
   }
 
+  findSecret(name: string): Promise<string | undefined> {
+    return this.#read((tx) => tx.get(secretKey(name)));
+  }
+
+  replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string> {
+    return this.#queue.add("", function* (tx): Rule<string> {
+      const value = change(yield* tx.get(secretKey(name)));
+      tx.put(secretKey(name), value);
+      return value;
+    });
+  }
+
   async secret(name: string, initial: string): Promise<string> {
-    const kept = await this.#read((tx) => tx.get(secretKey(name)));
+    const kept = await this.findSecret(name);
     return kept ?? this.#queue.add("", (tx) => keepSecret(tx, name, initial));
   }
 

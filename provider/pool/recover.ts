@@ -105,14 +105,14 @@ function* holderAt(tx: Draft, name: string, place?: { pool: string; uid: string 
 }
 
 function leaseOf(tx: Draft, fact: Fact): Lease {
-  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports } = fact;
+  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports, state } = fact;
   const uid = identity?.uid ?? newUid(owner);
   return given<Lease>({
     pool,
     owner,
     type,
     extents: want,
-    state: usedBy === undefined ? "reserved" : "used",
+    state: state ?? (usedBy === undefined ? "reserved" : "used"),
     uid,
     leaseId: identity?.leaseId ?? newLeaseId(uid),
     createdAt: tx.now,

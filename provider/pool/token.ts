@@ -1,5 +1,5 @@
 import { createHmac, randomBytes, timingSafeEqual } from "node:crypto";
-import { OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "./types";
 
 /**
@@ -56,9 +56,29 @@ export function sealed({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): s
   return `${text}.${mac(key.secret, text)}`;
 }
 
+/** Whether the token was signed with a key of the ring: of the setting, else of the store. Nothing is written. */
+export async function isSignedHere(token: string, pool: Pool, tokenKeys: string | undefined): Promise<boolean> {
+  const keys = tokenKeys ?? (await pool.findSecret(STORED_KEYS));
+  if (keys === undefined) return false;
+  try {
+    opened(token, keyRing(keys));
+    return true;
+  } catch (error) {
+    if (isOverlayError(error, "TOKEN_SIGNATURE", "TOKEN_FORMAT")) return false;
+    throw error;
+  }
+}
+
+/** The name of the secret that holds the store's own key ring, written as the setting `tokenKeys` is. */
+export const STORED_KEYS = "tokenKeys";
+
+/** Adds keys in front of those that are kept: the first of them signs from now on, and every older token stays valid. */
+export const withKeys = (added: string, kept: string | undefined): string =>
+  [...new Set([...keyRing(added), ...(kept === undefined ? [] : keyRing(kept))].map(({ secret }) => secret))].join(",");
+
 /** From the setting, else the one key that the store keeps and everybody shares. */
 export const ringOf = async (pool: Pool, tokenKeys: string | undefined): Promise<KeyRing> =>
-  keyRing(tokenKeys ?? (await pool.secret("tokenKeys", newSecret())));
+  keyRing(tokenKeys ?? (await pool.secret(STORED_KEYS, newSecret())));
 
 /** The token of a lease on an address: of a runner, or else of the pool by its name. */
 export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>

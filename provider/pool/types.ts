@@ -147,6 +147,8 @@ export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also"
   opens?: PoolSpec;
   /** Where it had a place in a store before; else it gets a new one. */
   identity?: Pick<Lease, "uid" | "leaseId">;
+  /** `used`: also where it is not known by whom. */
+  state?: "used";
 }
 
 /** A pool that must be open before facts can be entered in it, and the lease that opens it. */
@@ -240,6 +242,9 @@ export interface Pool {
   enrol(facts: Fact[], options?: { opening?: Opening[]; dryRun?: boolean }): Promise<Enrolment>;
   /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
   secret(name: string, initial: string): Promise<string>;
+  /** The same without making one. */
+  findSecret(name: string): Promise<string | undefined>;
+  replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
   /** The store gets an id with the first call. */
   identity(): Promise<StoreIdentity>;
   /** `STORE_LOST` unless the store is the one that was `seen` earlier, with all commits up to then. */

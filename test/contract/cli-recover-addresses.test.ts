@@ -1,4 +1,4 @@
-import { rmSync, writeFileSync } from "node:fs";
+import { rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, expect, test } from "vitest";
 import type { Values } from "../../provider/lifecycle/values";
@@ -37,7 +37,10 @@ async function deploy(stage: Stage): Promise<[type: string, props: Values][]> {
 test("recovered from an export in any order, no resource differs and nothing is given out twice", async () => {
   const stage = await Stage.up({ store: ctl.store });
   const made = await deploy(stage);
+  await useByToken(stage, made);
   await stage.pool.end();
+  await ctl.must("store", "keys", "export", "keys");
+  expect(statSync(join(ctl.folder, "keys")).mode & 0o777).toBe(0o600);
   for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(join(ctl.folder, `pool.db${end}`), { force: true });
   const resources = made.map(([type, props]) => ({
     urn: `urn:pulumi:dev::p::pulumi-nodejs:dynamic/overlay:${type}::${String(props.owner).split("::").at(-1)}`,
@@ -57,10 +60,38 @@ test("recovered from an export in any order, no resource differs and nothing is 
 
   const again = await Stage.up({ store: ctl.store });
   for (const [type, props] of made) {
+    const changes = type === "IPReservation"; // its token is dead
+    expect(await again.of(type).diff(props, props)).toMatchObject({ changes, replaces: [] });
+  }
+  const [, dead] = made.find(([, { owner }]) => String(owner).endsWith("::any"))!;
+  const mended = await again.of("IPReservation").update("id", dead, dead);
+  expect(mended.token).not.toBe(dead.token);
+  expect(await again.of("IPReservation").diff(mended, mended)).toMatchObject({ changes: false });
+
+  await ctl.must("store", "keys", "import", "keys");
+  for (const [type, props] of [...made, ["IPReservation", mended] as const]) {
     expect(await again.of(type).diff(props, props)).toMatchObject({ changes: false });
   }
   expect(await again.refusal("IPReservation", "x", { runner: "training/r1", usedBy: "box" })).toMatch(
     /^RESERVATION_EXISTS/,
   );
+  const [lease] = await again.pool.leases("pool/part");
+  expect(lease).toMatchObject({ state: "used" });
   await again.pool.end();
+  const { stdout } = await ctl.run("store", "keys", "export", "-");
+  expect(stdout.trim().split(",")).toHaveLength(2);
+});
+
+/** Somebody uses the address in `part` with its token, and a refresh sees it. */
+async function useByToken(stage: Stage, made: [type: string, props: Values][]): Promise<void> {
+  const entry = made.find(([, { owner }]) => String(owner).endsWith("::in-part"))!;
+  const [, { leaseId }] = entry;
+  await stage.pool.amend("pool/part", String(leaseId), { state: "used", usedBy: "box" });
+  entry[1] = (await stage.of("IPReservation").read("id", entry[1])).props;
+  expect(entry[1]).toMatchObject({ state: "used" });
+}
+
+test("keys that are too short are refused, and nothing is written", async () => {
+  writeFileSync(join(ctl.folder, "short"), "secret\n");
+  expect(await ctl.refusal("store", "keys", "import", "short")).toBe("1 SETTING_INVALID");
 });

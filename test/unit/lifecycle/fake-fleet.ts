@@ -3,7 +3,7 @@ import type { Connection } from "../../../provider/host/types";
 import type { Fleet, World } from "../../../provider/lifecycle/world";
 import type { Container } from "../../../provider/network/docker";
 import { type Item, keyOf } from "../../../provider/network/items";
-import { ringOf, tokenOf } from "../../../provider/pool/token";
+import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
@@ -15,6 +15,7 @@ export const worldOf = (fleet: Fleet, pool: Pool): World => ({
   warn: () => {},
   tenantDefaults: readSettings(() => undefined).tenantDefaults,
   token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
+  isSignedHere: (token) => isSignedHere(token, pool, undefined),
 });
 
 /** Machines that hold items and records, can be down, and count what is written to them. */
