@@ -13,7 +13,7 @@ export function ansiblePlaybook(): string | undefined {
   if (existsSync(program)) return program;
   try {
     console.log(`Installing ansible-core from PyPI into ${VENV}.`);
-    execFileSync("python3", ["-m", "venv", VENV], { stdio: "ignore" });
+    execFileSync("/usr/bin/python3", ["-m", "venv", VENV], { stdio: "ignore" });
     execFileSync(join(VENV, "bin", "pip"), ["install", "--quiet", "ansible-core"], { stdio: "ignore" });
     return program;
   } catch (error) {

@@ -1,53 +1,72 @@
 /** npm and Debian packages: only what is missing. */
-import { existsSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { during, run, say } from "./progress.mjs";
 import { folderOnPath, root } from "./tools.mjs";
 
 /**
- * A Debian package, how to see that it is there, and the services that it would start at the next boot.
- * @typedef {{ name: string, command: string, services?: string[] }} DebianPackage
+ * A Debian package, what must be there once it is installed, and the services that it would start at the next boot. What is
+ * checked is what gets used, not whether dpkg knows the package: Docker, for one, may come from elsewhere.
+ * @typedef {{ name: string, isInstalled: () => boolean, services?: string[] }} DebianPackage
  */
+
+/** @param {string} command @returns {() => boolean} whether it is on PATH, or where only root's PATH looks */
+const hasCommand = (command) => () =>
+  folderOnPath(command) !== undefined || ["/usr/sbin", "/sbin"].some((folder) => existsSync(join(folder, command)));
+
+/** Debian's own Python: another one may come first on PATH. @param {string} modules @returns {() => boolean} */
+const hasPython = (modules) => () => spawnSync("/usr/bin/python3", ["-c", `import ${modules}`]).status === 0;
+
+/** Each version has a folder of its own; `pg_createcluster` may be there without any. */
+const hasPostgres = () => {
+  const folder = "/usr/lib/postgresql";
+  return existsSync(folder) && readdirSync(folder).some((version) => existsSync(join(folder, version, "bin/initdb")));
+};
 
 /** @type {DebianPackage[]} */
 const forLab = [
-  { name: "iproute2", command: "ip" },
-  { name: "iptables", command: "iptables" },
-  { name: "nftables", command: "nft" },
-  { name: "openssh-server", command: "sshd", services: ["ssh"] },
-  { name: "openssh-client", command: "ssh" },
-  { name: "iputils-ping", command: "ping" },
-  { name: "procps", command: "sysctl" },
-  { name: "util-linux", command: "nsenter" },
+  { name: "iproute2", isInstalled: hasCommand("ip") },
+  { name: "iptables", isInstalled: hasCommand("iptables") },
+  { name: "nftables", isInstalled: hasCommand("nft") },
+  { name: "openssh-server", isInstalled: hasCommand("sshd"), services: ["ssh"] },
+  { name: "openssh-client", isInstalled: hasCommand("ssh") },
+  { name: "iputils-ping", isInstalled: hasCommand("ping") },
+  { name: "procps", isInstalled: hasCommand("sysctl") },
+  { name: "util-linux", isInstalled: hasCommand("nsenter") },
 ];
 
 /** @type {DebianPackage[]} */
 const forTests = [
-  { name: "sudo", command: "sudo" },
-  { name: "docker.io", command: "dockerd", services: ["docker", "containerd"] },
-  { name: "busybox-static", command: "busybox" },
-  { name: "conntrack", command: "conntrack" },
-  { name: "openssl", command: "openssl" },
-  { name: "python3-minimal", command: "python3" },
-  { name: "arping", command: "arping" },
-  { name: "postgresql", command: "pg_createcluster", services: ["postgresql"] },
-  { name: "etcd-server", command: "etcd", services: ["etcd"] },
+  { name: "sudo", isInstalled: hasCommand("sudo") },
+  { name: "docker.io", isInstalled: hasCommand("dockerd"), services: ["docker", "containerd"] },
+  { name: "docker-cli", isInstalled: hasCommand("docker") },
+  { name: "busybox-static", isInstalled: hasCommand("busybox") },
+  { name: "conntrack", isInstalled: hasCommand("conntrack") },
+  { name: "openssl", isInstalled: hasCommand("openssl") },
+  { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
+  { name: "arping", isInstalled: hasCommand("arping") },
+  { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] },
+  { name: "etcd-server", isInstalled: hasCommand("etcd"), services: ["etcd"] },
 ];
+
+/** `bench -- up` compares with Ansible, which it installs from PyPI. @type {DebianPackage[]} */
+const forBenchmarks = [{ name: "python3-venv", isInstalled: hasPython("venv, ensurepip") }];
 
 /** @type {DebianPackage[]} */
 const forMachines = [
-  { name: "qemu-system-x86", command: "qemu-system-x86_64" },
-  { name: "qemu-utils", command: "qemu-img" },
-  { name: "mmdebstrap", command: "mmdebstrap" },
-  { name: "e2fsprogs", command: "mkfs.ext4" },
+  { name: "qemu-system-x86", isInstalled: hasCommand("qemu-system-x86_64") },
+  { name: "qemu-utils", isInstalled: hasCommand("qemu-img") },
+  { name: "mmdebstrap", isInstalled: hasCommand("mmdebstrap") },
+  { name: "e2fsprogs", isInstalled: hasCommand("mkfs.ext4") },
 ];
 
-/** What each purpose needs; a new one is a line here. @type {Record<string, DebianPackage[]>} */
-const packagesFor = {
-  start: forLab,
-  bench: [...forLab, ...forTests],
-  test: [...forLab, ...forTests],
-  vm: [...forLab, ...forMachines],
+/** What each purpose needs, and how it is called; a new one is a line here. @type {Record<string, { packages: DebianPackage[], users: string }>} */
+const purposes = {
+  start: { packages: forLab, users: "lab hosts" },
+  bench: { packages: [...forLab, ...forTests, ...forBenchmarks], users: "the benchmarks and chaos tests" },
+  test: { packages: [...forLab, ...forTests], users: "the tests" },
+  vm: { packages: [...forLab, ...forMachines], users: "emulated machines" },
 };
 
 export async function ensureNpmPackages() {
@@ -78,23 +97,37 @@ export function linkItself() {
 
 /** @param {string} purpose */
 export async function ensureDebianPackages(purpose) {
-  const missing = (packagesFor[purpose] ?? []).filter(({ command }) => !isInstalled(command));
+  const { packages, users } = purposes[purpose] ?? { packages: [], users: purpose };
+  const missing = packages.filter(({ isInstalled }) => !isInstalled());
   if (missing.length === 0) return;
   const names = missing.map(({ name }) => name);
   if (!folderOnPath("apt-get"))
     throw new Error(
-      `Missing: ${missing.map(({ command }) => command).join(", ")} (on Debian: apt-get install ${names.join(" ")}). ` +
+      `Missing (by the names of Debian's packages): ${names.join(" ")}. Install them. ` +
         "What works without: `node setup/test.mjs --project unit --project contract`, and the provider itself.",
     );
-  say(`Installing Debian packages that ${purpose === "test" ? "tests" : "lab hosts"} need: ${names.join(" ")}.`);
+  say(`Installing Debian packages that ${users} need: ${names.join(" ")}.`);
   const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
   const options = ["-q", "-o", "DPkg::Lock::Timeout=120"];
   await during("apt-get update", () => run("apt-get", ["update", ...options], { env }));
   await withoutServices(async () => {
-    const install = ["install", "-y", "--no-install-recommends", ...options, ...names];
+    const install = ["install", "-y", "--no-install-recommends", ...options, ...(await knownToApt(names))];
     await during("apt-get install", () => run("apt-get", install, { env }));
   });
+  const left = missing.filter(({ isInstalled }) => !isInstalled()).map(({ name }) => name);
+  if (left.length > 0) throw new Error(`apt-get installed ${left.join(" ")}, but what we need of it is not there.`);
   for (const service of missing.flatMap(({ services = [] }) => services)) await disableService(service);
+}
+
+/**
+ * Leaves out packages that this release of Debian does not have: up to Debian 12 docker-cli is a part of docker.io.
+ * @param {string[]} names
+ */
+async function knownToApt(names) {
+  const policies = await run("apt-cache", ["policy", ...names], { env: { ...process.env, LC_ALL: "C" } });
+  const known = policies.matchAll(/^(\S+):\n {2}Installed: .*\n {2}Candidate: (?!\(none\))/gm);
+  const available = new Set(Array.from(known, ([, name]) => name));
+  return names.filter((name) => available.has(name));
 }
 
 /**
@@ -110,10 +143,6 @@ async function disableService(service) {
     say(`  Note: service ${service} was not disabled (${reason ?? "update-rc.d failed"}).`);
   }
 }
-
-/** @param {string} command */
-const isInstalled = (command) =>
-  folderOnPath(command) !== undefined || ["/usr/sbin", "/sbin"].some((folder) => existsSync(join(folder, command)));
 
 /**
  * Debian starts the services of a package as it installs it, unless this file says no. Ours goes when the work is done or

@@ -1,6 +1,7 @@
 /**
- * Makes a machine that has Node and npm ready for `npm start`, `npm test`, `npm run test:vm` or `npm run bench`: npm and Debian packages,
- * a Pulumi CLI, dist/. Says what it does; does nothing when all is there. Without any dependency: it comes first.
+ * Makes a machine that has Node and npm ready for `npm start`, `npm test`, `npm run test:vm`, `npm run bench` or `npm run check`: npm
+ * packages and dist/, and for all but `check` Debian packages and a Pulumi CLI. Says what it does; does nothing when all is there.
+ * Without any dependency: it comes first.
  */
 import { parseArgs } from "node:util";
 import { build, isBuilt } from "./build.mjs";
@@ -20,7 +21,8 @@ setUp(values.for).catch((error) => {
 async function setUp(purpose) {
   if (Number(process.versions.node.split(".")[0]) < 20)
     throw new Error(`Node 20 or later is needed, not ${process.version}.`);
-  const reason = whyNoLab();
+  const needsLab = purpose !== "check";
+  const reason = needsLab ? whyNoLab() : undefined;
   if (reason !== undefined && purpose !== "test")
     throw new Error(
       `This makes Linux hosts out of the kernel's namespaces, which takes Linux and root: ${reason}. ` +
@@ -28,16 +30,19 @@ async function setUp(purpose) {
     );
   await ensureNpmPackages();
   linkItself();
-  if (reason === undefined) {
-    await ensureDebianPackages(purpose);
-    if (purpose === "vm") await ensureVmImage();
-    await ensurePulumi().catch((error) => {
-      if (purpose !== "test" || !(error instanceof NoPulumi)) throw error;
-      say(error.message); // the other tests do without
-    });
-  }
+  if (needsLab && reason === undefined) await setUpLab(purpose);
   if (!isBuilt()) {
     say("Compiling provider/ and sdk/ to dist/.");
     build();
   }
+}
+
+/** @param {string} purpose */
+async function setUpLab(purpose) {
+  await ensureDebianPackages(purpose);
+  if (purpose === "vm") await ensureVmImage();
+  await ensurePulumi().catch((error) => {
+    if (purpose !== "test" || !(error instanceof NoPulumi)) throw error;
+    say(error.message); // the other tests do without
+  });
 }

@@ -11,8 +11,8 @@ const countFile = join(folder, "count.json");
 const vitest = [
   join(root, "node_modules", "vitest", "vitest.mjs"),
   "run",
+  `--reporter=${join(root, "setup", "count.mjs")}`, // first: its lines come before vitest's summary
   "--reporter=default",
-  `--reporter=${join(root, "setup", "count.mjs")}`,
   ...projects(),
   ...args,
 ];

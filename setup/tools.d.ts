@@ -29,3 +29,9 @@ declare module "*/setup/pulumi-release.mjs" {
     options?: { site?: string; target?: string; sums?: Readonly<Record<string, string>> },
   ): Promise<void>;
 }
+
+declare module "*/build.mjs" {
+  /** Whether dist/ is newer than its sources. */
+  export function isBuilt(): boolean;
+  export function build(): void;
+}

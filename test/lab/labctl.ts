@@ -1,12 +1,8 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { pathToFileURL } from "node:url";
 import type { Lab } from "../../lab/lab";
-import { type Answer, objects } from "../unit/cli/ctl";
-
-const TSX = pathToFileURL(require.resolve("tsx")).href;
-const ENTRY = join(__dirname, "../../provider/cli/overlayctl.ts");
+import { type Answer, OVERLAYCTL, objects } from "../unit/cli/ctl";
 
 /** The real command line in the lab's controller, from where SSH reaches the hosts. */
 export class LabCtl {
@@ -24,8 +20,7 @@ export class LabCtl {
       OVERLAY_PRIVATE_KEY_PATH: this.lab.privateKeyPath,
       OVERLAY_CONNECT_TIMEOUT: "5",
     };
-    const command = ["--import", TSX, ENTRY, ...args];
-    const { code, stdout, stderr } = await this.lab.controller(process.execPath, command, {
+    const { code, stdout, stderr } = await this.lab.controller(process.execPath, [OVERLAYCTL, ...args], {
       env,
       input,
       cwd: this.folder,
