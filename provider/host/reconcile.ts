@@ -25,6 +25,7 @@ import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
 import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
+import { unpluggedPorts, withLostPorts } from "./lost-ports";
 import { busyboxTool } from "./shell-errors";
 import type { Host, Result, Shell } from "./types";
 
@@ -241,7 +242,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
   await answerInspections(host, jobs, facts);
   const accepted = await accept(host, jobs, facts);
   const wants = wantsOf(accepted);
-  const steps = planSteps(wants, facts);
+  const { steps, warnings } = await withLostPorts(shell, planSteps(wants, facts), wants, facts);
   const records = accepted.flatMap(({ union }) => union);
   let passed = accepted;
   if (steps.length + records.length > 0) {
@@ -252,7 +253,8 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
         ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
         : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(wants, facts)}`);
     passed = judge(host, accepted, facts, result, script);
-    for (const warning of warningsIn(result.stderr)) manner.warn(`${host.name}: ${warning}`);
+    warnings.push(...warningsIn(result.stderr), ...(await unpluggedPorts(shell, steps)));
+    for (const warning of warnings) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
     if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }

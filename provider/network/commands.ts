@@ -89,7 +89,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [], leave = false, place }: Step, lines: Lines): void {
+function render({ verb, item, copies = 1, instead = [], ports = [], leave = false, place }: Step, lines: Lines): void {
   switch (item.kind) {
     case "sysctl":
       if (verb !== "remove") lines.saves.push(saveSysctl(item.key));
@@ -97,6 +97,7 @@ function render({ verb, item, copies = 1, instead = [], leave = false, place }: 
       break;
     case "link":
       renderLink(verb, item, lines);
+      for (const port of ports) lines.ip.push(`link set dev ${port} master ${item.name}`);
       break;
     case "address":
       lines.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : addressText(item));

@@ -89,7 +89,7 @@ function ownRouting({ items }: Pick<Want, "items">, { records }: Facts): OwnRout
 }
 
 /** `10.128.64.1/18` → `10.128.64.0/18`. */
-function subnetOf(address: string): string {
+export function subnetOf(address: string): string {
   const [ip = "", prefix = ""] = address.split("/");
   const point = pointOf(ip)!;
   const size = 1n << BigInt(widthOf(familyOf(point)) - Number(prefix));

@@ -18,6 +18,8 @@ export interface Step {
   place?: Place;
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
+  /** Devices that were ports of this bridge before it was deleted, and are plugged in again. */
+  ports?: string[];
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
 }

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
 import { layoutOf } from "../../provider/addressing/layout";
+import { tapName } from "../../provider/addressing/names";
 import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
 import type { Host } from "../../provider/host/types";
 import { differenceText } from "../../provider/network/compare";
@@ -27,7 +28,8 @@ const dockerTest = (name: string, body: () => Promise<void>) =>
   });
 
 const reports: ConversationReport[] = [];
-const reconciler = new Reconciler((report) => reports.push(report));
+const warnings: string[] = [];
+const reconciler = new Reconciler((report) => reports.push(report), { warn: (text) => warnings.push(text) });
 
 const network = (changes: Partial<Network> = {}) =>
   training({
@@ -138,6 +140,41 @@ dockerTest("containers on two runners reach each other by the addresses that wer
   await ping("r1", "alpha", "fd00:128:0:2::7");
   await ping("r2", "beta", "fd00:128:0:1::9");
   await ping("r2", "beta", "10.128.0.1");
+});
+
+dockerTest("a deleted bridge comes back with the ports of its workloads, and what is not known is said", async () => {
+  await lab.container("r1", "job", {
+    bridge: "kohaku-overlay",
+    address: ["10.128.64.20/18", "fd00:128:0:1::20/64"],
+    gateway: ["10.128.64.1", "fd00:128:0:1::1"],
+  });
+  const ours = tapName("training", "10.128.64.30");
+  const tap = (name: string) => `ip tuntap add dev ${name} mode tap && ip link set ${name} master kohaku-overlay up`;
+  await sh("r1", `${tap(ours)} && ${tap("vnet7")}`);
+  const elsewhere = "ip netns add apart && ip link add ve-apart type veth peer name eth0 netns apart";
+  await sh("r1", `${elsewhere} && ip -n apart addr add 172.20.0.2/24 dev eth0 && ip link set ve-apart up`);
+  const ports = () => sh("r1", "ls /sys/class/net/kohaku-overlay/brif | sort | xargs");
+  const before = await ports();
+  expect(before.split(" ")).toHaveLength(5);
+
+  await sh("r1", "ip link del kohaku-overlay");
+  expect(await drift(1)).toContain("link kohaku-overlay: missing");
+  warnings.splice(0);
+  await apply("r1", runnerItems(1));
+  expect(await drift(1)).toEqual([]);
+  expect(await ports()).toBe(
+    before
+      .split(" ")
+      .filter((port) => port !== "vnet7")
+      .join(" "),
+  );
+  expect(warnings).toEqual([
+    "r1: vnet7 is no port of a bridge and has no address. If a workload of this network uses it: `ip link set dev vnet7 master kohaku-overlay`.",
+  ]);
+  await ping("r1", "alpha", "10.128.128.7");
+  await ping("r1", "alpha", "fd00:128:0:2::7");
+  await sh("r1", "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; done; exit 1");
+  await sh("r1", `ip link del ${ours}; ip link del vnet7; ip netns del job; ip netns del apart`);
 });
 
 dockerTest("Docker picks by itself in its own range, and never the hub's address", async () => {
