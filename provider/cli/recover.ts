@@ -4,12 +4,13 @@ import { stampIn } from "../lifecycle/store-version";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
+import { containersIn, withContainerUsers } from "./container-users";
 import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
 import { connections, type Login, Machines, withLogin } from "./hosts/machines";
 import { openersFirst } from "./nesting";
 import { joined } from "./scan/joining";
 import { type Recorded, recordedOn } from "./scan/recorded";
-import { readMachine } from "./scan/surveyed";
+import { type Read, readMachine } from "./scan/surveyed";
 
 interface Options extends Login {
   stackExport?: string[];
@@ -39,10 +40,11 @@ export const recoverCommand = () =>
         const { stackExport = [], yes = false } = options;
         const exports = await Promise.all(stackExport.map(readExport));
         const exported = exports.flatMap(({ resources }) => resources);
-        const recorded = await onMachines(session, options);
+        const reads = await readMachines(session, options);
+        const recorded = recordedOn(reads);
         if (exports.length === 0 && !options.host && options.seenVersion === undefined) throw nothingGiven();
         const found = await joined(session.pool, exported, recorded.resources);
-        await enter(session, found, yes);
+        await enter(session, found, reads, yes);
         if (yes) await adoptIdentity(session.pool, exported, recorded, options.seenVersion);
         if (exported.some(hidesMachines)) session.out.note(HOSTS_UNKNOWN);
         if (recorded.unclear.length > 0)
@@ -53,10 +55,10 @@ export const recoverCommand = () =>
 const nothingGiven = (): OverlayError =>
   new OverlayError("INPUT_INVALID", "There is nothing to rebuild it from.", "Give --stack-export, --host, or both.");
 
-async function onMachines({ settings }: Session, options: Options): Promise<Recorded> {
+async function readMachines({ settings }: Session, options: Options): Promise<Read[]> {
   const machines = new Machines(settings, options);
   const reading = (options.host ?? []).map((each) => () => readMachine(machines, each));
-  return recordedOn(await machines.use(() => Promise.all(reading.map((read) => read()))));
+  return machines.use(() => Promise.all(reading.map((read) => read())));
 }
 
 /** From then on the stacks accept this store as theirs, and records on machines are its own. */
@@ -68,8 +70,9 @@ async function adoptIdentity(pool: Pool, exported: Exported[], { stores }: Recor
   await pool.adoptIdentity([...ids], Math.max(seenVersion, ...stamps.map(({ version }) => version)));
 }
 
-async function enter({ pool, out, settings }: Session, found: Exported[], yes: boolean): Promise<void> {
-  const facts = openersFirst(factsOf(found, settings.tenantDefaults));
+async function enter({ pool, out, settings }: Session, found: Exported[], reads: Read[], yes: boolean): Promise<void> {
+  const all = factsOf(found, settings.tenantDefaults);
+  const facts = openersFirst(await withContainerUsers(pool, all, found, containersIn(reads)));
   const plan = await pool.enrol(facts, { dryRun: !yes });
   out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "opens", "owner"]);
   if (plan.conflicts.length > 0) throw contradicting(plan, found);
