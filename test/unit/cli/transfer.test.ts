@@ -70,7 +70,8 @@ test("what changes while the source is copied arrives, and what is written later
     await claim(from, "l/pool/new", `{"n":${writes}}`).catch((error: Error) => refused.push(error.message));
     await claim(from, "l/pool/7", null).catch((error: Error) => refused.push(error.message));
   });
-  expect(await move(old(from), fresh(busy))).toMatchObject({ rows: 2500 });
+  const { rows } = await move(old(from), fresh(busy));
+  expect(rows).toBe((await snapshot(to)).length - 1); // without the version of the layout
   expect(await dataOf(to)).toEqual(await dataOf(from));
   expect(await dataOf(to)).toContainEqual(["l/pool/new", '{"n":4}']);
   expect(refused[0]).toMatch(/^STORE_MOVED: This store is being moved to new since 20\d\d-.*`overlayctl store reopen/);
@@ -116,7 +117,8 @@ test("a move that was killed is finished by the same command, or called off by r
   await reopen(from);
   await claim(from, "l/pool/new", "{}");
   await killed(from, to);
-  expect(await move(old(from), fresh(to))).toMatchObject({ rows: 4 });
+  await move(old(from), fresh(to));
+  expect(await dataOf(to)).toHaveLength(4);
   await expect(reopen(from)).rejects.toThrow(/^STORE_MOVED: Everything in this store was moved to new\./);
   await expect(reopen(to)).rejects.toThrow("STORE_CONFLICT: This store is open.");
 });
