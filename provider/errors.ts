@@ -55,7 +55,8 @@ export type Code =
   | "STORE_MOVED"
   | "STORE_CONFLICT"
   | "STORE_CORRUPT"
-  | "STORE_VERSION";
+  | "STORE_VERSION"
+  | "STORE_CLOCK";
 
 /** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
 export class OverlayError extends Error {

@@ -4,7 +4,7 @@ import { LivePool, type Settings } from "./pool";
 import type { Store } from "./store";
 import { memoryStore } from "./stores/memory";
 import { sqliteStore } from "./stores/sqlite";
-import type { Pool } from "./types";
+import type { Finding, Pool } from "./types";
 import { ensureVersion } from "./version";
 
 export type { Settings } from "./pool";
@@ -53,6 +53,16 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
     );
   }
   return open(rest, settings);
+}
+
+/** Checks the store's clock first: by a wrong one nothing else can be looked at. */
+export async function checkStore(url: string, settings: OpenSettings, repair: boolean): Promise<Finding[]> {
+  const store = await openStore(url, settings);
+  const clock = await (store.checkClock?.(repair) ?? Promise.resolve(undefined)).finally(() => store.close());
+  const found = clock ? [{ pool: "", ...clock }] : [];
+  if (clock && !(repair && clock.repairable)) return found;
+  const pool = await openPool(url, { ...settings, looking: !repair });
+  return [...found, ...(await pool.fsck({ repair }).finally(() => pool.end()))];
 }
 
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */

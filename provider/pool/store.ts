@@ -15,7 +15,15 @@ export interface Store {
   transact<T>(pool: string, work: (tx: Tx) => Rule<T>, promised?: boolean): Promise<T>;
   /** One consistent look that waits for no writer. */
   read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  /** What is wrong with the store's time, if anything is; `repair`: from now on its clock counts as it is. */
+  checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
   close(): Promise<void>;
+}
+
+export interface ClockFinding {
+  problem: string;
+  /** Not where a clock has to be set first. */
+  repairable: boolean;
 }
 
 export type Row = [key: string, value: string];

@@ -158,6 +158,20 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect((await ctl.run("store", "check")).stdout).toBe("The store is sound.\n");
   });
 
+  test("check finds a commit of a clock that was ahead; until it is repaired nothing is given out", async () => {
+    const ahead = await openStore(ctl.store, { offerTtl: 0, quarantine: 0, clock: () => Date.now() + 86_400_000 });
+    await ahead.transact("", function* (tx) {
+      yield tx.write([["z", "1"]]);
+      yield tx.write([["z", null]]);
+    });
+    await ahead.close();
+    expect(await ctl.refusal("pool", "list")).toBe("1 STORE_CLOCK");
+    const { code, json } = await ctl.run("store", "check", "--json");
+    expect([code, json]).toMatchObject([1, [{ pool: "", repairable: true, repaired: false }]]);
+    expect((await ctl.run("store", "check", "--repair")).code).toBe(0);
+    expect((await ctl.run("store", "check")).stdout).toBe("The store is sound.\n");
+  });
+
   test("dump prints pools, leases and history, and never the key of the tokens", async () => {
     await ctl.must("ip", "reserve", "--network", "training", "--runner", "node1");
     const secret = (await raw()).find(([key]) => key === "k/tokenKeys")![1];

@@ -11,7 +11,8 @@ import { type Cluster, clusterOf } from "./etcd-url";
 import { isStill, look, put, Wire } from "./etcd-wire";
 import { Away, type Engine, type Version } from "./journal";
 import { Known } from "./known";
-import { optimisticStore, type Patience } from "./optimistic";
+import { optimisticStore, type Patience, timeAfter } from "./optimistic";
+import { machineTime } from "./store-clock";
 import { runOn, type Span, settled } from "./view";
 
 /**
@@ -22,21 +23,31 @@ import { runOn, type Span, settled } from "./view";
 export interface EtcdOptions {
   /** For tests: instead of the members' time. */
   clock?: () => number;
+  /** By what the clock is checked; by default this machine's time, and nothing else where a clock is given. */
+  machineTime?: () => number;
   patience?: Patience;
 }
 
-export async function etcdStore(url: string, { clock, patience }: EtcdOptions = {}): Promise<Store> {
+export async function etcdStore(url: string, options: EtcdOptions = {}): Promise<Store> {
+  const { clock, patience } = options;
+  const witness = options.machineTime ?? clock ?? machineTime;
   const cluster = clusterOf(url);
   const wire = new Wire(new EtcdClient(cluster), cluster);
   try {
-    return optimisticStore(await openEngine(wire, cluster, clock), patience);
+    return optimisticStore(await openEngine(wire, cluster, witness, clock), patience);
   } catch (error) {
     wire.close();
     throw error instanceof Away ? error.cause : error;
   }
 }
 
-async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): Promise<Engine> {
+async function openEngine(
+  wire: Wire,
+  cluster: Cluster,
+  machineTime: () => number,
+  clock?: () => number,
+): Promise<Engine> {
+  const place = `etcd at ${cluster.place}`;
   const keys = keysUnder(cluster.prefix);
   const readOnly = await refusesWrites(wire, keys);
   const heard = new HeardClock(60_000);
@@ -61,7 +72,8 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
     rows: (...args) => journal.rows(...args),
     commit: (...args) => journal.commit(...args),
     readOnly,
-    place: `etcd at ${cluster.place}`,
+    place,
+    machineTime,
     clock: now,
     losses: 2,
     remembers: true,
@@ -69,7 +81,10 @@ async function openEngine(wire: Wire, cluster: Cluster, clock?: () => number): P
       await time();
       return line.turn(inTurn, patience, since);
     },
-    read: async (work) => readOn({ wire, seeker }, keys, await time(), work),
+    read: async (work) => {
+      const now = await time();
+      return readOn({ wire, seeker }, keys, (head) => timeAfter({ place, machineTime }, now, head), work);
+    },
     close: async () => {
       await line.leave().catch(() => {});
       wire.close();
@@ -89,13 +104,18 @@ async function refusesWrites(wire: Wire, keys: Keys): Promise<boolean> {
   }
 }
 
-async function readOn<T>(on: Reading, keys: Keys, now: number, work: (tx: Tx) => Rule<T>): Promise<T> {
+async function readOn<T>(
+  on: Reading,
+  keys: Keys,
+  timeOf: (head: Version) => number,
+  work: (tx: Tx) => Rule<T>,
+): Promise<T> {
   const { wire } = on;
   const { found, revision } = await wire.txn([], [look(keys.head)]);
   const { parts, ...head } = headOf(found[0]!);
   const fetch = (spans: Span[]) => rowsAt(on, keys, revision, spans);
   const unwritten = parts ? await partsAt(wire, keys, revision, head) : [];
-  const { outcome } = await runOn({ known: new Known(), time: Math.max(now, head.at), fetch, unwritten }, work);
+  const { outcome } = await runOn({ known: new Known(), time: timeOf(head), fetch, unwritten }, work);
   return settled(outcome);
 }
 

@@ -44,6 +44,8 @@ export interface Engine extends Journal {
   /** For messages. */
   readonly place: string;
   readonly clock: Clock;
+  /** This machine's time, by which a leap of the engine's clock is noticed. */
+  readonly machineTime: () => number;
   /** So many races are lost before it asks for a turn. */
   readonly losses: number;
   /** Rows of a version can still be had when it is not the newest any more. */

@@ -2,10 +2,11 @@ import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import type { Rule } from "../rule";
-import { EngineFault, type Store, type Tx } from "../store";
+import { type ClockFinding, EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Turn, type Version } from "./journal";
 import { Known } from "./known";
 import { Rhythm, Spell } from "./spell";
+import { headAhead, judgeClock, serverLeapt } from "./store-clock";
 import { type Circumstances, type Outcome, type Run, runOn, type Span, settled } from "./view";
 
 export type * from "./journal";
@@ -43,6 +44,7 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
     readOnly: engine.readOnly,
     transact: (_pool, work) => writer.transact(work),
     read: (work) => patiently(engine, patience, () => engine.read(work)),
+    checkClock: (repair) => writer.checkClock(repair),
     close: async () => {
       await writer.rest();
       await engine.close();
@@ -86,6 +88,25 @@ class Writer {
     });
     this.#last = done.catch(() => {});
     return done;
+  }
+
+  /** Repair makes a commit with the clock's time, although the one before it is of a later time. */
+  checkClock(repair: boolean): Promise<ClockFinding | undefined> {
+    const { engine } = this;
+    return patiently(engine, this.patience, async () => {
+      const { head } = await engine.news();
+      const now = engine.clock();
+      if (now === undefined) throw new LostRace();
+      const verdict = judgeClock(now, [engine.machineTime(), head.at], head.at);
+      if (verdict === "sound") return undefined;
+      if (verdict === "leap")
+        return { problem: serverLeapt(engine.place, now, engine.machineTime(), head.at).what, repairable: false };
+      if (repair) {
+        const commit = { number: head.number + 1, id: newVersionId(), at: now, writes: [] };
+        if (await engine.commit(head, commit, [])) throw new LostRace();
+      }
+      return { problem: headAhead(engine.place, head.at, now), repairable: true };
+    });
   }
 
   /** Gives up the turn that it may still have. */
@@ -133,7 +154,7 @@ class Writer {
       return this.#attempt(journal, work, sent, await journal.news(head));
     }
     this.#stale = true;
-    const now = Math.max(time, head.at);
+    const now = timeAfter(this.engine, time, head);
     const run = await runOn(this.#circumstances(journal, head, now), work);
     if (this.#sober > 0) this.#sober--;
     const landedInstead = await this.#settle(journal, head, now, run, sent);
@@ -160,7 +181,7 @@ class Writer {
       if (this.#head!.id !== head.id) throw new LostRace();
       return undefined;
     }
-    const commit = { number: head.number + 1, id: randomBytes(8).toString("hex"), at, writes };
+    const commit = { number: head.number + 1, id: newVersionId(), at, writes };
     sent.push({ id: commit.id, outcome });
     const news = await journal.commit(head, commit, hoped);
     if (!news) {
@@ -193,6 +214,19 @@ class Writer {
     if (this.#known.size > MEMORY) this.#known.forget();
     this.#stale = false;
   }
+}
+
+const newVersionId = (): string => randomBytes(8).toString("hex");
+
+/** The time of a transaction on a version: not before that. Refuses a clock that leapt. */
+export function timeAfter(
+  { place, machineTime }: Pick<Engine, "place" | "machineTime">,
+  now: number,
+  { at }: Version,
+): number {
+  const machine = machineTime();
+  if (judgeClock(now, [machine, at]) === "leap") throw serverLeapt(place, now, machine, at);
+  return Math.max(now, at);
 }
 
 /** Tries again after lost races, and for a while when the server is away; naps of random length between. */

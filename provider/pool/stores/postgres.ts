@@ -4,11 +4,12 @@ import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
 import { Away, type Engine, type Journal, type Turn, type Version } from "./journal";
 import { Known } from "./known";
-import { optimisticStore, type Patience } from "./optimistic";
+import { optimisticStore, type Patience, timeAfter } from "./optimistic";
 import { translated } from "./postgres-errors";
 import { type Ask, journalOn, rowsBySpan, rowsQuery, statementsFor } from "./postgres-journal";
 import { ensureTables, lockOf } from "./postgres-schema";
 import { type Address, addressOf } from "./postgres-url";
+import { machineTime } from "./store-clock";
 import { runOn, type Span, settled } from "./view";
 
 /**
@@ -20,10 +21,14 @@ import { runOn, type Span, settled } from "./view";
 export interface PostgresOptions {
   /** For tests: instead of the server's time. */
   clock?: () => number;
+  /** By what the clock is checked; by default this machine's time, and nothing else where a clock is given. */
+  machineTime?: () => number;
   patience?: Patience;
 }
 
-export async function postgresStore(url: string, { clock, patience }: PostgresOptions = {}): Promise<Store> {
+export async function postgresStore(url: string, options: PostgresOptions = {}): Promise<Store> {
+  const { clock, patience } = options;
+  const witness = options.machineTime ?? clock ?? machineTime;
   const address = addressOf(url);
   const pool = new Pool({ ...address.connection, ...CONNECTIONS });
   // Connections that lie idle when the server goes are replaced when they are needed.
@@ -32,7 +37,7 @@ export async function postgresStore(url: string, { clock, patience }: PostgresOp
   pool.on("connect", (client) => void client.query("SET plan_cache_mode = force_generic_plan").catch(() => {}));
   try {
     const { readOnly } = await ensureTables(pool, address);
-    return optimisticStore(engineOn(pool, address, readOnly, clock), patience);
+    return optimisticStore(engineOn(pool, address, readOnly, witness, clock), patience);
   } catch (thrown) {
     await pool.end();
     const error = translated(thrown, address);
@@ -52,18 +57,27 @@ const CONNECTIONS = {
   pipeline: true,
 };
 
-function engineOn(pool: Pool, address: Address, readOnly: boolean, clock?: () => number): Engine {
+function engineOn(
+  pool: Pool,
+  address: Address,
+  readOnly: boolean,
+  machineTime: () => number,
+  clock?: () => number,
+): Engine {
   const heard = new HeardClock(1000);
   const journal = (ask: Ask, lock: string | null) => journalOn(ask, address.schema, lock, (time) => heard.hear(time));
   const connect = () => connected(pool, address);
+  const place = `PostgreSQL at ${address.place}`;
+  const timeOf = (now: number, head: Version) => timeAfter({ place, machineTime }, clock?.() ?? now, head);
   return {
     ...journal(asking(pool, address), lockOf(address)),
     readOnly,
-    place: `PostgreSQL at ${address.place}`,
+    place,
+    machineTime,
     clock: clock ?? (() => heard.now()),
     losses: 1,
     turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
-    read: async (work) => readOn(await connect(), address, work, clock),
+    read: async (work) => readOn(await connect(), address, work, timeOf),
     close: () => pool.end(),
   };
 }
@@ -151,7 +165,7 @@ async function readOn<T>(
   client: PoolClient,
   address: Address,
   work: (tx: Tx) => Rule<T>,
-  clock?: () => number,
+  timeOf: (now: number, head: Version) => number,
 ): Promise<T> {
   const ask = asking(client, address);
   try {
@@ -161,7 +175,7 @@ async function readOn<T>(
       ask({ ...news, values: [0, 1] }),
     ]);
     const [head] = rows;
-    const now = Math.max(clock?.() ?? Math.round(head.now), head.at);
+    const now = timeOf(Math.round(head.now), { ...head, at: Number(head.at) });
     const fetch = async (spans: Span[]) => rowsBySpan(spans, (await ask(rowsQuery(address.schema, spans))).rows);
     const { outcome } = await runOn({ known: new Known(), time: now, fetch }, work);
     return settled(outcome);

@@ -2,9 +2,11 @@ import { closeSync, fdatasyncSync, openSync } from "node:fs";
 import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { OverlayError } from "../../errors";
+import { isOverlayError, OverlayError } from "../../errors";
 import { driven, type Rule } from "../rule";
-import { EngineFault, type Row, type Store, type Tx } from "../store";
+import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../store";
+import { SqliteClock } from "./sqlite-clock";
+import { type BootTime, bootTime } from "./store-clock";
 
 /**
  * One file on one machine. A transaction runs from BEGIN to COMMIT without ever going back to the event loop, so that it
@@ -14,6 +16,8 @@ import { EngineFault, type Row, type Store, type Tx } from "../store";
 export interface SqliteOptions {
   readOnly?: boolean;
   clock?: () => number;
+  /** By what the clock is checked; by default the time since boot, and nothing where a clock is given. */
+  bootTime?: () => BootTime | undefined;
   /** How long to wait for other processes, in seconds. */
   patience?: number;
 }
@@ -33,18 +37,35 @@ type Engine = { DatabaseSync: new (path: string, options: { readOnly: boolean })
 
 export async function sqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
   const { clock = Date.now, patience = 30 } = options;
+  const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const engine = await loadEngine();
   const readOnly = options.readOnly || !(await canWrite(path));
   await mustBeLocal(path);
-  const { db, tx, once, log } = await patiently(path, patience, () => connect(engine, path, readOnly, clock));
+  const clockOn = (db: Database) => new SqliteClock(db, path, clock, getBootTime, readOnly);
+  const connection = await patiently(path, patience, () => connect(engine, path, readOnly, clockOn));
+  const { db, tx, once, log, time } = connection;
   return {
     readOnly,
     transact: async (_pool, work, promised) => {
-      const result = await patiently(path, patience, () => once("toWrite", () => work(tx)));
+      const result = await patiently(path, patience, () =>
+        once(
+          "toWrite",
+          () => work(tx),
+          () => time.check(),
+        ),
+      );
       if (!promised) log?.sync();
       return result;
     },
-    read: (work) => patiently(path, patience, () => once("toRead", () => work(tx))),
+    read: (work) =>
+      patiently(path, patience, () =>
+        once(
+          "toRead",
+          () => work(tx),
+          () => time.check(),
+        ),
+      ),
+    checkClock: (repair) => patiently(path, patience, () => checkClock(once, time, repair)),
     close: async () => {
       log?.close();
       db.close();
@@ -113,12 +134,17 @@ async function mustBeLocal(path: string): Promise<void> {
   throw new OverlayError("STORE_UNAVAILABLE", what, "Keep it on a local disk, or use a postgres:// or etcd:// store.");
 }
 
-function connect({ DatabaseSync }: Engine, path: string, readOnly: boolean, clock: () => number) {
+function connect({ DatabaseSync }: Engine, path: string, readOnly: boolean, clockOn: (db: Database) => SqliteClock) {
   const db = new DatabaseSync(path, { readOnly });
   try {
     db.exec("PRAGMA busy_timeout = 5");
     const log = readOnly || !prepareFile(db) ? undefined : new Log(path);
-    return { db, tx: txOf(db, clock, () => log?.wasWritten()), once: transactionsOn(db), log };
+    const time = clockOn(db);
+    const wrote = () => {
+      log?.wasWritten();
+      time.note();
+    };
+    return { db, tx: txOf(db, time.now, wrote), once: transactionsOn(db), log, time };
   } catch (error) {
     db.close();
     throw error;
@@ -215,9 +241,10 @@ const asFault =
 function transactionsOn(db: Database) {
   const begin = { toRead: db.prepare("BEGIN"), toWrite: db.prepare("BEGIN IMMEDIATE") };
   const commit = db.prepare("COMMIT");
-  return <T>(kind: keyof typeof begin, work: () => Rule<T>): T => {
+  return <T>(kind: keyof typeof begin, work: () => Rule<T>, before: () => void = () => {}): T => {
     begin[kind].run();
     try {
+      before();
       const result = driven(work());
       commit.run();
       return result;
@@ -226,6 +253,31 @@ function transactionsOn(db: Database) {
       throw error;
     }
   };
+}
+
+/** A finding instead of the refusal that transactions end with. */
+function checkClock(
+  once: ReturnType<typeof transactionsOn>,
+  time: SqliteClock,
+  repair: boolean,
+): ClockFinding | undefined {
+  try {
+    once(
+      "toRead",
+      function* () {},
+      () => time.check(),
+    );
+    return undefined;
+  } catch (error) {
+    if (!isOverlayError(error, "STORE_CLOCK")) throw error;
+    if (repair)
+      once(
+        "toWrite",
+        function* () {},
+        () => time.note(true),
+      );
+    return { problem: error.what, repairable: true };
+  }
 }
 
 function rollBack(db: Database): void {

@@ -13,7 +13,10 @@ import type { Cables } from "./cables";
 export interface Remote {
   /** The URL of a store that nobody has opened yet. */
   newUrl(cables?: Cables): string;
-  open(url: string, options?: { clock?: () => number; patience?: { others: number; server: number } }): Promise<Store>;
+  open(
+    url: string,
+    options?: { clock?: () => number; machineTime?: () => number; patience?: { others: number; server: number } },
+  ): Promise<Store>;
   cables(): Promise<Cables>;
 }
 
@@ -258,6 +261,41 @@ function clockContract(remote: Remote): void {
     } finally {
       ahead.mockRestore();
     }
+  });
+
+  const DAY = 86_400_000;
+
+  test("a clock that leaps a day past this machine's and the last commit ends no lease", async () => {
+    const url = remote.newUrl();
+    let [server, machine] = [Date.now(), Date.now()];
+    const store = await remote.open(url, { clock: () => server, machineTime: () => machine });
+    const pool = new LivePool(store, { offerTtl: 3600, quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.0/32") });
+    await pool.claim(by("holder", { ttl: 3600 }));
+    server += DAY;
+    await expect(pool.claim(by("thief"))).rejects.toThrow(/^STORE_CLOCK: The clock of .* shows .*, this machine's /);
+    await expect(pool.find("pool/p", { owner: "holder" })).rejects.toThrow(/^STORE_CLOCK/);
+    expect(await store.checkClock!(true)).toMatchObject({ repairable: false });
+    server -= DAY;
+    expect(await pool.find("pool/p", { owner: "holder" })).toBeDefined();
+    // A month later both clocks say so.
+    server += 30 * DAY;
+    machine += 30 * DAY;
+    await pool.claim(by("next"));
+  });
+
+  test("a commit of a clock that was ahead stops time, which is found and repaired", async () => {
+    const url = remote.newUrl();
+    const ahead = Date.now() + DAY;
+    await (await remote.open(url, { clock: () => ahead })).transact("", now);
+    const store = await remote.open(url);
+    expect(await store.read(now)).toBe(ahead);
+    const finding = { problem: expect.stringContaining(new Date(ahead).toISOString()), repairable: true };
+    expect(await store.checkClock!(false)).toEqual(finding);
+    expect(await store.checkClock!(true)).toEqual(finding);
+    expect(await store.checkClock!(false)).toBeUndefined();
+    for (const time of [await store.read(now), await store.transact("", now)])
+      expect(Math.abs(time - Date.now())).toBeLessThan(10_000);
   });
 
   test("time does not go back behind what was written", async () => {

@@ -31,6 +31,7 @@ function server(): { engine: Engine; asked: string[] } {
       readOnly: false,
       place,
       clock: () => 1,
+      machineTime: Date.now,
       losses: 9,
       turn: unused,
       read: unused,
