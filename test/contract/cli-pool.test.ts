@@ -188,7 +188,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     const to = `sqlite:${join(ctl.folder, "new.db")}`;
     const rows = await raw();
     expect(await ctl.must("store", "migrate", ctl.store, to)).toEqual([
-      { rows: rows.length - 1, pools: 4, leases: 10, problems: 0 },
+      { rows: rows.length - 1, pools: 4, leases: 10, problems: 0, closedSeconds: expect.any(Number) },
     ]);
     expect(await raw(to)).toEqual(rows);
     expect(await ctl.must("ip", "validate", String(token), "--store", to)).toMatchObject([{ ip }]);
