@@ -18,6 +18,7 @@ export type Code =
   | "IP_NOT_REQUESTED"
   | "LEASE_EXPIRED"
   | "LEASE_FENCED"
+  | "LEASE_CHANGED"
   | "RESERVATION_EXISTS"
   | "PLAN_STALE"
   | "TOKEN_FORMAT"

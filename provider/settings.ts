@@ -1,4 +1,4 @@
-import { homedir } from "node:os";
+import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
 import { familyOf, widthOf } from "./addressing/line";
@@ -43,6 +43,22 @@ function refuseTenant(context: z.core.$RefinementCtx): never {
 
 const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pulumi");
 
+/** The user of a CI system where it says so; else the one who has started this, also by way of sudo. */
+function defaultActor(): string {
+  const { GITHUB_ACTOR, GITLAB_USER_LOGIN, SUDO_USER, USER } = process.env;
+  const user = GITHUB_ACTOR ?? GITLAB_USER_LOGIN ?? SUDO_USER ?? USER ?? userNameOfProcess();
+  return `${user}@${hostname()}`;
+}
+
+/** A process in a container may have a user id without a name. */
+function userNameOfProcess(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    return `uid-${process.getuid?.() ?? "unknown"}`;
+  }
+}
+
 /** Settings of the provider: stack config `overlay:KEY`, else environment `OVERLAY_KEY`, else the default. */
 export const settingsSchema = z.object({
   store: z
@@ -54,6 +70,11 @@ export const settingsSchema = z.object({
       "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Default: a file under Pulumi's home.",
     ),
   scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
+  actor: z
+    .string()
+    .optional()
+    .transform((name) => name ?? defaultActor())
+    .describe("The user that the history names for each change. Default: `USER@HOST`."),
   offerTtl: seconds(3600).describe("Seconds for which a preview's promise holds; 0: previews only read."),
   quarantine: seconds(300).describe("Seconds for which a released value rests before another owner gets it."),
   tokenKeys: z

@@ -102,13 +102,13 @@ function parse(text: string) {
   const parts = text.split("/");
   const [baseText = "", ...numbers] = parts;
   const base = pointOf(baseText);
-  if (parts.length !== 4 || base === undefined || !numbers.every((n) => /^-?\d{1,4}$/.test(n))) {
+  if (parts.length !== 4 || base === undefined || !numbers.every((n) => /^-?(0|[1-9]\d{0,3})$/.test(n))) {
     const what =
       parts.length !== 4
         ? `has ${parts.length} of 4 parts`
         : base === undefined
           ? `does not start with an IP address ('${baseText}')`
-          : `needs whole numbers after the address`;
+          : `needs whole numbers without leading zeros after the address`;
     throw new OverlayError("SUBNET_FORMAT", `Layout '${text}' ${what}.`, EXAMPLE);
   }
   const [prefix, nodeBits, subnetBits] = numbers.map(Number) as [number, number, number];

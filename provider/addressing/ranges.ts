@@ -19,7 +19,7 @@ export function isIn(ip: string, range: string): boolean {
 
 /** Without host bits: `10.0.0.1/24` is more likely a mistake than a range. */
 function cidrOf(text: string): Block | undefined {
-  const [, base = "", bits = ""] = /^([^/]+)\/(\d{1,3})$/.exec(text) ?? [];
+  const [, base = "", bits = ""] = /^([^/]+)\/(0|[1-9]\d{0,2})$/.exec(text) ?? [];
   const first = pointOf(base);
   if (first === undefined || Number(bits) > widthOf(familyOf(first))) return undefined;
   const size = 1n << BigInt(widthOf(familyOf(first)) - Number(bits));

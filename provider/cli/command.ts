@@ -1,8 +1,9 @@
 import { Command, InvalidArgumentError } from "commander";
-import { fromLine, pointOf } from "../addressing/line";
+import type { z } from "zod";
 import { isOverlayError, type OverlayError } from "../errors";
-import { openPool, type Pool } from "../pool";
-import { readSettings, type Settings } from "../settings";
+import type { Pool } from "../pool/types";
+import type { Context } from "../reservations/tokens";
+import type { Settings } from "../settings";
 import { Output } from "./output";
 
 /** What every command has: the store and the form of its answer. */
@@ -23,6 +24,8 @@ export function group(name: string, description: string, commands: Command[]): C
 export interface Session {
   settings: Settings;
   pool: Pool;
+  /** For the functions of `reservations/`. */
+  context: Context;
   out: Output;
 }
 
@@ -31,12 +34,13 @@ interface Common {
   json?: boolean;
 }
 
-/** A command's work, with the pool open around it and its refusals printed. */
+/** A command's work, with the pool open around it and its refusals printed. The pool is loaded when it is needed. */
 export const withPool = <O>(work: (session: Session, options: O, ...words: string[]) => Promise<void>) =>
   guarded<O>(async (settings, out, options, ...words) => {
+    const { openPool } = await import("../pool/index.js");
     const pool = await openPool(settings.store, settings);
     try {
-      await work({ settings, pool, out }, options, ...words);
+      await work({ settings, pool, context: { pool, tokenKeys: settings.tokenKeys }, out }, options, ...words);
     } finally {
       await pool.end();
     }
@@ -48,6 +52,7 @@ export const guarded =
   async (...given: unknown[]): Promise<void> => {
     const [options, words] = [given.at(-2) as O & Common, given.slice(0, -2) as string[]];
     try {
+      const { readSettings } = await import("../settings.js");
       const settings = readSettings((key) => (key === "store" ? options.store : undefined));
       await work(settings, new Output(options.json === true), options, ...words);
     } catch (error) {
@@ -56,20 +61,28 @@ export const guarded =
     }
   };
 
-/** Exit code 1 and the error's own code; bad usage is 2. */
-export function refuse(error: OverlayError, json: boolean): void {
-  process.exitCode = 1;
-  if (json) process.stdout.write(`${JSON.stringify({ error: error.code, message: error.message })}\n`);
-  process.stderr.write(`${error.message}\n`);
+const REFUSED = 1;
+
+/** Prints an error, for programs too where they asked for that. Bad usage has an exit code of its own. */
+export function refuse(error: OverlayError, json: boolean, exitCode = REFUSED): void {
+  process.exitCode = exitCode;
+  const { code, message, what, fix } = error;
+  if (json) process.stdout.write(`${JSON.stringify({ error: code, message, what, fix })}\n`);
+  process.stderr.write(`${message}\n`);
 }
 
-/** Options are read strictly: `10.128.064.006` is another address to some programs. */
-export function address(text: string): bigint {
-  const point = pointOf(text);
-  if (point === undefined || fromLine(point) !== text.toLowerCase()) {
-    throw new InvalidArgumentError("It must be an IP address in its usual form, like 10.128.64.5 or fd00::5.");
-  }
-  return point;
+/** Options as the schema wants them; what it refuses is bad usage. `flags`: options that have another name than their property. */
+export function optionsOf<S extends z.ZodObject>(
+  schema: S,
+  options: unknown,
+  flags: Record<string, string> = {},
+): z.output<S> {
+  const parsed = schema.safeParse(options);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const property = String(issue!.path[0]);
+  const flag = flags[property] ?? property;
+  throw new InvalidArgumentError(`${flag === flag.toUpperCase() ? flag : `--${flag}`} ${issue!.message}.`);
 }
 
 export function wholeNumber(text: string): number {
@@ -77,14 +90,7 @@ export function wholeNumber(text: string): number {
   throw new InvalidArgumentError("It must be a whole number.");
 }
 
-export function seconds(text: string): number {
-  const value = Number(text);
-  if (/^\d+$/.test(text) && value >= 1 && value <= 86400) return value;
-  throw new InvalidArgumentError("It must be a whole number of seconds from 1 to 86400.");
-}
-
-/** Names of containers and the like, which become part of keys. */
-export function plainName(text: string): string {
-  if (/^[^\s\p{Cc}]{1,200}$/u.test(text)) return text;
-  throw new InvalidArgumentError("It must be 1 to 200 characters without blanks.");
+export function percent(text: string): number {
+  if (/^\d{1,3}(\.\d{1,2})?$/.test(text) && Number(text) <= 100) return Number(text);
+  throw new InvalidArgumentError("It must be a number from 0 to 100.");
 }

@@ -4,11 +4,10 @@ import type { Connection } from "../host/types";
 import { type Container, containersOn, isOurNetwork } from "../network/docker";
 import type { Facts } from "../network/facts";
 import type { Lease } from "../pool";
+import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
 import type { Session } from "./command";
 import { type Login, Machines } from "./hosts/machines";
 import { membersOf } from "./hosts/members";
-import { addressLeases } from "./ip/list";
-import { ipOf, isImported, isOfStack, isOfVm } from "./ip/reservation";
 
 /** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
 export async function withoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
@@ -22,7 +21,7 @@ export async function withoutContainer(session: Session, network: string, login:
 
 /** Leases first: what is leased later has a container that was not looked for. */
 async function onRunner({ pool, out }: Session, machines: Machines, network: string, runner: string, at: Connection) {
-  const leases = (await addressLeases(pool, { network, runner })).filter(saysContainer);
+  const leases = (await findLeases(pool, { network, runner })).filter(saysContainer);
   if (leases.length === 0) return [];
   try {
     const containers = containersOf(network, await factsOf(await machines.connect(at)));

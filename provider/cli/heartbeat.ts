@@ -1,6 +1,5 @@
+import { runnerNamed, timeText } from "../reservations";
 import { command, withPool } from "./command";
-import { runnerNamed } from "./ip/runner";
-import { moment } from "./output";
 
 export const heartbeatCommand = () =>
   command("heartbeat", "Say that a runner lives, so that its id is not reclaimed as inactive.")
@@ -11,6 +10,11 @@ export const heartbeatCommand = () =>
         const { lease } = await runnerNamed(pool, network, name);
         await pool.touch(lease.pool, lease.leaseId);
         const now = await pool.find(lease.pool, { leaseId: lease.leaseId });
-        out.one({ network, runner: name, runnerId: Number(lease.extents[0]!.first), lastSeen: moment(now!.lastSeen) });
+        out.one({
+          network,
+          runner: name,
+          runnerId: Number(lease.extents[0]!.first),
+          lastSeen: timeText(now!.lastSeen),
+        });
       }),
     );

@@ -1,24 +1,19 @@
 import { readFile } from "node:fs/promises";
-import { fromLine } from "../addressing/line";
 import { OverlayError } from "../errors";
-import type { Enrolment, Fact, Opening, Pool } from "../pool";
+import { describeLease, type Imported, importAddresses } from "../reservations";
+import { valueText } from "../reservations/leases";
 import { command, withPool } from "./command";
-import { atAddress, knownNetworks } from "./ip/place";
-import { factFor, isOf, view } from "./ip/reservation";
-import type { Runner } from "./ip/runner";
 import { type Row, rowsIn } from "./rows";
 
 interface Options {
   dryRun?: boolean;
 }
 
-type Problem = { line: number; ip: string; message: string };
-
 /** All of the file or nothing of it; every problem is named at once. */
 export const importCommand = () =>
   command(
     "import",
-    "Enter addresses that are in use already, from a CSV or JSON file: ip, and if known by, network, runner.",
+    "Enter addresses that are in use already, from a CSV or JSON file: ip, and if known by, network, runner, pool.",
   )
     .argument("<file>", "CSV with a header, a JSON array, or what `ip list --json` prints")
     .option("--dry-run", "only say what would be entered, and what is in the way")
@@ -28,53 +23,18 @@ export const importCommand = () =>
           throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
         });
         const rows = rowsIn(file!, text);
-        const { facts, known, opening, problems } = await placed(pool, rows);
-        const plan = await pool.enrol([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
-        problems.push(...plan.conflicts.map(({ fact, error }) => problemAt(facts.get(fact)!, error.message)));
+        const { result, known, problems } = await importAddresses(pool, rows, { dryRun });
         if (problems.length > 0) throw refusal(file!, rows.length, problems);
-        out.list(plan.added.map(view), ["ip", "network", "runner", "state", "usedBy"]);
-        out.note(summary(plan, known, dryRun));
+        out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
+        const verb = dryRun ? "Would be entered" : "Entered";
+        out.note(`${verb}: ${result.added.length}; there already: ${result.known.length + known}.`);
       }),
     );
 
-/** Finds each address its runner. What its container has already is no fact to be entered. */
-async function placed(pool: Pool, rows: Row[]) {
-  const [facts, runners, problems] = [new Map<Fact, Row>(), new Map<string, Runner>(), [] as Problem[]];
-  const networks = await knownNetworks(pool);
-  let known = 0;
-  for (const row of rows) {
-    const runner = await atAddress(pool, networks, row);
-    if (typeof runner === "string") problems.push(problemAt(row, runner));
-    else if (await isHeldBy(pool, runner, row)) known++;
-    else {
-      runners.set(runner.pool, runner);
-      facts.set(factFor(runner, row), row);
-    }
-  }
-  const closed = [...runners.values()].filter(({ lease, pool }) => lease.opens !== pool);
-  return { facts, known, opening: closed.map(openingOf), problems };
-}
-
-async function isHeldBy(pool: Pool, runner: Runner, { ip, by }: Row): Promise<boolean> {
-  const holder = by === undefined ? undefined : await pool.find(runner.pool, { value: ip });
-  return holder !== undefined && isOf(holder, by!);
-}
-
-const problemAt = ({ line, ip }: Row, message: string): Problem => ({ line, ip: fromLine(ip), message });
-
-const openingOf = (runner: Runner): Opening => ({
-  pool: runner.lease.pool,
-  leaseId: runner.lease.leaseId,
-  opens: runner.addresses,
-});
-
-const summary = ({ added, known }: Enrolment, others: number, dryRun: boolean): string =>
-  `${dryRun ? "Would be entered" : "Entered"}: ${added.length}; there already: ${known.length + others}.`;
-
-function refusal(file: string, total: number, problems: Problem[]): OverlayError {
+function refusal(file: string, total: number, problems: Imported<Row>["problems"]): OverlayError {
   const lines = problems
-    .sort((a, b) => a.line - b.line)
-    .map(({ line, ip, message }) => `\n  line ${line}, ${ip}: ${message}`);
+    .sort((a, b) => a.address.line - b.address.line)
+    .map(({ address: { line, ip }, message }) => `\n  line ${line}, ${valueText(ip)}: ${message}`);
   const what = `${problems.length} of ${total} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n `;
   return new OverlayError("IP_IN_USE", what, "Correct the file or release what is in the way, and run again.");
 }

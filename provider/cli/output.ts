@@ -8,15 +8,21 @@ export class Output {
     private readonly colours = process.stdout.isTTY === true && !process.env.NO_COLOR,
   ) {}
 
-  /** A list: an object a line, or a table with these columns. */
-  list<T extends object>(rows: T[], columns: (keyof T & string)[]): void {
+  /** A list: an object a line, or a table with these columns. `units` says how a column is written in a table. */
+  list<T extends object>(rows: T[], columns: (keyof T & string)[], units: Units<T> = {}): void {
     if (this.json) for (const row of rows) write(JSON.stringify(row));
-    else if (rows.length > 0) write(this.#table(rows, columns));
+    else if (rows.length > 0)
+      write(
+        this.#table(
+          rows.map((row) => withUnits(row, units)),
+          columns,
+        ),
+      );
   }
 
   /** One thing: an object, or a line for each of its properties. */
-  one(thing: object): void {
-    write(this.json ? JSON.stringify(thing) : this.#lines(thing));
+  one<T extends object>(thing: T, units: Units<T> = {}): void {
+    write(this.json ? JSON.stringify(thing) : this.#lines(withUnits(thing, units)));
   }
 
   #lines(thing: object): string {
@@ -64,9 +70,21 @@ export class Output {
 /** By what a cell says: what is in use stands out, what is passing steps back. */
 const COLOURS: Record<string, number> = { used: 32, reserved: 36, offered: 33, resting: 2, add: 32, release: 31 };
 
-const text = (value: unknown): string => (value === undefined || value === null ? "" : String(value));
+/** Programs get numbers, people numbers with their unit. */
+export type Units<T> = { [K in keyof T]?: (value: T[K]) => string };
+
+function withUnits<T extends object>(row: T, units: Units<T>): T {
+  const texts = Object.keys(units).map((key) => [key, units[key as keyof T]!(row[key as keyof T])]);
+  return texts.length === 0 ? row : { ...row, ...Object.fromEntries(texts) };
+}
+
+/** Labels and the like as KEY=VALUE. */
+function text(value: unknown): string {
+  if (value === undefined || value === null) return "";
+  if (typeof value !== "object" || Array.isArray(value)) return String(value);
+  return Object.entries(value)
+    .map(([key, each]) => `${key}=${each}`)
+    .join(",");
+}
 
 const write = (line: string): void => void process.stdout.write(`${line}\n`);
-
-/** RFC 3339, to the second. */
-export const moment = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");

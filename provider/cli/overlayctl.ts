@@ -1,79 +1,116 @@
 #!/usr/bin/env node
 import { type Command, CommanderError } from "commander";
-import { group } from "./command";
-import { gcCommand } from "./gc";
-import { heartbeatCommand } from "./heartbeat";
-import { importCommand } from "./import";
-import { freeCommand } from "./ip/free";
-import * as ip from "./ip/list";
-import { releaseCommand } from "./ip/release";
-import { reserveCommand } from "./ip/reserve";
-import { runCommand } from "./ip/run";
-import { useCommand } from "./ip/use";
-import { validateCommand } from "./ip/validate";
-import { layoutCommand } from "./layout";
-import { planCommand } from "./plan/command";
-import * as pool from "./pool/list";
-import { showCommand } from "./pool/show";
-import { recoverCommand } from "./recover";
-import { scanCommand } from "./scan/command";
-import { checkCommand } from "./store/check";
-import { dumpCommand } from "./store/dump";
-import { keysCommand } from "./store/keys";
-import { migrateCommand } from "./store/migrate";
-import { reopenCommand } from "./store/reopen";
-import { topologyCommand } from "./topology";
-import { verifyCommand } from "./verify/command";
+import { OverlayError } from "../errors";
+import { group, refuse } from "./command";
 
 /** By its own name: from sources and from dist/ alike. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
 
-/** Composition root of the command line. Each command is one file and one line here. */
-const program = group("overlayctl", "Looks at overlay networks and their pools, and gives out addresses.", [
-  layoutCommand(),
-  group("pool", "What is given out, and to whom.", [pool.listCommand(), showCommand()]),
-  group("ip", "Addresses on runners.", [
-    reserveCommand(),
-    validateCommand(),
-    useCommand(),
-    releaseCommand(),
-    freeCommand(),
-    ip.listCommand(),
-    runCommand(),
-  ]),
-  importCommand(),
-  heartbeatCommand(),
-  gcCommand(),
-  recoverCommand(),
-  scanCommand(),
-  topologyCommand(),
-  planCommand(),
-  verifyCommand(),
-  group("store", "The place where pools are kept.", [
-    checkCommand(),
-    dumpCommand(),
-    keysCommand(),
-    migrateCommand(),
-    reopenCommand(),
-  ]),
-]).version(version);
+type Load = () => Promise<Command>;
+
+/** A command is one file and one line here. It is loaded when it is asked for: the clients of stores and SSH take long to load. */
+const COMMANDS: Record<string, Load> = {
+  layout: async () => (await import("./layout.js")).layoutCommand(),
+  "pool list": async () => (await import("./pool/list.js")).listCommand(),
+  "pool show": async () => (await import("./pool/show.js")).showCommand(),
+  "ip reserve": async () => (await import("./ip/reserve.js")).reserveCommand(),
+  "ip validate": async () => (await import("./ip/validate.js")).validateCommand(),
+  "ip use": async () => (await import("./ip/use.js")).useCommand(),
+  "ip release": async () => (await import("./ip/release.js")).releaseCommand(),
+  "ip free": async () => (await import("./ip/free.js")).freeCommand(),
+  "ip list": async () => (await import("./ip/list.js")).listCommand(),
+  "ip show": async () => (await import("./ip/show.js")).showCommand(),
+  "ip run": async () => (await import("./ip/run.js")).runCommand(),
+  history: async () => (await import("./history.js")).historyCommand(),
+  import: async () => (await import("./import.js")).importCommand(),
+  heartbeat: async () => (await import("./heartbeat.js")).heartbeatCommand(),
+  gc: async () => (await import("./gc.js")).gcCommand(),
+  recover: async () => (await import("./recover.js")).recoverCommand(),
+  scan: async () => (await import("./scan/command.js")).scanCommand(),
+  topology: async () => (await import("./topology.js")).topologyCommand(),
+  plan: async () => (await import("./plan/command.js")).planCommand(),
+  verify: async () => (await import("./verify/command.js")).verifyCommand(),
+  "store check": async () => (await import("./store/check.js")).checkCommand(),
+  "store dump": async () => (await import("./store/dump.js")).dumpCommand(),
+  "store keys": async () => (await import("./store/keys.js")).keysCommand(),
+  "store migrate": async () => (await import("./store/migrate.js")).migrateCommand(),
+  "store reopen": async () => (await import("./store/reopen.js")).reopenCommand(),
+};
+
+const GROUPS: Record<string, string> = {
+  pool: "What is given out, and to whom.",
+  ip: "Addresses on runners and in pools.",
+  store: "The place where pools are kept.",
+};
+
+/** The commands that these words can mean: the one that they name, those of a group, or, for help and typing errors, all. */
+function commandsFor(words: string[]): string[] {
+  if (isVersion(words)) return [];
+  const named = words[0] === "help" ? words.slice(1) : words;
+  const all = Object.keys(COMMANDS);
+  const exact = all.find((name) => name === named[0] || name === `${named[0]} ${named[1]}`);
+  const inGroup = all.filter((name) => name.startsWith(`${named[0]} `));
+  return exact !== undefined ? [exact] : inGroup.length > 0 ? inGroup : all;
+}
+
+const isVersion = ([first]: string[]): boolean => first === "--version" || first === "-V";
+
+async function buildProgram(words: string[]): Promise<Command> {
+  const groups = new Map<string, Command>();
+  const top: Command[] = [];
+  for (const name of commandsFor(words)) {
+    const [head = "", tail] = name.split(" ");
+    const loaded = await COMMANDS[name]!();
+    if (tail === undefined) top.push(loaded);
+    else if (groups.has(head)) groups.get(head)!.addCommand(loaded);
+    else {
+      groups.set(head, group(head, GROUPS[head]!, [loaded]));
+      top.push(groups.get(head)!);
+    }
+  }
+  const description = "Looks at overlay networks and their pools, and gives out addresses.";
+  return group("overlayctl", description, top).version(version);
+}
 
 /** Commander ends the process with 1, which here means a refusal. */
 const BAD_USAGE = 2;
 
+/** Its errors are printed here, in the form of all others. */
 function letErrorsPass(command: Command): void {
-  command.exitOverride();
+  command.exitOverride().configureOutput({ outputError: () => {} });
   for (const each of command.commands) letErrorsPass(each);
 }
 
-/** Whoever reads our output may have seen enough, like `head`. */
+/** Before `--`: what stands behind it is for the command that `ip run` starts. */
+function wantsJson(words: string[]): boolean {
+  const end = words.indexOf("--");
+  return (end < 0 ? words : words.slice(0, end)).includes("--json");
+}
+
+function refuseUsage({ code, exitCode, message }: CommanderError, words: string[]): void {
+  if (exitCode === 0) return;
+  const isHelp = code === "commander.help"; // it has printed what the commands are
+  const what = isHelp ? "No command given." : sentenceOf(message.replace(/^error: /, ""));
+  refuse(new OverlayError("INPUT_INVALID", what, "Add --help to see what is possible."), wantsJson(words), BAD_USAGE);
+}
+
+/** Commander's texts begin small, and put a suggestion on a line of its own. */
+const sentenceOf = (text: string): string =>
+  (text[0]!.toUpperCase() + text.slice(1)).replace("\n", " ").replace(/([^.)?])$/, "$1.");
+
+/** A reader such as `head` may close our output early. */
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code !== "EPIPE") throw error;
   process.exit();
 });
 
-letErrorsPass(program);
-program.parseAsync().catch((error: unknown) => {
-  if (!(error instanceof CommanderError)) throw error;
-  process.exitCode = error.exitCode === 0 ? 0 : BAD_USAGE;
-});
+async function main(words: string[]): Promise<void> {
+  const program = await buildProgram(words);
+  letErrorsPass(program);
+  await program.parseAsync(words, { from: "user" }).catch((error: unknown) => {
+    if (!(error instanceof CommanderError)) throw error;
+    refuseUsage(error, words);
+  });
+}
+
+void main(process.argv.slice(2));

@@ -1,5 +1,6 @@
-import { fromLine, pointOf } from "../addressing/line";
+import { pointOf } from "../addressing/line";
 import { OverlayError } from "../errors";
+import { valueText } from "../reservations/leases";
 
 /** One address of an import file. */
 export interface Row {
@@ -8,6 +9,7 @@ export interface Row {
   by?: string;
   network?: string;
   runner?: string;
+  pool?: string;
 }
 
 type Fields = Record<string, unknown>;
@@ -23,15 +25,18 @@ export function rowsIn(file: string, text: string): Row[] {
   });
   if (bad.length === 0) return rows;
   const what = `${bad.length} of ${bad.length + rows.length} lines of ${file} cannot be understood; nothing was written.${bad.join("")}\n `;
-  throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network and runner.");
+  throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network, runner and pool.");
 }
 
 function rowOf(line: number, fields: Fields): Row | string {
-  const { ip, network, runner } = fields;
+  const { ip, network, runner, pool } = fields;
   const by = fields.by ?? fields.usedBy;
-  const point = typeof ip === "string" ? pointOf(ip) : undefined;
-  if (point === undefined || fromLine(point) !== String(ip).toLowerCase()) return `'${ip ?? ""}' is not an IP address`;
-  const texts = Object.entries({ by, network, runner }).filter(([, value]) => value !== undefined && value !== "");
+  const port = pool !== undefined && /^[1-9]\d{0,4}$/.test(String(ip)) ? BigInt(String(ip)) : undefined;
+  const point = port ?? (typeof ip === "string" ? pointOf(ip) : undefined);
+  if (point === undefined || valueText(point) !== String(ip).toLowerCase()) return `'${ip ?? ""}' is not an IP address`;
+  const texts = Object.entries({ by, network, runner, pool }).filter(
+    ([, value]) => value !== undefined && value !== "",
+  );
   const wrong = texts.find(([, value]) => typeof value !== "string" || !/^[^\s\p{Cc}]{1,200}$/u.test(value));
   return wrong ? `${wrong[0]} is not a plain name` : { line, ip: point, ...Object.fromEntries(texts) };
 }

@@ -2,12 +2,12 @@ import type { Command } from "commander";
 import { runnerLayout } from "../addressing/layout";
 import { deviceName } from "../addressing/names";
 import type { Lease, PoolSpec } from "../pool";
+import { timeText } from "../reservations/leases";
+import { networkSpec, runnerNameOf } from "../reservations/runners";
 import { settingsIn } from "../resource";
 import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
 import { command, withPool } from "./command";
 import { machineIn } from "./hosts/members";
-import { networkSpec, runnerNameOf } from "./ip/runner";
-import { moment } from "./output";
 
 export interface Topology {
   network: string;
@@ -61,7 +61,7 @@ export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): To
         device: deviceName(settings.devicePrefix, id),
         machine: machineIn(lease),
         state: lease.state,
-        lastSeen: moment(lease.lastSeen),
+        lastSeen: timeText(lease.lastSeen),
       };
     });
   return {

@@ -10,8 +10,8 @@ import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import { type Changes, type Event, isFirm, type Lease } from "./types";
-import { fenced, leaseOver, onlyOffered } from "./wording";
+import { type Changes, type Condition, type Event, isFirm, type Lease } from "./types";
+import { fenced, leaseChanged, leaseOver, onlyOffered } from "./wording";
 
 /** What the holder of a lease id can do with its lease. */
 
@@ -28,9 +28,13 @@ function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
   return lease;
 }
 
-export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes): Rule<Lease> {
+const meets = (lease: Lease, { state, usedBy }: Condition): boolean =>
+  lease.state === state && (usedBy === undefined || lease.usedBy === usedBy);
+
+export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes, onlyIf?: Condition): Rule<Lease> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
   if (!isFirm(lease)) throw onlyOffered(lease);
+  if (onlyIf && !meets(lease, onlyIf)) throw leaseChanged(lease, onlyIf);
   const spec = yield* specOf(tx, pool);
   if (changes.tenant !== undefined) mustBeOfTenant(spec, changes.tenant ?? undefined);
   const changed = amended(tx, lease, changes);
@@ -59,30 +63,37 @@ function amended(
 ): Lease {
   const state = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
-  const ends = ttl === undefined ? lease.expiresAt : ttl === null ? undefined : tx.now + ttl * 1000;
+  const seconds = ttl === undefined ? lease.ttl : (ttl ?? undefined);
+  // The ttl starts again when it is changed, and when a lease that was used is only reserved again.
+  const starts = ttl !== undefined || lease.state === "used";
+  const ends = starts ? seconds && tx.now + seconds * 1000 : lease.expiresAt;
   return given<Lease>({
     ...lease,
     ...changes,
     state,
     usedBy,
     updatedAt: tx.now,
+    ttl: seconds,
     expiresAt: state === "used" ? undefined : ends,
     tenant: tenant === undefined ? lease.tenant : (tenant ?? undefined),
     sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),
   });
 }
 
-const eventOf = (before: Lease, after: Lease): Event["what"] =>
-  before.owner !== after.owner ? "renamed" : before.state !== "used" && after.state === "used" ? "used" : "amended";
+function eventOf(before: Lease, after: Lease): Event["what"] {
+  if (before.owner !== after.owner) return "renamed";
+  if (before.state === after.state) return "amended";
+  return after.state === "used" ? "used" : "unused";
+}
 
 export function* close(tx: Draft, pool: string, leaseId: string): Rule<void> {
   const { opens } = yield* mustBeCurrent(tx, pool, leaseId);
   if (opens) yield* shut(tx, opens);
 }
 
-export function* release(tx: Draft, pool: string, leaseId: string): Rule<boolean> {
+export function* release(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Rule<boolean> {
   const lease = yield* current(tx, pool, leaseId);
-  if (!lease) return false;
+  if (!lease || (onlyIf && !meets(lease, onlyIf))) return false;
   if (isFirm(lease)) yield* log(tx, "released", lease);
   yield* vacate(tx, lease, restOf(tx, lease));
   return true;

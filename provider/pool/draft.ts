@@ -8,6 +8,8 @@ import type { Lease } from "./types";
 export interface Terms {
   offerTtl: number;
   quarantine: number;
+  /** The user on whose behalf this process works, for the history. */
+  actor?: string | undefined;
   /** Whether this is an offer of an earlier run of the same stack, to a resource that this run has not met (yet). */
   abandoned?(holder: Lease, owner: string): boolean;
 }

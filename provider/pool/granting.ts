@@ -1,3 +1,4 @@
+import { amend } from "./changing";
 import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { formerOf, restOf, sweep, vacate } from "./endings";
@@ -13,7 +14,7 @@ import { isLive, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { canHavePorts, mayChangeKey, takePorts } from "./sharing";
 import { type Details, type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
-import { nearlyFull } from "./wording";
+import { alreadyHeld, nearlyFull } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */
 
@@ -53,6 +54,8 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   const pool = yield* poolFor(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
   const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const held = request.idempotent ? mine.find((lease) => isFirm(lease) && isLive(lease, tx.now)) : undefined;
+  if (held) return yield* claimAgain(tx, pool.spec, request, held);
   const own = (yield* findOwn(tx, pool.spec, request, mine)) ?? outgrown(request, mine);
   const lease = yield* grant(tx, pool, asking, own);
   yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
@@ -62,6 +65,17 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   }
   yield* mustKeepQuota(tx, pool.spec, request.owner);
   return lease;
+}
+
+/** The answer to a retried claim: the lease that the first one made, if it is still what is asked for. */
+function* claimAgain(tx: Draft, spec: PoolSpec, request: Request, held: Lease): Rule<Lease> {
+  const { want = [], ttl, usedBy, labels } = request;
+  const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
+  const isInUse = held.state === "used" && held.usedBy !== usedBy;
+  if (!isAskedFor || isInUse) throw alreadyHeld(spec, held);
+  if (held.state === "used") return held;
+  const use = usedBy === undefined ? {} : ({ state: "used", usedBy } as const);
+  return yield* amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
 }
 
 /** The owner's lease that answers the request; none on an address where its ports are taken, if it prefers another address then. */
@@ -156,13 +170,14 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, vacated }: Ch
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: at,
     lastSeen: at,
+    ttl,
     expiresAt: seconds === undefined ? undefined : at + seconds * 1000,
     ...(state === "offered" && before && restBehind(tx, before, owner)),
     tenant,
     labels,
     usedBy,
     data,
-    by,
+    by: by ?? tx.terms.actor,
     sharingKey,
     ports,
     opens: own?.opens,

@@ -18,7 +18,7 @@ import {
   seatsFrom,
   sharersOf,
 } from "./keys";
-import type { Gone, Seat } from "./records";
+import { type Gone, given, type Seat } from "./records";
 import { counted, noCounts, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Event, Extent, Lease, PoolSpec } from "./types";
@@ -108,8 +108,9 @@ export function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Sea
 const [KEPT, SPARE] = [10_000, 50];
 
 export function* log(tx: Draft, what: Event["what"], lease: Lease): Rule<void> {
-  const { pool, owner, uid, leaseId, extents, by } = lease;
-  const event: Event = { at: tx.now, what, pool, owner, uid, leaseId, extents, ...(by !== undefined && { by }) };
+  const { pool, owner, uid, leaseId, extents, usedBy } = lease;
+  const by = what === "expired" ? undefined : (tx.terms.actor ?? lease.by);
+  const event = given<Event>({ at: tx.now, what, pool, owner, uid, leaseId, extents, usedBy, by });
   tx.put(eventKey(pool, tx.now, randomUUID()), event);
   const counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   const events = (counts.events ?? 0) + 1;

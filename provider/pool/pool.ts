@@ -18,6 +18,7 @@ import type { Store } from "./store";
 import {
   type By,
   type Changes,
+  type Condition,
   type Extent,
   type Fact,
   isFirm,
@@ -162,8 +163,13 @@ export class LivePool implements Pool {
     return this.#read((tx) => views.history(tx, pool, options));
   }
 
-  amend(pool: string, leaseId: string, changes: Changes, { dryRun = false } = {}): Promise<Lease> {
-    const work = (tx: Draft) => amend(tx, pool, leaseId, changes);
+  amend(
+    pool: string,
+    leaseId: string,
+    changes: Changes,
+    { dryRun = false, onlyIf }: { dryRun?: boolean; onlyIf?: Condition } = {},
+  ): Promise<Lease> {
+    const work = (tx: Draft) => amend(tx, pool, leaseId, changes, onlyIf);
     return dryRun ? this.#read(work) : this.#queue.add(pool, work);
   }
 
@@ -171,8 +177,8 @@ export class LivePool implements Pool {
     return this.#queue.add(pool, (tx) => close(tx, pool, leaseId));
   }
 
-  release(pool: string, leaseId: string): Promise<boolean> {
-    return this.#queue.add(pool, (tx) => release(tx, pool, leaseId));
+  release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
+    return this.#queue.add(pool, (tx) => release(tx, pool, leaseId, onlyIf));
   }
 
   touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {

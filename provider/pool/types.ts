@@ -57,10 +57,10 @@ export interface Details {
   tenant?: Tenant;
   labels?: Record<string, string>;
   usedBy?: string;
-  /** Seconds; absent: held until released. */
+  /** Seconds for which it stays reserved without being used; absent: until it is released. */
   ttl?: number;
   data?: Json;
-  /** Who made it: user, commit. */
+  /** The user that made it, as `USER@HOST`. */
   by?: string;
 }
 
@@ -86,9 +86,14 @@ export interface Request extends Omit<Details, "opens"> {
   onPortConflict?: "fail" | "anotherAddress";
   /** Takes the wanted values and ports away from whoever of the same tenant and type has them. */
   takes?: boolean;
+  /**
+   * For claims that may be retried: the owner has one lease in the pool. Another claim gets it under the same lease id and
+   * starts its ttl again; a claim for other values, or of a lease that is in use, fails with `RESERVATION_EXISTS`.
+   */
+  idempotent?: boolean;
 }
 
-export interface Lease extends Omit<Details, "ttl" | "opens"> {
+export interface Lease extends Omit<Details, "opens"> {
   pool: string;
   owner: string;
   type: string;
@@ -138,6 +143,12 @@ export interface Changes extends Omit<Details, "ttl" | "tenant"> {
   takes?: boolean;
 }
 
+/** What a lease must look like for a change to be made; it is compared in the same transaction. */
+export interface Condition {
+  state: "reserved" | "used";
+  usedBy?: string;
+}
+
 /** What is known of a lease that is looked for; `name` is one of its names. */
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
@@ -170,6 +181,7 @@ export interface Event {
     | "claimed"
     | "renewed"
     | "used"
+    | "unused"
     | "amended"
     | "renamed"
     | "released"
@@ -182,6 +194,9 @@ export interface Event {
   uid: string;
   leaseId: string;
   extents: Extent[];
+  /** The container that used the lease. */
+  usedBy?: string;
+  /** The user that made the change, as `USER@HOST`; absent when a lease expired. */
   by?: string;
 }
 
@@ -229,13 +244,18 @@ export interface Pool {
   spec(pool: string): Promise<PoolSpec | undefined>;
   /**
    * Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`:
-   * only finds out whether that can be.
+   * only finds out whether that can be. `onlyIf`: `LEASE_CHANGED` unless the lease looks like this.
    */
-  amend(pool: string, leaseId: string, changes: Changes, options?: { dryRun?: boolean }): Promise<Lease>;
+  amend(
+    pool: string,
+    leaseId: string,
+    changes: Changes,
+    options?: { dryRun?: boolean; onlyIf?: Condition },
+  ): Promise<Lease>;
   /** Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. */
   close(pool: string, leaseId: string): Promise<void>;
-  /** false: not the current lease, nothing done. */
-  release(pool: string, leaseId: string): Promise<boolean>;
+  /** false: not the current lease, or not as `onlyIf` says; nothing done. */
+  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
   /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
   /** Enters what stands already, in Pulumi's state or on machines: all of it, or with a conflict nothing. */

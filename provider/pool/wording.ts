@@ -2,7 +2,7 @@ import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
 import { sameStack, shortName } from "../owner";
 import { capacityOf } from "./extents";
-import type { Extent, Lease, PoolSpec, Port, Tenant } from "./types";
+import type { Condition, Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
 /** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
 
@@ -140,6 +140,24 @@ export const nameTaken = (name: string, holder: Lease): OverlayError =>
 
 export const fenced = (pool: string, leaseId: string): OverlayError =>
   new OverlayError("LEASE_FENCED", `Lease ${leaseId} in ${pool} is no longer current.`, "Run up again, or refresh.");
+
+export const leaseChanged = (lease: Lease, { state, usedBy }: Condition): OverlayError =>
+  new OverlayError(
+    "LEASE_CHANGED",
+    `Lease ${lease.leaseId} in ${lease.pool} is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}.`,
+    "Nothing was changed. Read it again.",
+  );
+
+const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =>
+  usedBy === undefined ? state : `${state} by ${usedBy}`;
+
+/** A second claim by an owner that may have one lease. */
+export const alreadyHeld = (spec: PoolSpec, lease: Lease): OverlayError =>
+  new OverlayError(
+    "RESERVATION_EXISTS",
+    `${lease.owner} holds ${named(spec, lease.extents)} of ${spec.name} already (${stateText(lease)}).`,
+    "Release that one first.",
+  );
 
 export const leaseOver = (lease: Lease): OverlayError =>
   new OverlayError(

@@ -187,7 +187,29 @@ function* impossible(inputs: Inputs): Generator<Impossible> {
       yield { property: key, reason: `does not go with ${parent ? "parent" : `type ${type}`}` };
   }
   if (parent && isPorts(parent)) yield { property: "parent", reason: "has ports, from which no block can be carved" };
+  else if (parent && prefixLength !== undefined) yield* tooLarge(parent, prefixLength);
   yield* misplaced(inputs);
+}
+
+/** A block must fit into one range of its parent. */
+function* tooLarge({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<Impossible> {
+  const extents = extentsOf(ranges, type);
+  const wide = extents.filter(({ first }) => widthOf(familyOf(first)) >= prefixLength);
+  if (wide.length === 0) {
+    yield { property: "prefixLength", reason: `is ${prefixLength}, and addresses of ${poolName} have 32 bits` };
+    return;
+  }
+  const { first } = familyPart(extents, prefixLength);
+  const size = 1n << BigInt(widthOf(familyOf(first)) - prefixLength);
+  const sizes = wide
+    .filter((extent) => familyOf(extent.first) === familyOf(first))
+    .map((extent) => extent.last - extent.first + 1n);
+  const [largest = 0n] = sizes.sort((a, b) => (a > b ? -1 : 1));
+  if (size <= largest) return;
+  yield {
+    property: "prefixLength",
+    reason: `is ${prefixLength}: a block of ${size} addresses is larger than its parent ${poolName}, which has ${largest} in a row`,
+  };
 }
 
 /** Whether it is in a block that is yet to be carved, only the pool can tell. */
@@ -202,4 +224,11 @@ function* misplaced({ type, ranges, portRange = PORTS, reserved, staticOnly }: I
     const outside = texts.find((text) => !isPart(text));
     if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in the pool` };
   }
+  const withheld = merged((reserved ?? []).flatMap((text) => extentOf(text, type) ?? []));
+  const never = staticOnly?.find((text) => {
+    const part = extentOf(text, type);
+    return part && withheld.some(({ first, last }) => first <= part.first && part.last <= last);
+  });
+  if (never !== undefined)
+    yield { property: "staticOnly", reason: `has ${never}, which is in reserved and so is never given out` };
 }

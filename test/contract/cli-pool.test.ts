@@ -80,7 +80,7 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
       "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be entered; nothing was written.",
       "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner/training/node1 is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
       "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner/training/node1 (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
-      "line 4, 10.9.9.9: it is in no network of this store",
+      "line 4, 10.9.9.9: it is in no network and no pool of this store",
       "line 5, 10.128.192.5: it is in the subnet of id 3 of network training, which no runner has",
       "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner/training/node1 is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
       "Correct the file or release what is in the way, and run again.",
@@ -116,11 +116,11 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
         allocated: 2,
         offered: 0,
         resting: 0,
-        utilization: "3.17%",
+        utilization: 3.17,
       },
-      { pool: "runner/training/node1", capacity: 12285, allocated: 4, utilization: "0.03%" },
+      { pool: "runner/training/node1", capacity: 12285, allocated: 4, utilization: 0.03 },
       { pool: "runner/training/node2", capacity: 12285, allocated: 1 },
-      { pool: "space/default", allocated: 1048576, utilization: "0%" },
+      { pool: "space/default", allocated: 1048576, utilization: 0 },
     ]);
     const { stdout } = await ctl.run("pool", "list");
     expect(stdout.split("\n")[0]).toMatch(/^pool +range +capacity +allocated +offered +resting +utilization$/);

@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Ctl, deploy } from "../unit/cli/ctl";
@@ -65,6 +66,49 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     expect(events.map(({ what }) => what)).toEqual(["claimed"]);
     expect((await ctl.run("store", "check")).code).toBe(0);
   });
+
+  /** Starts processes in the background, in a session of their own and orphaned, and prints the pid of each. */
+  const FAMILY = [
+    "(sleep 300 & echo $!)",
+    "setsid sh -c 'sleep 300 & echo $!; exec sleep 300' & echo $!",
+    "sh -c 'env -i sh -c \"echo \\$\\$; exec sleep 300\"; exit' &",
+    "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.2; done' &",
+  ].join("\n");
+  const pidsIn = (text: string): number[] =>
+    text
+      .split(/\s+/)
+      .filter(Boolean)
+      .map(Number)
+      .filter((pid) => pid > 0);
+  const isAlive = (pid: number): boolean => {
+    try {
+      return !/^State:\s+Z/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));
+    } catch {
+      return false;
+    }
+  };
+
+  test.runIf(process.platform === "linux")(
+    "kill -9 ends the command's whole family: background, other sessions, deaf to SIGTERM",
+    async () => {
+      const running = ctl.start(run("--ttl", "2", "--", "sh", "-c", `${FAMILY}\nexec sleep 300`));
+      await until("they all run", () => pidsIn(running.soFar()).length === 5);
+      const pids = pidsIn(running.soFar());
+      expect(pids.filter(isAlive)).toEqual(pids);
+      running.child.kill("SIGKILL");
+      await until("they are all gone", () => !pids.some(isAlive));
+    },
+  );
+
+  test.runIf(process.platform === "linux")(
+    "what a command leaves in the background ends before its address is released",
+    async () => {
+      const { code, stdout } = await ctl.run(...run("--", "sh", "-c", `${FAMILY}\nsleep 0.5; exit 5`));
+      expect([code, pidsIn(stdout).filter(isAlive)]).toEqual([5, []]);
+      expect(pidsIn(stdout)).toHaveLength(5);
+      expect(await live()).toEqual([]);
+    },
+  );
 
   test("a command whose lease was taken away is ended", async () => {
     const running = ctl.start(run("--ttl", "2", "--", "sh", "-c", "echo ready; exec sleep 30"));

@@ -6,6 +6,7 @@ import { nameContract } from "./names";
 import { pickContract } from "./picks";
 import { poolContract } from "./pools";
 import { previewContract } from "./previews";
+import { redeemingContract } from "./redeeming";
 import { resizingContract } from "./resizing";
 import { sharingContract } from "./sharing";
 import { storeContract } from "./store";
@@ -21,6 +22,7 @@ export function contract(engine: Engine): void {
   describe("time", () => timeContract(engine));
   describe("pools", () => poolContract(engine));
   describe("resizing", () => resizingContract(engine));
+  describe("redeeming", () => redeemingContract(engine));
   describe("names", () => nameContract(engine));
   describe("limits", () => limitContract(engine));
   describe("sharing", () => sharingContract(engine));

@@ -4,10 +4,12 @@ import { join } from "node:path";
 import { afterAll, describe } from "vitest";
 import { sqliteStore } from "../../provider/pool/stores/sqlite";
 import { contract } from "./contract";
+import { raceContract } from "./races";
 
 describe("sqlite", () => {
   const folder = mkdtempSync(join(tmpdir(), "overlay-contract-"));
   let files = 0;
   afterAll(() => rmSync(folder, { recursive: true }));
+  raceContract(() => `sqlite:${join(folder, `${files++}`, "pool.db")}`);
   contract({ name: "sqlite", open: (clock) => sqliteStore(join(folder, `${files++}`, "pool.db"), { clock }) });
 });

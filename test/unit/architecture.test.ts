@@ -42,6 +42,22 @@ const RULES: [folder: string, may: string[]][] = [
       "zod",
     ],
   ],
+  [
+    "provider/reservations",
+    [
+      "provider/errors",
+      "provider/reservations",
+      "provider/addressing",
+      "provider/resource",
+      "provider/resources",
+      "provider/pool/types",
+      "provider/pool/token",
+      "provider/pool/wording",
+      "node:crypto",
+      "node:timers/promises",
+      "zod",
+    ],
+  ],
   ["sdk", ["sdk", "@pulumi/pulumi"]],
 ];
 /** Types cost nothing at run time and tie nobody to an implementation. */
@@ -61,6 +77,21 @@ test.each(RULES)("%s imports only what it may", (folder, may) => {
       .filter((target) => !may.some((allowed) => target === allowed || target.startsWith(`${allowed}/`)))
       .map((target) => `${relative(ROOT, file)} imports ${target}`),
   );
+  expect(wrong).toEqual([]);
+});
+
+test("reservations print nothing and end no process", () => {
+  const acts = /\bconsole\.|\bprocess\.(stdout|stderr|exit|exitCode|argv)|from "commander"/;
+  const wrong = filesIn("provider/reservations").filter((file) => acts.test(readFileSync(file, "utf8")));
+  expect(wrong).toEqual([]);
+});
+
+test("only the command line and the resources' runtime use reservations", () => {
+  const users = ["provider/cli/", "provider/reservations/", "provider/runtime.ts"];
+  const wrong = filesIn("provider")
+    .map((file) => ({ file: relative(ROOT, file), targets: importsOf(file) }))
+    .filter(({ file }) => !users.some((user) => file.startsWith(user)))
+    .filter(({ targets }) => targets.some((target) => target.startsWith("provider/reservations")));
   expect(wrong).toEqual([]);
 });
 

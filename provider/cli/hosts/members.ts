@@ -2,9 +2,9 @@ import { OverlayError } from "../../errors";
 import type { Connection } from "../../host/types";
 import type { Lease, Pool } from "../../pool";
 import { isFirm } from "../../pool/types";
+import { networkSpec, runnerNameOf } from "../../reservations/runners";
 import type { NetworkSettings } from "../../resources/overlay-network";
 import { type Exported, readExport } from "../exports";
-import { networkSpec, runnerNameOf } from "../ip/runner";
 import { connectionOf } from "./machines";
 
 /** The machines of one network, and how to reach them. */

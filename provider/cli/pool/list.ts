@@ -1,34 +1,24 @@
-import { exactNumber } from "../../addressing/line";
-import type { Pool, PoolSpec } from "../../pool";
-import { listOf } from "../../pool/wording";
-import { command, withPool } from "../command";
+import { type PoolUsage, poolUsages } from "../../reservations";
+import { command, percent, withPool } from "../command";
+
+/** For monitors: some pool is at least as full as `--warn` says. */
+const NEARLY_FULL = 3;
 
 export const listCommand = () =>
-  command("list", "List the pools and how full they are.").action(
-    withPool(async ({ pool, out }) => {
-      const specs = await pool.pools();
-      const rows = [];
-      for (const spec of specs) rows.push(await summary(pool, spec));
-      out.list(rows, ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"]);
-      if (rows.length === 0) out.note("There is no pool in this store yet.");
-    }),
-  );
+  command("list", "List the pools and how full they are.")
+    .option("--warn <percent>", `end with exit code ${NEARLY_FULL} if a pool is filled so far`, percent)
+    .action(
+      withPool<{ warn?: number }>(async ({ pool, out }, { warn }) => {
+        const usages = await poolUsages(pool);
+        out.list(usages, [...COLUMNS], { utilization: (value) => `${value}%` });
+        if (usages.length === 0) out.note("There is no pool in this store yet.");
+        const full = warn === undefined ? [] : usages.filter(({ utilization }) => utilization >= warn);
+        for (const usage of full) out.note(fullText(usage, warn!));
+        if (full.length > 0) process.exitCode = NEARLY_FULL;
+      }),
+    );
 
-export async function summary(pool: Pool, spec: PoolSpec) {
-  const { capacity, held, offered, resting } = (await pool.usage(spec.name))!;
-  return {
-    pool: spec.name,
-    kind: spec.kind,
-    range: spec.kind === "space" ? "all addresses" : listOf(spec.kind, spec.extents),
-    allocation: spec.allocation,
-    capacity: exactNumber(capacity),
-    allocated: exactNumber(held),
-    offered,
-    resting,
-    utilization: percent(held, capacity),
-  };
-}
+const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"] as const;
 
-/** To a hundredth of a percent, and exact for what does not fit into a number. */
-const percent = (held: bigint, capacity: bigint): string =>
-  capacity === 0n ? "0%" : `${Number((held * 10_000n) / capacity) / 100}%`;
+const fullText = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
+  `warning: ${pool} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;

@@ -1,9 +1,8 @@
 import { OverlayError } from "../../errors";
 import type { Lease, PoolSpec } from "../../pool";
 import { listOf } from "../../pool/wording";
+import { timeText, usageOf } from "../../reservations";
 import { command, withPool } from "../command";
-import { moment } from "../output";
-import { summary } from "./list";
 
 export const showCommand = () =>
   command("show", "Show a pool and its leases. With --json: the pool, then a lease a line.")
@@ -19,12 +18,12 @@ export const showCommand = () =>
             "Check the name and the store.",
           );
         }
-        out.one(await summary(pool, spec));
+        out.one(await usageOf(pool, spec), { utilization: (value) => `${value}%` });
         out.say("");
         const leases = await pool.leases(spec.name);
         out.list(
           leases.map((lease) => view(spec, lease)),
-          ["value", "state", "usedBy", "owner", "opens", "lastSeen", "expiresAt"],
+          ["value", "state", "usedBy", "owner", "opens", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
         );
       }),
     );
@@ -40,6 +39,9 @@ const view = ({ kind }: PoolSpec, lease: Lease) => ({
   labels: lease.labels,
   leaseId: lease.leaseId,
   uid: lease.uid,
-  lastSeen: moment(lease.lastSeen),
-  expiresAt: lease.expiresAt === undefined ? undefined : moment(lease.expiresAt),
+  tenant: lease.tenant && `${lease.tenant.org}/${lease.tenant.project}`,
+  createdAt: timeText(lease.createdAt),
+  createdBy: lease.by,
+  lastSeen: timeText(lease.lastSeen),
+  expiresAt: lease.expiresAt === undefined ? undefined : timeText(lease.expiresAt),
 });

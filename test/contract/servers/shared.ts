@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Rule } from "../../../provider/pool/rule";
 import type { Row, Store, Tx } from "../../../provider/pool/store";
+import { raceContract } from "../races";
 import { by, extents, firstOf, opened } from "../world";
 import type { Cables } from "./cables";
 
@@ -40,6 +41,7 @@ export function serverContract(remote: Remote): void {
   describe("out of reach", () => reachContract(remote));
   describe("time", () => clockContract(remote));
   describe("processes", () => processContract(remote));
+  describe("races for a token", () => raceContract(() => remote.newUrl()));
 }
 
 function racesContract(remote: Remote): void {

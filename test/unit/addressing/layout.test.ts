@@ -95,6 +95,8 @@ test.each([
   ["fd00::/40/16/71", "SUBNET_BITS"],
   ["fd00::/40/17/71", "SUBNET_RANGE"],
   ["10.0.0.0/8/8/1e1", "SUBNET_FORMAT"],
+  ["10.0.0.0/08/8/16", "SUBNET_FORMAT"],
+  ["10.0.0.0/8/08/16", "SUBNET_FORMAT"],
   ["10.0.0.0%eth0/8/8/16", "SUBNET_FORMAT"],
   ["10.0.0.0/8/8/16\n", "SUBNET_FORMAT"],
 ])("'%s' is refused with %s", (config, code) => {

@@ -49,6 +49,19 @@ describe("inputs that do not fit together", () => {
     [{ ranges: ["10.0.0.0/24"], reserved: ["30080"] }, /^INPUT_INVALID: reserved has 30080, which is not in the pool/],
     [{ type: "nodePort", reserved: ["80"] }, /^INPUT_INVALID: reserved has 80, which is not in the pool/],
     [{ type: "nodePort", staticOnly: ["10.0.0.1"] }, /^INPUT_INVALID: staticOnly has 10\.0\.0\.1, which is not in the/],
+    [{ ranges: ["10.0.0.0/08"] }, /^INPUT_INVALID: ranges\[0\] must be a CIDR/],
+    [
+      { ranges: ["10.0.0.0/24"], reserved: ["10.0.0.0/28"], staticOnly: ["10.0.0.64/28", "10.0.0.8/30"] },
+      /^INPUT_INVALID: staticOnly has 10\.0\.0\.8\/30, which is in reserved and so is never given out/,
+    ],
+    [
+      { parent: { poolName: "big", ranges: ["10.0.0.0/24", "10.0.2.0/24"] }, prefixLength: 23 },
+      /^INPUT_INVALID: prefixLength is 23: a block of 512 addresses is larger than its parent big, which has 256 in a row/,
+    ],
+    [
+      { parent: { poolName: "big", ranges: ["10.0.0.0/24"] }, prefixLength: 64 },
+      /^INPUT_INVALID: prefixLength is 64, and addresses of big have 32 bits/,
+    ],
     [{ ranges: ["10.0.0.0/24"], warnAtPercent: 101 }, /^INPUT_INVALID: warnAtPercent/],
     [{ ranges: ["10.0.0.0/24"], colour: "red" }, /^INPUT_INVALID/],
   ])("%j is refused", async (news, reason) => {

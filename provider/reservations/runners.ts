@@ -1,9 +1,9 @@
-import { type RunnerLayout, runnerLayout } from "../../addressing/layout";
-import { OverlayError } from "../../errors";
-import type { Lease, Pool, PoolSpec, Request } from "../../pool";
-import { settingsIn } from "../../resource";
-import { addressPool, addressPoolOf } from "../../resources/addresses";
-import { layoutsOf, type NetworkSettings } from "../../resources/overlay-network";
+import { type RunnerLayout, runnerLayout } from "../addressing/layout";
+import { OverlayError } from "../errors";
+import type { Lease, Pool, PoolSpec } from "../pool/types";
+import { settingsIn } from "../resource";
+import { addressPool, addressPoolOf } from "../resources/addresses";
+import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
 export interface Runner {
@@ -55,15 +55,24 @@ export const runnerNameOf = (lease: Lease, network: string): string | undefined 
   return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
 };
 
-/** Runners of earlier releases have it opened when it is first needed. Two who do so at once do the same. */
+/** Runners of earlier releases have no pool of addresses until the first one is asked for. Opening it twice is harmless. */
 export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
   if (runner.lease.opens === runner.pool) return;
   await pool.amend(runner.lease.pool, runner.lease.leaseId, { opens: runner.addresses });
 }
 
-/** One address of each family of the network, or the one that is asked for. */
-export function anAddress({ layouts }: Runner, ip?: bigint): Pick<Request, "want" | "within" | "also"> {
-  if (ip !== undefined) return { want: [{ first: ip, last: ip }] };
-  const [main, ...others] = layouts.map(({ block }) => block);
-  return others.length === 0 ? {} : { within: main!, also: others };
+/** The runner whose subnet has this address, or why there is none. `networks` are the pools `network/…`. */
+export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
+  const spec = networks.find((spec) => layoutAt(spec, ip));
+  if (!spec) return undefined;
+  const network = spec.name.slice("network/".length);
+  const layout = layoutAt(spec, ip)!;
+  const id = (ip - layout.base) >> BigInt(layout.subnetBits);
+  const lease = id === 0n ? undefined : await pool.find(spec.name, { value: id });
+  const name = lease && lease.state !== "offered" ? runnerNameOf(lease, network) : undefined;
+  if (!lease || name === undefined) return `it is in the subnet of id ${id} of network ${network}, which no runner has`;
+  return runnerOf(spec, lease, network, name);
 }
+
+const layoutAt = (spec: PoolSpec, ip: bigint) =>
+  layoutsOf(settingsIn<NetworkSettings>(spec).subnets).find(({ block }) => block.first <= ip && ip <= block.last);

@@ -1,0 +1,107 @@
+import type { Event, Lease, Pool } from "../pool/types";
+import { poolNamed } from "../resources/ip-pool";
+import type { AddressInput } from "./inputs";
+import { isPort, timeText, valueText } from "./leases";
+import { addressPools, covers, placeNamed } from "./places";
+import { findLeases } from "./search";
+
+/** More than a pool keeps. */
+const ALL = 20_000;
+
+/** One change of a pool, as JSON can carry it. */
+export interface Change {
+  at: string;
+  what: Event["what"];
+  value: string;
+  pool: string;
+  owner: string;
+  usedBy?: string;
+  by?: string;
+  leaseId: string;
+}
+
+export const describeEvent = ({ at, what, extents, pool, owner, usedBy, by, leaseId }: Event): Change => ({
+  at: timeText(at),
+  what,
+  value: extents
+    .map(({ first, last }) =>
+      first === last ? valueText(first) : isPort(first) ? `${first}-${last}` : `${valueText(first)}-${valueText(last)}`,
+    )
+    .join(", "),
+  pool,
+  owner,
+  ...(usedBy !== undefined && { usedBy }),
+  ...(by !== undefined && { by }),
+  leaseId,
+});
+
+/** What happened in a pool, oldest first; also in one that is no longer there. Without a name: in all pools. */
+export async function historyOfPool(pool: Pool, name?: string): Promise<Event[]> {
+  if (name === undefined)
+    return historyOf(
+      pool,
+      (await pool.pools()).map((spec) => spec.name),
+    );
+  const events = await historyOf(pool, [name]);
+  return events.length > 0 || name.includes("/") ? events : historyOf(pool, [poolNamed(name)]);
+}
+
+/** Who had an address, and when, as the pools tell that have it now. */
+export async function historyOfAddress(pool: Pool, input: AddressInput): Promise<Event[]> {
+  const place = await placeNamed(pool, input);
+  const specs = place ? [place.spec] : (await addressPools(pool)).filter((spec) => covers(spec, input.ip));
+  const events = await historyOf(
+    pool,
+    specs.map((spec) => spec.name),
+  );
+  return events.filter(({ extents }) => extents.some(({ first, last }) => first <= input.ip && input.ip <= last));
+}
+
+async function historyOf(pool: Pool, names: string[]): Promise<Event[]> {
+  const events: Event[] = [];
+  for (const name of names) events.push(...(await pool.history(name, { limit: ALL })));
+  return events.sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
+}
+
+/** Events of one millisecond are stored in no particular order. */
+const rankOf = ({ what }: Event): number => (BEGINNINGS.includes(what) ? 0 : ENDS.includes(what) ? 2 : 1);
+
+/** A time for which a lease held an address. */
+export interface Holding {
+  owner: string;
+  pool: string;
+  usedBy?: string;
+  /** Absent when the beginning is no longer in the history. */
+  since?: string;
+  until: string;
+  /** How it ended. */
+  end: Event["what"];
+}
+
+export interface AddressStatus {
+  holders: Lease[];
+  before: Holding[];
+}
+
+const BEGINNINGS: Event["what"][] = ["claimed", "enrolled"];
+const ENDS: Event["what"][] = ["released", "expired", "reclaimed", "handed over"];
+
+/** The present holders of an address, and the earlier ones, latest first. */
+export async function showAddress(pool: Pool, input: AddressInput): Promise<AddressStatus> {
+  const holders = await findLeases(pool, input);
+  return { holders, before: holdingsIn(await historyOfAddress(pool, input)).reverse() };
+}
+
+export function holdingsIn(events: Event[]): Holding[] {
+  const open = new Map<string, { since?: string; usedBy?: string }>();
+  const holdings: Holding[] = [];
+  for (const { at, what, pool, owner, uid, usedBy } of events) {
+    const begun = BEGINNINGS.includes(what) ? { since: timeText(at) } : open.get(uid);
+    const holding = { ...begun, ...(usedBy !== undefined && { usedBy }) };
+    open.set(uid, holding);
+    if (!ENDS.includes(what)) continue;
+    open.delete(uid);
+    holdings.push({ owner, pool, ...holding, until: timeText(at), end: what });
+  }
+  return holdings;
+}

@@ -1,0 +1,88 @@
+import { isOverlayError } from "../errors";
+import type { Enrolment, Fact, Opening, Pool } from "../pool/types";
+import { IMPORTED_LABEL, isOf, ownerIn, RESERVATION, valueText } from "./leases";
+import { covers, type Place, placeNamed, placesOf, single } from "./places";
+
+/** An address that is in use already. Where its network, runner or pool is given, it is compared. */
+export interface UsedAddress {
+  ip: bigint;
+  by?: string;
+  network?: string;
+  runner?: string;
+  pool?: string;
+}
+
+export interface Imported<A extends UsedAddress> {
+  result: Enrolment;
+  /** Addresses that their container has already. */
+  known: number;
+  problems: { address: A; message: string }[];
+}
+
+/** Enters addresses into their pools: all of them, or with a problem none. */
+export async function importAddresses<A extends UsedAddress>(
+  pool: Pool,
+  addresses: A[],
+  { dryRun = false } = {},
+): Promise<Imported<A>> {
+  const facts = new Map<Fact, A>();
+  const openings = new Map<string, Opening>();
+  const problems: Imported<A>["problems"] = [];
+  let known = 0;
+  for (const address of addresses) {
+    const place = await placeFor(pool, address);
+    if (typeof place === "string") problems.push({ address, message: place });
+    else if (await isHeldBy(pool, place, address)) known++;
+    else {
+      facts.set(factIn(place, address), address);
+      const { runner } = place;
+      if (runner && runner.lease.opens !== runner.pool)
+        openings.set(runner.pool, { pool: runner.lease.pool, leaseId: runner.lease.leaseId, opens: runner.addresses });
+    }
+  }
+  const opening = [...openings.values()];
+  const result = await pool.enrol([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
+  problems.push(...result.conflicts.map(({ fact, error }) => ({ address: facts.get(fact)!, message: error.message })));
+  return { result, known, problems };
+}
+
+/** The pool of an address, or why there is none. */
+async function placeFor(pool: Pool, { ip, network, runner, pool: name }: UsedAddress): Promise<Place | string> {
+  if (name !== undefined) return placeIn(pool, name, ip);
+  const { places, reason } = await placesOf(pool, ip);
+  const [place, ...others] = places;
+  if (!place) return reason;
+  if (others.length > 0) return `it is in ${places.map((each) => each.pool).join(" and ")}: say which pool is meant`;
+  const found = place.runner;
+  if (network !== undefined && network !== found?.network)
+    return `it is in ${found ? `network ${found.network}` : place.pool}, not in ${network}`;
+  if (runner !== undefined && runner !== found?.name)
+    return `it is ${found ? `on runner ${found.name}` : `in ${place.pool}`}, not on ${runner}`;
+  return place;
+}
+
+async function placeIn(pool: Pool, name: string, ip: bigint): Promise<Place | string> {
+  try {
+    const place = (await placeNamed(pool, { pool: name }))!;
+    return covers(place.spec, ip) ? place : `it is not in ${place.pool}`;
+  } catch (error) {
+    if (isOverlayError(error)) return error.message;
+    throw error;
+  }
+}
+
+async function isHeldBy(pool: Pool, place: Place, { ip, by }: UsedAddress): Promise<boolean> {
+  const holder = by === undefined ? undefined : await pool.find(place.pool, { value: ip });
+  return holder !== undefined && isOf(holder, by!);
+}
+
+/** Without a container it is held until it is freed. Entered twice, it is one lease. */
+const factIn = ({ pool, spec }: Place, { ip, by }: UsedAddress): Fact => ({
+  pool,
+  owner: ownerIn(pool, by ?? `imported-${valueText(ip)}`),
+  type: RESERVATION,
+  want: [single(ip)],
+  labels: IMPORTED_LABEL,
+  ...(spec.tenant && { tenant: spec.tenant }),
+  ...(by !== undefined && { usedBy: by }),
+});

@@ -1,0 +1,89 @@
+import { randomUUID } from "node:crypto";
+import { familyOf, fromLine } from "../addressing/line";
+import type { Extent, Lease } from "../pool/types";
+import { userName } from "../resources/addresses";
+
+/** Leases on addresses: who owns them, who uses them, and how they are shown. */
+
+const OWNER_PREFIX = "overlayctl/";
+export const RESERVATION = "IPReservation";
+
+/** The same container is the same owner. Without a container, each reservation has an owner of its own. */
+export const ownerIn = (pool: string, by: string = randomUUID()): string =>
+  `${OWNER_PREFIX}${pool.replace(/^runner\//, "")}/${by}`;
+
+/** On a runner, the name that a container holds in the network, so that it has one address there. Other pools have no such rule. */
+export function userNamesIn(pool: string, by: string | undefined): string[] {
+  const [, network] = /^runner\/([^/]+)\//.exec(pool) ?? [];
+  return network !== undefined && by !== undefined ? [userName(network, by)] : [];
+}
+
+/** Whether a container uses the lease, or has reserved it. */
+export const isOf = (lease: Lease, by: string): boolean =>
+  lease.usedBy === by || lease.owner === ownerIn(lease.pool, by);
+
+/** A stack's leases are given up by the stack: it would ask for them again at its next run. */
+export const isOfStack = ({ owner }: Lease): boolean => owner.includes("urn:pulumi:");
+
+const VM = "vm";
+const IMPORTED = "imported";
+
+/** It is used by a virtual machine, of which Docker knows nothing. */
+export const isOfVm = ({ labels }: Lease): boolean => labels?.[VM] === "true";
+export const vmLabel = (vm = false): Record<string, string> => (vm ? { [VM]: "true" } : {});
+
+/** It was imported, and its user may be anything. */
+export const isImported = ({ labels }: Lease): boolean => labels?.[IMPORTED] === "true";
+export const IMPORTED_LABEL = { [IMPORTED]: "true" };
+
+export const isPort = (value: bigint): boolean => value <= 65_535n;
+
+export const valueText = (value: bigint): string => (isPort(value) ? String(value) : fromLine(value));
+export const extentsText = (extents: Extent[]): string => extents.map(({ first }) => valueText(first)).join(", ");
+
+/** The address of a lease; in a pool of ports, the port. */
+export const ipOf = ({ extents }: Pick<Lease, "extents">): string => valueText(extents[0]!.first);
+
+/** A lease on an address as JSON can carry it. */
+export interface AddressLease {
+  ip: string;
+  ip6?: string;
+  port?: number;
+  pool: string;
+  network?: string;
+  runner?: string;
+  state: Lease["state"];
+  usedBy?: string;
+  createdAt: string;
+  createdBy?: string;
+  expiresAt?: string;
+  tenant?: string;
+  labels?: Record<string, string>;
+  owner: string;
+  leaseId: string;
+}
+
+export function describeLease(lease: Lease): AddressLease {
+  const [first, second] = lease.extents.map((extent) => extent.first) as [bigint, bigint?];
+  const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(lease.pool) ?? [];
+  const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels, owner, leaseId } = lease;
+  return {
+    ip: valueText(first),
+    ...(second !== undefined && familyOf(second) === 6 && { ip6: fromLine(second) }),
+    ...(isPort(first) && { port: Number(first) }),
+    pool,
+    ...(network !== undefined && { network, runner: runner! }),
+    state,
+    ...(usedBy !== undefined && { usedBy }),
+    createdAt: timeText(createdAt),
+    ...(by !== undefined && { createdBy: by }),
+    ...(expiresAt !== undefined && { expiresAt: timeText(expiresAt) }),
+    ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
+    ...(labels && Object.keys(labels).length > 0 && { labels }),
+    owner,
+    leaseId,
+  };
+}
+
+/** RFC 3339, to the second. */
+export const timeText = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");

@@ -1,0 +1,117 @@
+import { fromLine, overlaps } from "../addressing/line";
+import { OverlayError } from "../errors";
+import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
+import { poolNamed } from "../resources/ip-pool";
+import type { Where } from "./inputs";
+import { openAddresses, type Runner, runnerAt, runnerNamed } from "./runners";
+
+/** A pool that gives out addresses or ports: a runner's subnet, an IPPool, or the block of a tenant. */
+export interface Place {
+  /** Name of the pool: `runner/NETWORK/RUNNER` or `pool/NAME`. */
+  pool: string;
+  spec: PoolSpec;
+  runner?: Runner;
+}
+
+const onRunner = (runner: Runner): Place => ({ pool: runner.pool, spec: runner.addresses, runner });
+
+/** The pool that is named; undefined when no name is given. */
+export async function placeNamed(pool: Pool, { network, runner, pool: name }: Where): Promise<Place | undefined> {
+  if (name === undefined && network === undefined && runner === undefined) return undefined;
+  if (name !== undefined && network === undefined && runner === undefined) return poolPlace(pool, name);
+  if (network === undefined || runner === undefined || name !== undefined) {
+    throw new OverlayError("INPUT_INVALID", "The pool is not named completely.", `Give ${WAYS}.`);
+  }
+  return onRunner(await runnerNamed(pool, network, runner));
+}
+
+const WAYS = "network and runner, or pool";
+
+export async function mustBeNamed(pool: Pool, where: Where): Promise<Place> {
+  const place = await placeNamed(pool, where);
+  if (place) return place;
+  throw new OverlayError("INPUT_INVALID", "No pool given.", `Give ${WAYS}.`);
+}
+
+/** `pool/web` as `pool list` prints it, or only `web`; `runner/NETWORK/RUNNER` too. */
+async function poolPlace(pool: Pool, name: string): Promise<Place> {
+  const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(name) ?? [];
+  if (network !== undefined) return onRunner(await runnerNamed(pool, network, runner!));
+  const spec = (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
+  if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
+  const known = (await addressPools(pool)).map((each) => each.name);
+  throw new OverlayError(
+    "POOL_NOT_FOUND",
+    spec
+      ? `Pool ${spec.name} gives out neither addresses nor ports.`
+      : `There is no pool '${name}' in the store; it has ${known.join(", ") || "none"}.`,
+    "`overlayctl pool list` shows the names.",
+  );
+}
+
+/** Networks give out runner ids, and address spaces give out ranges. */
+const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
+  (kind === "address" || kind === "port") && !name.startsWith("space/");
+
+/** All open pools that give out addresses or ports. */
+export const addressPools = async (pool: Pool, prefix = ""): Promise<PoolSpec[]> =>
+  (await pool.pools(prefix)).filter(givesAddresses);
+
+export const covers = ({ extents }: PoolSpec, value: bigint): boolean =>
+  extents.some((extent) => overlaps(extent, single(value)));
+
+export const single = (value: bigint): Extent => ({ first: value, last: value });
+
+/** The pools that can give out this address. One whose block there became the pool of somebody else cannot. */
+export async function placesOf(pool: Pool, ip: bigint): Promise<{ places: Place[]; reason: string }> {
+  const runner = await runnerAt(pool, await pool.pools("network/"), ip);
+  if (typeof runner === "object") return { places: [onRunner(runner)], reason: "" };
+  const places: Place[] = [];
+  for (const spec of await addressPools(pool, "pool/")) {
+    if (spec.kind !== "address" || !covers(spec, ip)) continue;
+    const lease = await pool.find(spec.name, { value: ip });
+    if (lease?.opens === undefined) places.push({ pool: spec.name, spec });
+  }
+  return { places, reason: runner ?? "it is in no network and no pool of this store" };
+}
+
+/** The one pool of an address, whether or not it is named. */
+export async function placeOf(pool: Pool, where: Where, ip: bigint): Promise<Place> {
+  const named = await placeNamed(pool, where);
+  if (named) return named;
+  const { places, reason } = await placesOf(pool, ip);
+  const [place, ...others] = places;
+  if (!place)
+    throw new OverlayError("IP_OUTSIDE_POOL", `${fromLine(ip)}: ${reason}.`, "Check the address and the store.");
+  if (others.length === 0) return place;
+  const names = places.map((each) => each.pool).join(" and ");
+  throw new OverlayError("INPUT_INVALID", `${fromLine(ip)} is in ${names}.`, "Say which pool is meant.");
+}
+
+/** What a request asks for: exactly this value, or one address of each family of the runner's network. */
+export function choiceIn(
+  { spec, runner }: Place,
+  { ip, port }: { ip?: bigint | undefined; port?: number | undefined },
+): Pick<Request, "want" | "within" | "also"> {
+  const value = valueIn(spec, { ip, port });
+  if (value !== undefined) return { want: [single(value)] };
+  const [main, ...others] = runner?.layouts.map(({ block }) => block) ?? [];
+  return main && others.length > 0 ? { within: main, also: others } : {};
+}
+
+/** The value that is asked for in a pool of addresses or of ports. */
+export function valueIn(
+  { name, kind }: PoolSpec,
+  { ip, port }: { ip?: bigint | undefined; port?: number | undefined },
+): bigint | undefined {
+  const wrong = kind === "port" ? ip : port;
+  if (wrong !== undefined) {
+    const [has, given] = kind === "port" ? ["ports", "an address"] : ["addresses", "a port"];
+    throw new OverlayError("INPUT_INVALID", `Pool ${name} has ${has}, and ${given} was given.`, "Give the other.");
+  }
+  return port === undefined ? ip : BigInt(port);
+}
+
+export async function openPlace(pool: Pool, { runner }: Place): Promise<void> {
+  if (runner) await openAddresses(pool, runner);
+}

@@ -1,0 +1,81 @@
+import { isOverlayError, OverlayError } from "../errors";
+import { tokenUsed } from "../pool/token";
+import type { Condition, Lease, Pool } from "../pool/types";
+import type { FreeInput, Where } from "./inputs";
+import { ipOf, isOf, isOfStack, userNamesIn } from "./leases";
+import { mustBeNamed, placeOf, valueIn } from "./places";
+import { findLeases } from "./search";
+import { type Context, leaseOfToken, mustBeUnused, readToken } from "./tokens";
+
+export interface Released {
+  /** Given up, or out of use. */
+  leases: Lease[];
+  /** Those of them that belong to stacks, and stay reserved for them. */
+  kept: Lease[];
+}
+
+/** Gives up a reservation that was not used. */
+export async function releaseByToken(context: Context, token: string): Promise<Released> {
+  const grant = await readToken(context, token);
+  const lease = mustBeUnused(grant, await leaseOfToken(context, grant));
+  if (isOfStack(lease)) return { leases: [lease], kept: [lease] };
+  if (await context.pool.release(lease.pool, lease.leaseId, { onlyIf: { state: "reserved" } }))
+    return { leases: [lease], kept: [] };
+  mustBeUnused(grant, await leaseOfToken(context, grant));
+  throw tokenUsed(grant);
+}
+
+/** Gives up all addresses of a container, in every pool or in the named ones. */
+export async function releaseByContainer({ pool }: Context, by: string, where: Where = {}): Promise<Released> {
+  const released: Released = { leases: [], kept: [] };
+  for (const lease of await findLeases(pool, where)) {
+    if (!isOf(lease, by) || !(await giveUp(pool, lease))) continue;
+    released.leases.push(lease);
+    if (isOfStack(lease)) released.kept.push(lease);
+  }
+  return released;
+}
+
+/** A stack keeps its lease, which is only out of use: it may be used again by its token. false: it changed meanwhile. */
+async function giveUp(pool: Pool, lease: Lease): Promise<boolean> {
+  const onlyIf = conditionOf(lease);
+  if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId, { onlyIf });
+  const users = userNamesIn(lease.pool, lease.usedBy);
+  const names = (lease.names ?? []).filter((name) => !users.includes(name));
+  try {
+    await pool.amend(lease.pool, lease.leaseId, { state: "reserved", names }, { onlyIf });
+    return true;
+  } catch (error) {
+    if (isOverlayError(error, "LEASE_CHANGED", "LEASE_FENCED", "LEASE_EXPIRED")) return false;
+    throw error;
+  }
+}
+
+const conditionOf = ({ state, usedBy }: Lease): Condition => ({
+  state: state === "used" ? "used" : "reserved",
+  ...(usedBy !== undefined && { usedBy }),
+});
+
+/** Takes an address back from its holder. What a stack holds is taken only with `force`. */
+export async function free({ pool }: Context, input: FreeInput): Promise<Lease> {
+  const { ip, port, force = false } = input;
+  const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  const value = valueIn(place.spec, { ip, port });
+  if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Say which one to free.");
+  const lease = await pool.find(place.pool, { value });
+  if (!lease) {
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${ipOf({ extents: [{ first: value, last: value }] })} in ${place.pool} is not held.`,
+      "`overlayctl ip list` shows what is held.",
+    );
+  }
+  if (isOfStack(lease) && !force)
+    throw new OverlayError(
+      "IP_IN_USE",
+      `${ipOf(lease)} belongs to ${lease.owner}.`,
+      "Remove it from its program, or use force.",
+    );
+  await pool.release(lease.pool, lease.leaseId);
+  return lease;
+}

@@ -1,0 +1,56 @@
+import { isFirm, type Lease, type Pool, type PoolSpec } from "../pool/types";
+import { addressPool } from "../resources/addresses";
+import type { SearchInput } from "./inputs";
+import { isOf } from "./leases";
+import { addressPools, covers, placeNamed } from "./places";
+import { networkSpec } from "./runners";
+
+/** Leases on addresses and ports that have all of these properties. Without `state`: those that are held, reserved or used. */
+export async function findLeases(pool: Pool, search: Partial<SearchInput> = {}): Promise<Lease[]> {
+  const found: Lease[] = [];
+  for (const spec of await poolsFor(pool, search)) {
+    const leases = search.ip === undefined ? await pool.leases(spec.name) : await leasesAt(pool, spec, search.ip);
+    found.push(...leases.filter((lease) => lease.opens === undefined && matches(lease, search)));
+  }
+  return found;
+}
+
+/** All that share an address, in the order of the pool. */
+const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]> => {
+  const lease = await pool.find(spec.name, { value: ip });
+  if (!lease) return [];
+  if (lease.sharingKey === undefined) return [lease];
+  const all = await pool.leases(spec.name, { after: lease.extents[0]!.first - 1n, limit: 1 });
+  return all.filter(({ extents }) => extents[0]!.first === lease.extents[0]!.first);
+};
+
+async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolSpec[]> {
+  const { network, runner, ip } = search;
+  const isSomeOfNetwork = search.pool === undefined && (network === undefined) !== (runner === undefined);
+  if (network !== undefined) await networkSpec(pool, network);
+  const place = isSomeOfNetwork ? undefined : await placeNamed(pool, search);
+  const prefix =
+    place?.pool ?? (network === undefined ? (runner === undefined ? "" : "runner/") : addressPool(network, ""));
+  return (await addressPools(pool, prefix)).filter(
+    (spec) =>
+      (place === undefined || spec.name === place.pool) &&
+      (runner === undefined || spec.name.split("/")[2] === runner) &&
+      (ip === undefined || (spec.kind === "address" && covers(spec, ip))),
+  );
+}
+
+function matches(lease: Lease, { owner, by, labels = [], tenant, state }: Partial<SearchInput>): boolean {
+  const isAsked = state === undefined ? isFirm(lease) : lease.state === state;
+  return (
+    isAsked &&
+    (owner === undefined || lease.owner.includes(owner)) &&
+    (by === undefined || isOf(lease, by)) &&
+    (tenant === undefined || (lease.tenant?.org === tenant.org && lease.tenant.project === tenant.project)) &&
+    labels.every((label) => hasLabel(lease, label))
+  );
+}
+
+function hasLabel({ labels = {} }: Lease, label: string): boolean {
+  const at = label.indexOf("=");
+  return labels[label.slice(0, at)] === label.slice(at + 1);
+}

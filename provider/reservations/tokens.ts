@@ -1,0 +1,33 @@
+import { type Grant, isOver, type KeyRing, opened, ringOf, tokenExpired, tokenUsed } from "../pool/token";
+import type { Lease, Pool } from "../pool/types";
+
+/** What the functions of this module work with. */
+export interface Context {
+  pool: Pool;
+  /** The setting of this name; without, the key that the store keeps. */
+  tokenKeys?: string | undefined;
+}
+
+export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);
+
+/** What a token says, if we signed it and it is for this runner. */
+export const readToken = async (context: Context, token: string, runner?: string): Promise<Grant> =>
+  opened(token, await keyRingOf(context), runner === undefined ? {} : { runner });
+
+/** The lease of a token. The store decides whether it still stands, and its clock whether it has expired. */
+export async function leaseOfToken({ pool }: Context, grant: Grant): Promise<Lease> {
+  const lease = await pool.find(grant.pool, { leaseId: grant.leaseId });
+  if (!lease) throw isOver(grant, Date.now()) ? tokenExpired(grant) : tokenUsed(grant);
+  return lease;
+}
+
+/** `validate`: the reservation that a token stands for, while it is not used. */
+export async function validateToken(context: Context, token: string, runner?: string): Promise<Lease> {
+  const grant = await readToken(context, token, runner);
+  return mustBeUnused(grant, await leaseOfToken(context, grant));
+}
+
+export function mustBeUnused(grant: Grant, lease: Lease): Lease {
+  if (lease.state === "used") throw tokenUsed(grant, lease.usedBy ?? lease.owner);
+  return lease;
+}

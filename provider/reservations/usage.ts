@@ -1,0 +1,41 @@
+import { exactNumber } from "../addressing/line";
+import type { Pool, PoolSpec } from "../pool/types";
+import { listOf } from "../pool/wording";
+
+/** How full a pool is, as JSON can carry it. Counts past 2^53 are strings. */
+export interface PoolUsage {
+  pool: string;
+  kind: PoolSpec["kind"];
+  range: string;
+  allocation: PoolSpec["allocation"];
+  tenant?: string;
+  capacity: number | string;
+  allocated: number | string;
+  offered: number;
+  resting: number;
+  /** Held values in a hundred, offers included, to two places. */
+  utilization: number;
+}
+
+export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
+  const { capacity, held, offered, resting } = (await pool.usage(spec.name))!;
+  return {
+    pool: spec.name,
+    kind: spec.kind,
+    range: spec.kind === "space" ? "all addresses" : listOf(spec.kind, spec.extents),
+    allocation: spec.allocation,
+    ...(spec.tenant && { tenant: `${spec.tenant.org}/${spec.tenant.project}` }),
+    capacity: exactNumber(capacity),
+    allocated: exactNumber(held),
+    offered,
+    resting,
+    utilization: capacity === 0n ? 0 : Number((held * 10_000n) / capacity) / 100,
+  };
+}
+
+/** Of all pools, by name. */
+export async function poolUsages(pool: Pool): Promise<PoolUsage[]> {
+  const usages: PoolUsage[] = [];
+  for (const spec of await pool.pools()) usages.push(await usageOf(pool, spec));
+  return usages;
+}

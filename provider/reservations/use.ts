@@ -1,0 +1,65 @@
+import { isOverlayError, OverlayError } from "../errors";
+import { tokenUsed } from "../pool/token";
+import type { Lease, Pool } from "../pool/types";
+import type { UseByAddressInput, UseByTokenInput } from "./inputs";
+import { ipOf, isOf, isOfVm, userNamesIn, vmLabel } from "./leases";
+import { mustBeNamed, placeOf, valueIn } from "./places";
+import { claimAddress } from "./reserve";
+import { type Context, leaseOfToken, readToken } from "./tokens";
+
+/** Marks the reservation of a token as used: it does not expire then. The same container may ask again. */
+export async function useByToken(context: Context, { token, runner, by, vm }: UseByTokenInput): Promise<Lease> {
+  const grant = await readToken(context, token, runner);
+  return markUsed(context.pool, { by, vm }, async () => {
+    const lease = await leaseOfToken(context, grant);
+    if (lease.state === "used" && lease.usedBy !== by) throw tokenUsed(grant, lease.usedBy ?? lease.owner);
+    return lease;
+  });
+}
+
+/** The same without a token: for a free address, or one that was reserved for the same container. */
+export async function useByAddress({ pool }: Context, input: UseByAddressInput): Promise<Lease> {
+  const { ip, port, by, vm } = input;
+  const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  const value = valueIn(place.spec, { ip, port });
+  if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Give a token or an address.");
+  const find = () => pool.find(place.pool, { value });
+  if (!(await find())) return claimAddress(pool, place, { ip, port, by, vm, usedBy: by });
+  return markUsed(pool, { by, vm }, async () => {
+    const lease = await find();
+    if (lease && (lease.usedBy === by || (lease.state === "reserved" && isOf(lease, by)))) return lease;
+    const holder = lease ? `${lease.state} by ${lease.usedBy ?? lease.owner}` : "no longer held";
+    throw new OverlayError(
+      "IP_IN_USE",
+      `${ipOf({ extents: [{ first: value, last: value }] })} is ${holder}.`,
+      "Use its token, or another address.",
+    );
+  });
+}
+
+const ATTEMPTS = 5;
+
+/**
+ * The pool compares the state in the transaction that changes it. If the lease changed since `find` saw it, `find` decides again,
+ * and fails when another container was first.
+ */
+async function markUsed(
+  pool: Pool,
+  { by, vm = false }: { by: string; vm?: boolean | undefined },
+  find: () => Promise<Lease>,
+): Promise<Lease> {
+  for (let attempt = 1; ; attempt++) {
+    const lease = await find();
+    const { state, usedBy } = lease;
+    if (state === "used" && (!vm || isOfVm(lease))) return lease;
+    const names = [...new Set([...(lease.names ?? []), ...userNamesIn(lease.pool, by)])];
+    const changes = { state: "used", usedBy: by, names, labels: { ...lease.labels, ...vmLabel(vm) } } as const;
+    const onlyIf = state === "used" ? ({ state, usedBy: usedBy! } as const) : ({ state: "reserved" } as const);
+    try {
+      return await pool.amend(lease.pool, lease.leaseId, changes, { onlyIf });
+    } catch (error) {
+      const hasChanged = isOverlayError(error, "LEASE_CHANGED", "LEASE_FENCED", "LEASE_EXPIRED");
+      if (!hasChanged || attempt === ATTEMPTS) throw error;
+    }
+  }
+}

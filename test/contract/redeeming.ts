@@ -1,0 +1,72 @@
+import { expect, test } from "vitest";
+import { by, type Engine, extents, firstOf, opened, START, world } from "./world";
+
+/** Changes that compare the lease's state in their own transaction, and claims that may be retried. */
+export function redeemingContract(engine: Engine): void {
+  test("of two that use one reservation, or use and release it, one wins", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const onlyIf = { state: "reserved" } as const;
+    const use = (leaseId: string, usedBy: string) =>
+      another().amend("pool/p", leaseId, { state: "used", usedBy }, { onlyIf });
+    const { leaseId } = await pool.claim(by("a"));
+    const uses = await Promise.allSettled([use(leaseId, "x"), use(leaseId, "y")]);
+    expect(uses.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+    const loser = uses.find((result) => result.status === "rejected")!;
+    expect(loser.reason).toMatchObject({ code: "LEASE_CHANGED" });
+    expect(await pool.release("pool/p", leaseId, { onlyIf })).toBe(false);
+    expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: "z" } })).toBe(false);
+    const { usedBy } = (await pool.find("pool/p", { leaseId }))!;
+    expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: usedBy! } })).toBe(true);
+  });
+
+  test("an idempotent claim by the same owner gives the same lease id, and the ttl starts again", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const request = by("a", { ttl: 60, idempotent: true });
+    const [first, second] = await Promise.all([pool.claim(request), another().claim(request)]);
+    expect(second.leaseId).toBe(first.leaseId);
+    pass(50);
+    const again = await pool.claim(request);
+    expect(again).toMatchObject({ leaseId: first.leaseId, expiresAt: START + 110_000 });
+    const other = by("a", { idempotent: true, want: extents("7") });
+    await expect(pool.claim(other)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
+    await pool.amend("pool/p", first.leaseId, { state: "used", usedBy: "x" });
+    await expect(pool.claim(request)).rejects.toMatchObject({ code: "RESERVATION_EXISTS" });
+    expect(await pool.claim({ ...request, usedBy: "x" })).toMatchObject({ leaseId: first.leaseId, usedBy: "x" });
+    expect(await pool.leases("pool/p")).toHaveLength(1);
+  });
+
+  test("a ttl runs again from the moment at which a used lease is only reserved", async () => {
+    const { pool, pass } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
+    expect(await pool.amend("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
+    pass(3600);
+    const reserved = await pool.amend("pool/p", leaseId, { state: "reserved" });
+    expect(reserved).toMatchObject({ state: "reserved", expiresAt: START + 3_660_000 });
+    pass(61);
+    expect(await pool.find("pool/p", { leaseId })).toBeUndefined();
+    expect(firstOf(reserved)).toBe(1n);
+  });
+
+  test("the history names the user of each change, but not for what expired by itself", async () => {
+    const { another, pass } = await world(engine);
+    const [ann, bob] = [another({ actor: "ann@host" }), another({ actor: "bob@host" })];
+    await opened(ann, { extents: extents("1-9"), kind: "id" });
+    const { leaseId } = await ann.claim(by("a", { ttl: 60 }));
+    pass(1);
+    await bob.amend("pool/p", leaseId, { state: "used", usedBy: "web" });
+    pass(1);
+    await bob.amend("pool/p", leaseId, { state: "reserved" });
+    pass(61);
+    await ann.claim(by("b"));
+    const events = (await ann.history("pool/p")).filter(({ owner }) => owner === "a");
+    expect(events.map(({ what, usedBy, by }) => [what, usedBy, by])).toEqual([
+      ["claimed", undefined, "ann@host"],
+      ["used", "web", "bob@host"],
+      ["unused", undefined, "bob@host"],
+      ["expired", undefined, undefined],
+    ]);
+  });
+}

@@ -1,0 +1,172 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { toLine } from "../../../provider/addressing/line";
+import type { Values } from "../../../provider/lifecycle/values";
+import {
+  type Context,
+  describeLease,
+  findLeases,
+  free,
+  importAddresses,
+  ipOf,
+  releaseByContainer,
+  releaseByToken,
+  reserve,
+  searchInput,
+  showAddress,
+  useByAddress,
+  useByToken,
+  validateToken,
+} from "../../../provider/reservations";
+import { Stage } from "../lifecycle/stage";
+
+/** The same functions on every pool: a runner's subnet, an IPPool, a pool of ports, a tenant's block. */
+const tenant = { org: "acme", project: "shop" };
+let stage: Stage;
+let context: Context;
+beforeEach(async () => {
+  stage = await Stage.up();
+  context = { pool: stage.pool };
+  await stage.network();
+  await stage.runner("node1", "192.0.2.11");
+  await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
+  await stage.make("IPPool", "ports", { type: "nodePort", portRange: "30000-30009", allocation: "lowest" });
+  await stage.make("IPReservation", "first", { tenant, type: "clusterIP" });
+});
+
+const codeOf = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => "done",
+    (error: { code?: string }) => error.code ?? String(error),
+  );
+
+describe.each([
+  ["a runner's subnet", { network: "training", runner: "node1" }],
+  ["an IPPool", { pool: "web" }],
+  ["an IPPool by the name that `pool list` shows", { pool: "pool/web" }],
+  ["a pool of ports", { pool: "ports" }],
+  ["a tenant's block", { pool: "tenant/acme/shop/clusterIP" }],
+])("%s", (_, where) => {
+  test("reserve, validate, use, list, release by container", async () => {
+    const { lease, token } = await reserve(context, { ...where, ttl: 60 });
+    expect(await validateToken(context, token)).toMatchObject({ leaseId: lease.leaseId, state: "reserved" });
+    expect(await useByToken(context, { token, by: "c1" })).toMatchObject({ state: "used", usedBy: "c1" });
+    expect((await findLeases(stage.pool, { by: "c1" })).map(ipOf)).toEqual([ipOf(lease)]);
+    expect(await findLeases(stage.pool, { ...where, by: "c1" })).toHaveLength(1);
+    const { leases, kept } = await releaseByContainer(context, "c1");
+    expect([leases.map(ipOf), kept]).toEqual([[ipOf(lease)], []]);
+    expect(await findLeases(stage.pool, { by: "c1" })).toEqual([]);
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test("used again by the same container: the same answer; by another one: TOKEN_USED", async () => {
+    const { token } = await reserve(context, where);
+    const first = await useByToken(context, { token, by: "c1" });
+    expect(await useByToken(context, { token, by: "c1" })).toEqual(first);
+    expect(await codeOf(useByToken(context, { token, by: "c2" }))).toBe("TOKEN_USED");
+    expect(await codeOf(releaseByToken(context, token))).toBe("TOKEN_USED");
+    const value = first.extents[0]!.first;
+    const at = value < 65_536n ? { port: Number(value) } : { ip: value };
+    expect(await free(context, { ...where, ...at })).toMatchObject({ leaseId: first.leaseId });
+    expect(await codeOf(useByToken(context, { token, by: "c1" }))).toBe("TOKEN_USED");
+  });
+
+  test("two reservations for one container at once give two tokens that both work", async () => {
+    const both = await Promise.all([1, 2].map(() => reserve(context, { ...where, by: "c1" })));
+    expect(new Set(both.map(({ lease }) => lease.leaseId)).size).toBe(1);
+    for (const { token } of both)
+      expect(await useByToken(context, { token, by: "c1" })).toMatchObject({ usedBy: "c1" });
+    expect(await codeOf(reserve(context, { ...where, by: "c1" }))).toBe("RESERVATION_EXISTS");
+  });
+});
+
+test("an address alone is enough to use and to free it, where one pool has it", async () => {
+  const ip = toLine("192.168.7.9");
+  expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ pool: "pool/web", usedBy: "c1" });
+  expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
+  expect(await codeOf(useByAddress(context, { ip, by: "c2" }))).toBe("IP_IN_USE");
+  expect(await free(context, { ip })).toMatchObject({ usedBy: "c1" });
+  expect(await codeOf(free(context, { ip }))).toBe("INPUT_INVALID");
+  expect(await codeOf(free(context, { ip: toLine("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
+  await stage.make("IPPool", "other", { ranges: ["192.168.7.0/28"], addressSpace: "lab" });
+  await expect(free(context, { ip })).rejects.toThrow(/^INPUT_INVALID: 192\.168\.7\.9 is in pool\/other and pool\/web/);
+  expect(await codeOf(reserve(context, {}))).toBe("INPUT_INVALID");
+  expect(await codeOf(reserve(context, { network: "training" }))).toBe("INPUT_INVALID");
+  expect(await codeOf(reserve(context, { pool: "ports", ip }))).toBe("INPUT_INVALID");
+});
+
+test("what a stack holds and a container used goes back to the stack, and its ttl runs again", async () => {
+  const made = await stage.make("IPReservation", "job", { pool: "web", ttl: 60 });
+  await useByToken(context, { token: String(made.token), by: "c1" });
+  stage.pass(3600);
+  const { kept } = await releaseByContainer(context, "c1");
+  expect(kept.map(ipOf)).toEqual([made.ip]);
+  const [lease] = await findLeases(stage.pool, { ip: toLine(String(made.ip)) });
+  expect(lease).toMatchObject({ state: "reserved", expiresAt: stage.now + 60_000 });
+  expect(await useByToken(context, { token: String(made.token), by: "c2" })).toMatchObject({ usedBy: "c2" });
+  await releaseByContainer(context, "c2");
+  stage.pass(61);
+  expect(await findLeases(stage.pool, { ip: toLine(String(made.ip)) })).toEqual([]);
+  await stage.of("IPReservation").delete(made as Values);
+});
+
+test("import enters addresses of networks and of pools, and names what fits nowhere", async () => {
+  const rows = [
+    { ip: toLine("10.128.64.20"), by: "a" },
+    { ip: toLine("192.168.7.3"), by: "b" },
+    { ip: 30_004n, pool: "ports" },
+  ];
+  const { result, problems } = await importAddresses(stage.pool, rows);
+  expect(problems).toEqual([]);
+  expect(result.added.map(({ pool }) => pool)).toEqual(["runner/training/node1", "pool/web", "pool/ports"]);
+  expect((await importAddresses(stage.pool, rows)).result.added).toEqual([]);
+  const wrong = [
+    { ip: toLine("192.168.7.3"), network: "training" },
+    { ip: toLine("9.9.9.9") },
+    { ip: 5n, pool: "nosuch" },
+  ];
+  expect((await importAddresses(stage.pool, wrong)).problems.map(({ message }) => message)).toEqual([
+    "it is in pool/web, not in training",
+    "it is in no network and no pool of this store",
+    expect.stringMatching(/^POOL_NOT_FOUND: There is no pool 'nosuch'/),
+  ]);
+});
+
+test.each([
+  [{ ip: "192.168.7.1" }, ["192.168.7.1"]],
+  [{ owner: "::second" }, ["192.168.7.2"]],
+  [{ labels: ["team=red"] }, ["192.168.7.1"]],
+  [{ labels: ["team=red", "tier=db"] }, []],
+  [{ tenant: "acme/shop", pool: "web" }, []],
+  [{ pool: "web", state: "used" }, ["192.168.7.2"]],
+  [{ pool: "web", state: "reserved" }, ["192.168.7.1"]],
+  [{ by: "c2" }, ["192.168.7.2"]],
+])("a search for %j finds %j", async (search, expected) => {
+  await stage.make("IPReservation", "one", { pool: "web", ip: "192.168.7.1", labels: { team: "red" } });
+  await stage.make("IPReservation", "second", { pool: "web", ip: "192.168.7.2", usedBy: "c2" });
+  expect((await findLeases(stage.pool, searchInput.parse(search))).map(ipOf)).toEqual(expected);
+});
+
+test("a tenant's leases are found by the tenant, and shown with it", async () => {
+  const [lease, ...others] = await findLeases(stage.pool, searchInput.parse({ tenant: "acme/shop" }));
+  expect([describeLease(lease!), others]).toMatchObject([
+    { pool: "pool/tenant/acme/shop/clusterIP", tenant: "acme/shop", createdAt: "2030-01-01T00:00:00Z" },
+    [],
+  ]);
+});
+
+test("an address shows its holder and who had it before", async () => {
+  const ip = toLine("192.168.7.5");
+  await useByAddress(context, { ip, by: "c1" });
+  stage.pass(10);
+  await releaseByContainer(context, "c1");
+  stage.pass(400);
+  await reserve(context, { pool: "web", ip, ttl: 20 });
+  stage.pass(500);
+  await useByAddress(context, { ip, by: "c2" });
+  const { holders, before } = await showAddress(stage.pool, { ip });
+  expect(holders).toMatchObject([{ usedBy: "c2", createdAt: stage.now }]);
+  expect(before).toMatchObject([
+    { since: "2030-01-01T00:06:50Z", end: "expired" },
+    { since: "2030-01-01T00:00:00Z", until: "2030-01-01T00:00:10Z", usedBy: "c1", end: "released" },
+  ]);
+});
