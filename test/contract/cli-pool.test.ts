@@ -136,6 +136,33 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     expect(await ctl.must(what, "list", ...empty)).toEqual([]);
   });
 
+  test("list --warn ends with 3 when a pool is filled so far, and names it", async () => {
+    const { code, stderr } = await ctl.run("pool", "list", "--warn", "3");
+    expect([code, stderr]).toEqual([
+      3,
+      "warning: network/training is filled to 3.17 % (2 of 63), which is 3 % or more.\n",
+    ]);
+    expect(await ctl.run("pool", "list", "--warn", "80")).toMatchObject({ code: 0, stderr: "" });
+    expect(await ctl.refusal("pool", "list", "--warn", "most")).toBe("2 INPUT_INVALID");
+    expect(await ctl.refusal("pool", "lst")).toBe("2 INPUT_INVALID");
+  });
+
+  test("history and ip show tell who did what with an address, and when", async () => {
+    const at = ["--ip", "10.128.64.99"];
+    await ctl.must("ip", "use", ...at, "--by", "seen");
+    await ctl.must("ip", "free", ...at);
+    const events = await ctl.must("history", "10.128.64.99");
+    expect(events).toMatchObject(
+      ["claimed", "released"].map((what) => ({ what, value: "10.128.64.99", usedBy: "seen" })),
+    );
+    for (const { by } of events) expect(by).toMatch(/^.+@.+$/);
+    expect(await ctl.must("ip", "show", "10.128.64.99")).toMatchObject([
+      { ip: "10.128.64.99", state: "free" },
+      { before: "10.128.64.99", usedBy: "seen", end: "released" },
+    ]);
+    expect(await ctl.must("history", "runner/training/node1")).not.toEqual([]);
+  });
+
   test("show has the leases with owner, state and end", async () => {
     const [pool, ...leases] = await ctl.must("pool", "show", "network/training");
     expect(pool).toMatchObject({ pool: "network/training", kind: "id", allocation: "lowest", capacity: 63 });
@@ -188,7 +215,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     const to = `sqlite:${join(ctl.folder, "new.db")}`;
     const rows = await raw();
     expect(await ctl.must("store", "migrate", ctl.store, to)).toEqual([
-      { rows: rows.length - 1, pools: 4, leases: 10, problems: 0, closedSeconds: expect.any(Number) },
+      { rows: rows.length - 1, pools: 4, leases: 11, problems: 0, closedSeconds: expect.any(Number) },
     ]);
     expect(await raw(to)).toEqual(rows);
     expect(await ctl.must("ip", "validate", String(token), "--store", to)).toMatchObject([{ ip }]);
