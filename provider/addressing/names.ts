@@ -10,6 +10,9 @@ export function runnerIdOf(prefix: string, device: string, maxRunners: number): 
   return id >= 1 && id <= maxRunners && deviceName(prefix, id) === device ? id : undefined;
 }
 
+/** Whether it can be a device's name in a command. The kernel lets a name be nearly anything of up to 15 bytes. */
+export const isInterfaceName = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(text);
+
 /** For a VM at this address: the same wherever and whenever it is made. */
 export const vmMac = (network: string, ip: string): string => locally(digestOf(network, ip, "vm"));
 

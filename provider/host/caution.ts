@@ -13,6 +13,8 @@ export interface RiskyChange {
   steps: Step[];
   risky: Step[];
   records: HostRecord[];
+  /** Files that are no records, and are moved out of the way of those. */
+  aside: string[];
   before: Facts;
 }
 
@@ -27,13 +29,13 @@ export async function changeCautiously(
   change: RiskyChange,
   seconds: number,
 ): Promise<Result> {
-  const { steps, records, before } = change;
+  const { steps, records, aside, before } = change;
   const isLasting = ({ item }: Step): boolean => item.kind === "file" || item.kind === "service";
   const now = steps.filter((step) => !isLasting(step));
   const id = randomBytes(8).toString("hex");
   const arm = renderArm({ id, seconds, script: renderChange(undoing(now, before), []) });
   const made = await confirmed(host, change, seconds, async () => {
-    const result = await within(seconds / 4, shell.run(applied(`${arm}\n${renderChange(now, records)}`)));
+    const result = await within(seconds / 4, shell.run(applied(`${arm}\n${renderChange(now, records, aside)}`)));
     const { code } = await host.exec(renderDisarm(id), { anew: seconds / 2 });
     if (code !== 0) throw new Error("its timer could not be called off any more.");
     return result;

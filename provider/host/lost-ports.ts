@@ -1,7 +1,8 @@
 import type { Facts } from "../network/facts";
 import { type Link, lists } from "../network/items";
+import { isMine } from "../network/ownership";
 import { lostPorts, PORTS_SCRIPT, parsePorts } from "../network/ports";
-import { isMine, type Step, type Want } from "../network/steps";
+import type { Step, Want } from "../network/steps";
 import type { Shell } from "./types";
 
 /** A bridge that is on record and must be made again: it was deleted, and its ports are still there without it. */

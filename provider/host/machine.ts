@@ -1,4 +1,5 @@
 import { familyOf, pointOf, toLine, widthOf } from "../addressing/line";
+import { isInterfaceName } from "../addressing/names";
 import { OverlayError } from "../errors";
 import type { Machine } from "../network/hub";
 import { busyboxTool } from "./shell-errors";
@@ -50,7 +51,7 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
 function uplinkOf(address: string, links: RawLink[]): string | undefined {
   const point = toLine(address);
   const width = widthOf(familyOf(point));
-  const named = links.filter(({ ifname }) => /^[\w.-]+$/.test(ifname));
+  const named = links.filter(({ ifname }) => isInterfaceName(ifname));
   const networks = named.flatMap(({ ifname, addr_info = [] }) =>
     addr_info
       .filter(({ local, prefixlen }) => prefixlen < width && contains(toLine(local), width - prefixlen, point))

@@ -1,31 +1,34 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { withKeptMacs } from "../network/adopt";
-import { listening } from "../network/advertised";
-import { renderChange, renderRecords } from "../network/commands";
-import { type Difference, differences, differenceText, fits } from "../network/compare";
+import { renderChange } from "../network/commands";
+import { type Difference, differences, differenceText } from "../network/compare";
 import { devicesWith } from "../network/devices";
 import { type Container, containersOn } from "../network/docker";
-import {
-  BOOT_SCRIPT,
-  FACTS_SCRIPT,
-  type Facts,
-  parseFacts,
-  preflightScript,
-  readbackScript,
-  scriptPath,
-  UNREAD,
-} from "../network/facts";
+import { FACTS_SCRIPT, type Facts, parseFacts, preflightScript, readbackScript, UNREAD } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { foreignTexts, mendable } from "../network/foreign";
 import { blockedRemovals } from "../network/foreign-rules";
-import { type HostRecord, keyOf, lists, recorded } from "../network/items";
-import { lasting } from "../network/persist";
+import { type HostRecord, keyOf } from "../network/items";
+import { recordDifferences } from "../network/lost-record";
+import { onThisHost } from "../network/on-host";
+import { keptKeys, ownedItems } from "../network/ownership";
+import { BOOT_SCRIPT, recordPath, scriptPath } from "../network/paths";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { afterRemoval, goneItems, isMine, keptKeys, planSteps, type Step, type Want } from "../network/steps";
+import { afterRemoval, goneItems, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
 import { unpluggedPorts, withLostPorts } from "./lost-ports";
+import {
+  dockerWarnings,
+  earlierLives,
+  invalidWarnings,
+  isWritten,
+  planRecord,
+  type RecordWork,
+  recordOf,
+  refuseUnplanned,
+  renderSettled,
+} from "./records";
 import { busyboxTool } from "./shell-errors";
 import type { Host, Result, Shell } from "./types";
 
@@ -39,6 +42,8 @@ export interface Work extends Want {
   fence(): Promise<void>;
   /** Whether the lease behind a record of our own store is gone for good, so that what it lists is nobody's. */
   isGone(uid: string): Promise<boolean>;
+  /** Why there is no plan of what is to be removed. */
+  planError?: OverlayError;
 }
 
 /** Work that is only checked: whether it would be refused. */
@@ -75,11 +80,8 @@ interface Job {
   fail(error: unknown): void;
 }
 
-interface Accepted {
+interface Accepted extends RecordWork {
   job: Job;
-  want: Work;
-  /** The record to write before the first change; none where it stands already. */
-  union: HostRecord[];
 }
 
 const isWork = (want: Job["want"]): want is Work => "fence" in want;
@@ -152,7 +154,7 @@ export interface Rehearsal {
 export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
   const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
   const refused: unknown[] = [];
-  const ending = works.filter(({ items }) => items.length === 0);
+  const ending = works.filter(({ items }) => items.length === 0).map((work) => onThisHost(work, facts));
   const blocked = blockedRemovals(ending, facts);
   for (const error of blocked.values()) refused.push(withHost(host, error));
   const leaving = ending.filter(({ record }) => !blocked.has(record.uid));
@@ -180,6 +182,7 @@ async function converse(jobs: Job[], later: Job[], manner: Manner): Promise<numb
       const isPreflight = jobs.some(({ want }) => isPlan(want));
       const facts = await (isPreflight ? preflightFactsOf(host, jobs) : factsOf(host));
       join(jobs, later, ({ want }) => !isWork(want) && (isPlan(want) ? isPreflight : isRead(want, facts)));
+      for (const warning of invalidWarnings(host.name, [], facts)) manner.warn(warning);
       await answerInspections(host, jobs, facts);
       return 0;
     }
@@ -209,7 +212,8 @@ async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise
   for (const { want, done } of jobs) {
     if (isWork(want) || isPlan(want)) continue;
     const fitting = onThisHost(want, facts);
-    done(seen(fitting, facts, mendable(differences(fitting.items, facts), fitting, facts)));
+    const found = [...recordDifferences(want, facts), ...differences(fitting.items, facts)];
+    done(seen(fitting, facts, mendable(found, fitting, facts)));
   }
 }
 
@@ -225,16 +229,6 @@ const seen = (want: Want, facts: Facts, differences: Difference[]): Seen => ({
   containers: containersOn(want.items, facts.docker),
 });
 
-/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
-function onThisHost<W extends Want>(want: W, facts: Facts): W {
-  const items = listening(
-    want.items.filter((item) => fits(item, facts)),
-    facts,
-  );
-  const fitting = withKeptMacs({ ...want, items }, facts);
-  return { ...fitting, items: lasting(fitting, facts) };
-}
-
 async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], manner: Manner): Promise<number> {
   const look = preflightScript(jobs.map(({ want }) => want.record));
   const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${look}`));
@@ -244,29 +238,40 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
   const wants = wantsOf(accepted);
   const { steps, warnings } = await withLostPorts(shell, planSteps(wants, facts), wants, facts);
   const records = accepted.flatMap(({ union }) => union);
+  const aside = accepted.flatMap(({ aside }) => aside);
+  const asked = jobs.map(({ want }) => want);
+  for (const warning of [...invalidWarnings(host.name, wants, facts), ...dockerWarnings(host.name, asked, facts)])
+    manner.warn(warning);
   let passed = accepted;
   if (steps.length + records.length > 0) {
-    const script = renderChange(steps, records);
+    const script = renderChange(steps, records, aside);
     const risky = endangersSsh(steps, facts);
     const result =
       risky.length > 0
-        ? await changeCautiously(host, shell, { steps, risky, records, before: facts }, manner.revertAfter)
-        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(wants, facts)}`);
+        ? await changeCautiously(host, shell, { steps, risky, records, aside, before: facts }, manner.revertAfter)
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(accepted, facts)}`);
     passed = judge(host, accepted, facts, result, script);
     warnings.push(...warningsIn(result.stderr), ...(await unpluggedPorts(shell, steps)));
     for (const warning of warnings) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
     if (lasting && !facts.systemd) manner.warn(staysAway(host));
   }
-  await settleRecords(host, shell, passed, facts);
+  const settled = renderSettled(passed, facts);
+  if (settled) {
+    const { code, stderr } = await shell.run(settled);
+    if (code !== 0) throw commandFailed(host, String(code), stderr, settled, []);
+  }
   for (const { job, want } of passed) job.done(seen(want, facts, []));
   return steps.length;
 }
 
 /** All that this work can have touched, now or before. */
-function readbackOf(wants: Want[], facts: Facts): string {
-  const items = wants.flatMap((want) => [...want.items, ...recordsOf(want, facts).flatMap(({ items }) => items)]);
-  const files = items.flatMap((item) => (item.kind === "file" ? [item.path] : []));
+function readbackOf(accepted: Accepted[], facts: Facts): string {
+  const items = accepted.flatMap(({ want }) => [...want.items, ...ownedItems(want, facts)]);
+  const files = [
+    ...items.flatMap((item) => (item.kind === "file" ? [item.path] : [])),
+    ...accepted.flatMap(({ union }) => union.map(recordPath)),
+  ];
   const devices = items.flatMap((item) => {
     if (item.kind === "link") return [item.name];
     if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
@@ -291,8 +296,9 @@ async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]
       await job.want.fence();
       const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
       const planned = accepted.map(({ want }) => recordOf(want));
+      onHost(host, () => refuseUnplanned(want, facts));
       onHost(host, () => preflight(want, { ...facts, records: [...facts.records, ...planned] }));
-      accepted.push({ job, want, union: unionRecord(want, facts) });
+      accepted.push({ job, ...planRecord(want, facts) });
     } catch (error) {
       job.fail(error);
     }
@@ -314,65 +320,18 @@ function withoutBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepte
 
 const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => want);
 
-/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
-async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
-  const unique = want.items.filter(({ kind }) => kind === "link" || kind === "address");
-  const { uid, owner, network, store } = want.record;
-  const candidates = facts.records.filter(
-    (record) =>
-      record.uid !== uid &&
-      record.network === network &&
-      record.store === store &&
-      (record.owner === owner || unique.some((item) => lists(record, item))),
-  );
-  const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
-  return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
-}
-
-const recordOf = (want: Want): HostRecord => ({ ...want.record, items: want.items.map(recorded) });
-
-const recordsOf = (want: Want, facts: Facts): HostRecord[] => facts.records.filter((record) => isMine(record, want));
-
-const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === JSON.stringify(b);
-
-/**
- * The record is written before the first change, with what stands and what shall stand, and cut to what shall stand
- * after the last: whenever the conversation is cut off, everything of ours on the host is in a record.
- */
-function unionRecord(want: Want, facts: Facts): HostRecord[] {
-  const old = recordsOf(want, facts);
-  const { items } = recordOf(want);
-  const keys = new Set(items.map(keyOf));
-  const rest = new Map(old.flatMap((record) => record.items.map((item) => [keyOf(item), item])));
-  const union = { ...want.record, items: [...items, ...[...rest.values()].filter((item) => !keys.has(keyOf(item)))] };
-  const settled = want.items.length === 0 || old.some((record) => isSame(record, recordOf(want)));
-  return settled ? [] : [union];
-}
-
-/** For those whose change was seen to be there: cuts their records, and removes those of what is gone. */
-async function settleRecords(host: Host, shell: Shell, passed: Accepted[], facts: Facts): Promise<void> {
-  const final = passed.flatMap(({ want, union: [union] }) =>
-    union && union.items.length > want.items.length ? [recordOf(want)] : [],
-  );
-  const gone = passed.flatMap(({ want }) =>
-    recordsOf(want, facts).filter(({ uid }) => uid !== want.record.uid || want.items.length === 0),
-  );
-  if (final.length + gone.length === 0) return;
-  const script = renderRecords(final, gone);
-  const { code, stderr } = await shell.run(script);
-  if (code !== 0) throw commandFailed(host, String(code), stderr, script, []);
-}
-
 /** Each owner is judged by what the host now looks like, not by the exit code of a batch that it shared with others. */
 function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
   const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
   const after = readFacts(host, result);
-  const ownOf = (want: Want) => recordsOf(want, before).flatMap(({ items }) => items);
+  const ownOf = (want: Want) => ownedItems(want, before);
   const wants = wantsOf(accepted);
   const keep = keptKeys(wants.flatMap(ownOf), wants, before);
-  return accepted.filter(({ job, want }) => {
+  return accepted.filter((each) => {
+    const { job, want } = each;
     const left = goneItems(ownOf(want), keep, after).filter(({ kind }) => kind !== "sysctl");
     const failed = [
+      ...(isWritten(each, after) ? [] : [`${recordPath(want.record)}: not written`]),
       ...differences(want.items, after).map(differenceText),
       ...left.map((i) => `${keyOf(i)}: still there`),
     ];

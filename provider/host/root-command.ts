@@ -1,4 +1,4 @@
-import { HOLDER } from "../network/facts";
+import { HOLDER } from "../network/paths";
 import { quote } from "../network/quote";
 
 /**

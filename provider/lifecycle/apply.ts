@@ -2,6 +2,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import type { Seen, Work } from "../host/reconcile";
 import { machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
+import type { Machine } from "../network/hub";
 import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
 import type { Json, Lease, Pool } from "../pool/types";
@@ -43,11 +44,41 @@ const isGone =
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
 async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
-  for (const { role, connection, underlayIp, toward, carries } of def.hosts(props)) {
-    const question = { underlayIp, toward: toward && (machines[toward]?.underlayIp ?? toward), carries };
-    machines[role] = await world.fleet.ask(connection, question);
-  }
+  for (const part of def.hosts(props)) machines[part.role] = await ask(world, part, machines);
   return machines;
+}
+
+const ask = (
+  world: Pick<World, "fleet">,
+  { connection, underlayIp, toward, carries }: Part,
+  known: Machines,
+): Promise<Machine> =>
+  world.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
+
+/**
+ * What the plan says of one machine, for the removal of it: a record may be lost. Other machines that do not answer count as
+ * they were last seen; without that there is no plan, and only the record tells.
+ */
+async function planFor(
+  def: Definition,
+  world: Pick<World, "fleet">,
+  props: Values,
+  part: Part,
+): Promise<Pick<Work, "planned" | "planError">> {
+  const machines: Machines = {};
+  for (const each of def.hosts(props)) {
+    const isSelf = each.role === part.role;
+    try {
+      machines[each.role] = await ask(world, isSelf ? { ...each, connection: part.connection } : each, machines);
+    } catch (error) {
+      if (!isOverlayError(error)) throw error;
+      if (isSelf && !isOverlayError(error, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw error;
+      const last = def.lastSeen?.(props)[each.role];
+      if (!last) return { planError: error };
+      machines[each.role] = last;
+    }
+  }
+  return { planned: def.plan(props, machines)[part.role] ?? [] };
 }
 
 /** What each machine would be asked for, for whoever only wants to know. `gone`: nothing of it is to be left. */
@@ -58,8 +89,16 @@ export async function wantsOn(
   held: Omit<Held, "run">,
   gone: boolean,
 ): Promise<{ part: Part; want: Want }[]> {
-  const plan = gone ? {} : def.plan(props, await askAll(def, world, props));
-  return def.hosts(props).map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
+  const parts = def.hosts(props);
+  if (gone) {
+    const wants = parts.map(async (part) => ({
+      part,
+      want: { ...wantOf(def, props, held, []), ...(await planFor(def, world, props, part)) },
+    }));
+    return Promise.all(wants);
+  }
+  const plan = def.plan(props, await askAll(def, world, props));
+  return parts.map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
 }
 
 /** Makes all machines look as planned, proves it, and returns what they told. */
@@ -90,7 +129,7 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
 const foreignOn = (parts: Part[], seen: Seen[]): string[] =>
   parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => `${machineOf(connection)}: ${text}`));
 
-/** Removes what this lease has on these machines. */
+/** Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. */
 export const withdraw = (
   def: Definition,
   world: World,
@@ -100,23 +139,32 @@ export const withdraw = (
   parts: Part[],
   fence: () => Promise<void>,
 ): Promise<unknown> =>
-  applyParts(world, parts, () => ({ ...wantOf(def, props, held, []), fence, isGone: isGone(pool, held) }));
+  applyParts(world, parts, async (part) => ({
+    ...wantOf(def, props, held, []),
+    ...(await planFor(def, world, props, part)),
+    fence,
+    isGone: isGone(pool, held),
+  }));
 
 /**
  * Where a resource has several machines, all of them are looked at before the first is changed: what one of them refuses
  * must not leave the others half done. One that cannot be reached is not dialled a second time.
  */
-async function applyParts(world: World, parts: Part[], workOf: (part: Part) => Work): Promise<Seen[]> {
-  if (parts.length < 2) return everyPart(parts, (part) => world.fleet.apply(part.connection, workOf(part)));
-  const checks = await Promise.allSettled(parts.map((part) => world.fleet.check(part.connection, workOf(part))));
-  const failures = new Map(
-    checks.flatMap((check, i) => (check.status === "rejected" ? [[parts[i]!, check.reason]] : [])),
-  );
-  const refusal = [...failures.values()].find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
+async function applyParts(world: World, parts: Part[], workOf: (part: Part) => Work | Promise<Work>): Promise<Seen[]> {
+  if (parts.length < 2) return everyPart(parts, async (part) => world.fleet.apply(part.connection, await workOf(part)));
+  const check = async (part: Part): Promise<Work> => {
+    const work = await workOf(part);
+    await world.fleet.check(part.connection, work);
+    return work;
+  };
+  const checks = await Promise.allSettled(parts.map(check));
+  const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
+  const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
   return everyPart(parts, async (part) => {
-    if (failures.has(part)) throw failures.get(part);
-    return world.fleet.apply(part.connection, workOf(part));
+    const checked = checks[parts.indexOf(part)]!;
+    if (checked.status === "rejected") throw checked.reason;
+    return world.fleet.apply(part.connection, checked.value);
   });
 }
 

@@ -13,6 +13,12 @@ const LISTENS_AND_FORWARDS = "2";
 /** A dot in a device's name is a slash there, as sysctl writes it. */
 const listeningKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
 
+/** What we may have told devices, for a removal without a record. Only what has a former value kept is put back. */
+export const listenersOn = ({ sysctls }: Facts): Sysctl[] =>
+  [...sysctls]
+    .filter(([key, value]) => key.endsWith(".accept_ra") && value === LISTENS_AND_FORWARDS)
+    .map(([key, value]) => ({ kind: "sysctl", key, value }));
+
 /** Once it is on record it stays, also while the router is silent. */
 export function listening(items: Item[], facts: Facts): Item[] {
   if (!items.some((item) => item.kind === "sysctl" && item.key === FORWARDING[6])) return items;

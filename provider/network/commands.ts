@@ -1,6 +1,5 @@
 import type { Family } from "../addressing/line";
 import { dockerCreate, dockerRemove } from "./docker";
-import { RECORDS, sysctlPath, unitPath } from "./facts";
 import { announcements, forgetting, WARNING } from "./follow-up";
 import {
   type Address,
@@ -13,7 +12,9 @@ import {
   type Route,
   type Service,
 } from "./items";
+import { RECORDS, recordPath, sysctlPath, unitPath } from "./paths";
 import { quote } from "./quote";
+import { recordText } from "./record";
 import type { Step } from "./steps";
 import { type HostFile, renderWrite, textFile } from "./write-file";
 import { zoneCommands } from "./zones";
@@ -36,13 +37,15 @@ export interface Lines {
 
 /**
  * The whole change of a host as one script. All that is to be written comes first, and ends it if it cannot be: nothing of
- * ours ever stands without a record, and no setting is changed whose former value is not kept.
+ * ours ever stands without a record, and no setting is changed whose former value is not kept. `aside`: files in the place of
+ * records that are none; they are kept under another name.
  */
-export function renderChange(steps: Step[], records: HostRecord[]): string {
+export function renderChange(steps: Step[], records: HostRecord[], aside: string[] = []): string {
   const lines = linesOf(steps);
   const writes = [...records.map(recordFile), ...lines.writes];
   return [
     "rc=0",
+    ...aside.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
     ...(writes.length > 0 ? [`${renderWrite(writes)} || exit 1`] : []),
     ...lines.saves.map((line) => `${line} || exit 1`),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
@@ -62,19 +65,19 @@ export function linesOf(steps: Step[]): Lines {
 }
 
 /** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
-export function renderRecords(final: HostRecord[], gone: HostRecord[]): string {
+export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items">[]): string {
   const folders = [...new Set(gone.map(({ network }) => quote(`${RECORDS}/${network}`)))].join(" ");
   return [
     ...(final.length > 0 ? [`${renderWrite(final.map(recordFile))} || exit 1`] : []),
-    ...gone.map(({ network, uid }) => `rm -f ${recordPath(network, uid)} || exit 1`),
+    ...gone.map((record) => {
+      const file = quote(recordPath(record));
+      return `rm -f ${file} ${file}.tmp ${file}.invalid-* || exit 1`;
+    }),
     ...(gone.length > 0 ? [`rmdir ${RECORDS}/former ${folders} ${RECORDS} 2>/dev/null; :`] : []),
   ].join("\n");
 }
 
-const recordPath = (network: string, uid: string): string => quote(`${RECORDS}/${network}/${uid}.json`);
-
-const recordFile = (record: HostRecord): HostFile =>
-  textFile(`${RECORDS}/${record.network}/${record.uid}.json`, `${JSON.stringify(record)}\n`);
+const recordFile = (record: HostRecord): HostFile => textFile(recordPath(record), recordText(record));
 
 export const TABLES = ["raw", "filter", "nat"] as const;
 export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");

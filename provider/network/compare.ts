@@ -1,7 +1,8 @@
 import { createHash } from "node:crypto";
 import { isOurNetwork, wrongNetwork } from "./docker";
-import { type Facts, unitPath } from "./facts";
+import type { Facts } from "./facts";
 import { type Address, type Item, keyOf, type Link, lists, ROUTE_PROTOCOL, type Route, type Service } from "./items";
+import { unitPath } from "./paths";
 import { placeOf, rulesOf } from "./place";
 import type { RouteFact } from "./routing-facts";
 import { isForUs, wrongEntry } from "./zones";
@@ -83,7 +84,7 @@ function wrongFile(path: string, content: string | undefined, { files }: Facts):
   return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
 }
 
-const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
+export const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
 
 /** While we talk with the host its units may wait for the lock. */
 function wrongService({ name, unit, stays }: Service, facts: Facts): string[] | undefined {

@@ -1,9 +1,10 @@
 import type { Family } from "../addressing/line";
-import { OverlayError } from "../errors";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
+import { BOOT_SCRIPT, RECORDS, SERVICES, scriptPath, swapped, unitPath } from "./paths";
 import { quote } from "./quote";
+import { type InvalidRecord, isInvalid, parseRecord } from "./record";
 import {
   type OtherTableRoute,
   OUR_ROUTES4,
@@ -48,6 +49,8 @@ export interface Facts {
   /** Absent: there is no Docker. */
   docker?: DockerFacts;
   records: HostRecord[];
+  /** Files among them that are no records. */
+  invalidRecords: InvalidRecord[];
 }
 
 export interface LinkFact {
@@ -71,18 +74,6 @@ export interface ServiceFact {
   boot: string;
   state: string;
 }
-
-export const RECORDS = "/var/lib/overlay";
-/** Who has the host's lock, and since when. */
-export const HOLDER = "/run/overlay.holder";
-/** Runs every record's own script. */
-export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
-/** The first puts everything back; the second has it done again when others reload. */
-export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
-export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
-/** Paths and keys are each other with dots for slashes, and slashes for dots. */
-const swapped = (text: string): string => text.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."));
-export const sysctlPath = (key: string): string => `/proc/sys/${swapped(key)}`;
 
 const TOOLS =
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
@@ -113,8 +104,12 @@ const rest = (files: string): string[] => [
   ZONE_FACTS,
 ];
 
-/** One process for all: a hub has a record for each runner. */
-const ALL_RECORDS = `set -- ${RECORDS}/*/*.json; [ ! -e "$1" ] || { echo '@@ records'; tail -v -n +1 "$@" || exit 1; }`;
+/**
+ * The names of all files, an empty line, then each line behind the name of its file: whatever stands in a file, it cannot be
+ * taken for another part, and one that is empty or cannot be read is still seen. One process for all: a hub has a record for
+ * each runner.
+ */
+const ALL_RECORDS = `set -- ${RECORDS}/*/*.json; case $1 in *'/*.json') ;; *) echo '@@ records'; printf '%s\\n' "$@"; echo; grep -aHs '' "$@" || : ;; esac`;
 
 /**
  * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
@@ -138,10 +133,6 @@ export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
 /** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
 export const UNREAD = "unread";
 const OTHERS = `echo '@@ files'; printf '${UNREAD}  %s\\n' ${SCRIPTS}`;
-
-/** Where a record's own script is. */
-export const scriptPath = ({ network, uid }: Pick<HostRecord, "network" | "uid">): string =>
-  `${RECORDS}/${network}/${uid}.sh`;
 
 /**
  * Read before the first change of what these have: also what could keep it from working. The firewalls of others are read at
@@ -191,6 +182,7 @@ export function parseFacts(text: string): Facts {
     lacks: [],
     files: new Map(),
     records: [],
+    invalidRecords: [],
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
@@ -242,29 +234,22 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
   legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
   legacy6: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(6, body))),
-  records: (facts, body) => facts.records.push(...readRecords(body)),
+  records: readRecords,
 };
 
-/** Records are written whole or not at all; one that cannot be read was changed by somebody else. */
-function parseRecord(file: string, body: string): HostRecord {
-  try {
-    return JSON.parse(body) as HostRecord;
-  } catch (error) {
-    throw new OverlayError(
-      "HOST_COMMAND_FAILED",
-      `Our record ${file} is not JSON: ${body.slice(0, 40)}…`,
-      "Restore it from a backup, or remove the file: its items are then nobody's, and are left alone.",
-      error,
-    );
+function readRecords(facts: Facts, body: string): void {
+  const [names = "", lines = ""] = body.split(/\n\n([\s\S]*)/);
+  const texts = new Map(names.split("\n").map((name) => [name, [] as string[]]));
+  for (const line of lines.split("\n")) {
+    const [, name = "", text = ""] = /^(\/[^/]+\/[^/]+\/[^/]+\/[^/]+\/[^/]+?\.json):(.*)$/.exec(line) ?? [];
+    texts.get(name)?.push(text);
+  }
+  for (const [name, text] of texts) {
+    const parsed = parseRecord(name, text.join("\n"));
+    if (isInvalid(parsed)) facts.invalidRecords.push(parsed);
+    else facts.records.push(parsed);
   }
 }
-
-/** As `tail -v` prints files: each under a line with its name. */
-const readRecords = (body: string): HostRecord[] => {
-  const parts = `\n${body}`.split(/\n==> (.+) <==\n?/).slice(1);
-  const files = parts.filter((_, i) => i % 2 === 0);
-  return files.map((file, i) => parseRecord(file, parts[2 * i + 1]!.trim()));
-};
 
 /** A line for each question; none where there is no such family. */
 const answers = (body: string): unknown[][] =>

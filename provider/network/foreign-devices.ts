@@ -3,7 +3,8 @@ import { isAdoptable } from "./adopt";
 import { isOurLink } from "./compare";
 import type { Facts, LinkFact } from "./facts";
 import { type HostRecord, type Item, type Link, lists } from "./items";
-import { isMine, type Want } from "./steps";
+import { isMine } from "./ownership";
+import type { Want } from "./steps";
 
 /** Devices of other programs where ours must be: under its name, or with its VNI and port. `up` refuses both. */
 

@@ -14,6 +14,7 @@ import { isAdoptableRoute } from "./adopt";
 import { isOurs } from "./compare";
 import type { Facts } from "./facts";
 import type { Item, Route } from "./items";
+import { lostTunnels } from "./ownership";
 import type { OtherTableRoute, RouteFact, RoutingRule } from "./routing-facts";
 import type { Want } from "./steps";
 
@@ -29,7 +30,10 @@ export interface ForeignRoute {
   remedy: string;
 }
 
-export function foreignRoutes(want: Pick<Want, "items" | "adopt">, facts: Facts): ForeignRoute[] {
+export function foreignRoutes(
+  want: Pick<Want, "items" | "adopt"> & Partial<Pick<Want, "record">>,
+  facts: Facts,
+): ForeignRoute[] {
   const own = ownRouting(want, facts);
   return want.items.filter(isOfOverlay).flatMap((item) => {
     const block = rangeOf(item.dst);
@@ -72,11 +76,11 @@ const SUBNET_METRIC: Record<Family, number> = { 4: 0, 6: 256 };
 
 const metricOf = ({ family, metric }: Pick<RouteFact, "family" | "metric">): number => metric ?? DEFAULT_METRIC[family];
 
-function ownRouting({ items }: Pick<Want, "items">, { records }: Facts): OwnRouting {
-  const all = [...items, ...records.flatMap((record) => record.items)];
-  const devices = new Map<string, Block[]>(
-    all.flatMap((item) => (item.kind === "link" ? [[item.name, [] as Block[]]] : [])),
-  );
+function ownRouting({ items, record }: Pick<Want, "items"> & Partial<Pick<Want, "record">>, facts: Facts): OwnRouting {
+  const all = [...items, ...facts.records.flatMap((record) => record.items)];
+  const names = all.flatMap((item) => (item.kind === "link" ? [item.name] : []));
+  const lost = record ? lostTunnels(record.network, names, facts) : [];
+  const devices = new Map([...names, ...lost].map((name) => [name, [] as Block[]]));
   const metrics = new Map<string, number>();
   for (const item of all) {
     if (isOfOverlay(item)) metrics.set(item.dst, Math.min(metrics.get(item.dst) ?? Infinity, metricOf(item)));

@@ -3,7 +3,8 @@ import { sameStack } from "../owner";
 import { toolOf } from "./commands";
 import type { Facts } from "./facts";
 import { type Chain, type HostRecord, type Item, keyOf, lists } from "./items";
-import { isMine, planSteps, type Want } from "./steps";
+import { ownedItems, unlistedOwners } from "./ownership";
+import { planSteps, type Want } from "./steps";
 
 /**
  * Rules of other programs in chains of ours, and rules of other programs elsewhere that jump to them. They are shown, and
@@ -54,8 +55,12 @@ const ruleText = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule
     ? `rule '${rule}' in ${chain} (IPv${family} ${table})`
     : `rule '${rule}' in ${at} (IPv${family} ${table}), which leads to ${chain}`;
 
-/** As drift. Of the owners of one stack that have the chain, one reports them. */
+/**
+ * As drift. Of the owners of one stack that have the chain, one reports them. While a record of an owner is lost, its rules
+ * cannot be told from those of other programs.
+ */
 export function foreignRuleTexts(want: Want, facts: Facts): string[] {
+  if (unlistedOwners([want], facts).length > 0) return [];
   const known = knownRules([want, ...facts.records]);
   return chainsOf(want.items)
     .flatMap((chain) => foreignRules(chain, known, facts))
@@ -80,14 +85,12 @@ export function blockedRemovals(wants: Want[], facts: Facts): Map<string, Overla
   const gone = planSteps(wants, facts).flatMap(({ verb, item }) =>
     verb === "remove" && item.kind === "chain" ? [item] : [],
   );
-  const known = knownRules([...wants, ...facts.records]);
+  const known = knownRules([...wants, ...wants.map((want) => ({ items: ownedItems(want, facts) })), ...facts.records]);
   const found = gone.flatMap((chain) => foreignRules(chain, known, facts));
   const blocked = wants.flatMap((want): [string, OverlayError][] => {
-    const mine = facts.records.filter((record) => isMine(record, want));
+    const mine = { items: ownedItems(want, facts) };
     const keep = new Set(want.items.map(keyOf));
-    const inTheWay = found.filter(
-      ({ chain }) => !keep.has(keyOf(chain)) && mine.some((record) => lists(record, chain)),
-    );
+    const inTheWay = found.filter(({ chain }) => !keep.has(keyOf(chain)) && lists(mine, chain));
     return inTheWay.length > 0 ? [[want.record.uid, refusal(inTheWay)]] : [];
   });
   return new Map(blocked);

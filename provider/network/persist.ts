@@ -1,6 +1,8 @@
 import { linesOf, TABLES, toolOf } from "./commands";
-import { BOOT_SCRIPT, type Facts, HOLDER, RECORDS, SERVICES, scriptPath } from "./facts";
+import { sumOf } from "./compare";
+import type { Facts } from "./facts";
 import type { Item, Link, Service } from "./items";
+import { BOOT_SCRIPT, HOLDER, RECORDS, SERVICES, scriptPath } from "./paths";
 import { quote } from "./quote";
 import { rank, type Step, type Want } from "./steps";
 
@@ -19,6 +21,10 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
     ...(facts.systemd ? UNITS : []),
   ];
 }
+
+/** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
+export const isScriptOf = ({ record }: Want, items: Item[], { files }: Facts): boolean =>
+  files.get(scriptPath(record)) === sumOf(bootScript(record.network, items));
 
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function bootScript(network: string, items: Item[]): string {

@@ -4,7 +4,9 @@ import { dockerNetworkOf, wrongNetwork } from "./docker";
 import type { Facts } from "./facts";
 import { refuseConflicts } from "./foreign-devices";
 import { type DockerNetwork, type Item, keyOf, lists } from "./items";
-import { isMine, refuseForeign, type Want } from "./steps";
+import { refuseLostRecord } from "./lost-record";
+import { isMine, isProvenNetwork, ownedItems } from "./ownership";
+import { refuseForeign, type Want } from "./steps";
 import { refuseSurroundings } from "./surroundings";
 
 /** Everything that can be known to fail, or to harm others, is refused here: before the first change, with a remedy. */
@@ -14,17 +16,18 @@ export function preflight(want: Want, facts: Facts): void {
   refuseSurroundings(want, facts);
   refuseBarriers(want.items, facts.barriers);
   for (const item of want.items) if (item.kind === "docker") refuseDocker(item, want, facts);
+  if (want.items.length === 0) refuseLostRecord(want, facts);
   for (const item of leaving(want, facts)) if (item.kind === "docker") refuseDockerRemoval(item, facts);
 }
 
-/** What this owner's records list and its plan does not. */
+/** What this owner has on the host and is not to have any more. */
 function leaving(want: Want, facts: Facts): Item[] {
   const keep = new Set(want.items.map(keyOf));
-  const mine = facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items);
-  return mine.filter((item) => !keep.has(keyOf(item)));
+  return ownedItems(want, facts).filter((item) => !keep.has(keyOf(item)));
 }
 
-function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Facts): void {
+function refuseDocker(item: DockerNetwork, want: Want, facts: Facts): void {
+  const { docker, records } = facts;
   if (item.required && !docker?.answers) {
     throw new OverlayError(
       "DOCKER_UNAVAILABLE",
@@ -35,7 +38,7 @@ function refuseDocker(item: DockerNetwork, want: Want, { docker, records }: Fact
   const have = dockerNetworkOf(item, docker);
   const holder = records.find((record) => lists(record, item));
   const adoptable = want.adopt && have?.bridge === item.bridge && sameSubnets(have.subnets, item.subnets);
-  if (holder ? !isMine(holder, want) : have && !adoptable) {
+  if (holder ? !isMine(holder, want) : have && !adoptable && !isProvenNetwork(item, want.items, facts)) {
     const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",

@@ -5,6 +5,7 @@ import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPre
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import { type Address, type Chain, type HostRecord, type Item, keyOf, type Link, lists, type Route } from "./items";
+import { isMine, isProvenAddress, isProvenLink, keptKeys, ownedItems, untouchedRecords } from "./ownership";
 import { rulesOf } from "./place";
 import { type Place, placeFor } from "./zones";
 
@@ -33,6 +34,8 @@ export interface Want {
   adopt?: boolean;
   /** Bring it back after a boot of the machine. */
   persist?: boolean;
+  /** When nothing is to be left: what the plan says of this host. It goes, too, where no record lists it, if it is provably ours. */
+  planned?: Item[];
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
   earlier?: string[];
 }
@@ -55,17 +58,14 @@ const ORDER: Item["kind"][] = [
 export const rank = (item: Item): number =>
   ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
 
-export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
-  record.uid === me.uid || earlier.includes(record.uid);
-
 /**
- * want − have, for all the owners that have work on this host at once. Removes only what an owner's own record lists,
+ * want − have, for all the owners that have work on this host at once. Removes only what an owner has (`ownedItems`),
  * and of that only what no other record lists, now or after this work: a shared name or mark is not enough to call a
  * thing ours. What several owners share (chains, forwarding) is one step.
  */
 export function planSteps(wants: Want[], facts: Facts): Step[] {
   const untouched = untouchedRecords(wants, facts);
-  const mine = facts.records.filter((record) => !untouched.includes(record)).flatMap(({ items }) => items);
+  const mine = wants.flatMap((want) => ownedItems(want, facts));
   const keep = keptKeys(mine, wants, facts);
   const wanted = [...new Map(wants.flatMap(({ items }) => items.map((item) => [keyOf(item), item]))).values()];
   const fellows = untouched.filter(({ network }) => wants.some(({ record }) => record.network === network));
@@ -97,16 +97,6 @@ const removal = (item: Item, facts: Facts): Step => ({
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
   ...(item.kind === "zone" && { place: placeFor(item, facts) }),
 });
-
-/** Records of owners that have no part in this work. */
-const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
-  facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
-
-/** What some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. */
-export function keptKeys(mine: Item[], wants: Want[], facts: Facts): Set<string> {
-  if (mine.length === 0) return new Set();
-  return new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
-}
 
 /**
  * Links that must go before others can come: those that cannot be changed in place, and tunnels of our own network that
@@ -223,7 +213,7 @@ function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: 
   const holder = others.find((record) => lists(record, item));
   if (!have && !holder) return;
   if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
-  if (!holder && want.adopt && isAdoptable(item, have!)) return;
+  if (!holder && (isProvenLink(item, facts) || (want.adopt && isAdoptable(item, have!)))) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   const tunnel =
     have?.vxlan && `, VNI ${have.vxlan.vni}${want.adopt ? ` on port ${have.vxlan.port} to ${have.vxlan.remote}` : ""}`;
@@ -252,7 +242,7 @@ function refuseForeignAddress(item: Address, want: Want, facts: Facts): void {
       items.some((each) => each.kind === "address" && each.dev === dev && each.address.startsWith(`${ip}/`)),
     );
   const foreign = devicesWith(ip, facts).find((dev) => !isListed(dev));
-  if (foreign === undefined) return;
+  if (foreign === undefined || (foreign === item.dev && isProvenAddress(item, want.items, facts))) return;
   throw new OverlayError(
     "IP_IN_USE",
     `The machine already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,

@@ -1,8 +1,9 @@
 import type { Lab } from "../../lab/lab";
+import { OverlayError } from "../../provider/errors";
 import { fleetOf } from "../../provider/host/fleet";
 import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
 import { type Host, type Hosts, machineOf } from "../../provider/host/types";
-import { Lifecycle } from "../../provider/lifecycle/lifecycle";
+import { Incomplete, Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { World } from "../../provider/lifecycle/world";
 import { openPool } from "../../provider/pool";
@@ -20,9 +21,11 @@ export function labHost(lab: Lab, name: string, login = ""): Host {
 }
 
 /** All of them, by their addresses, and as if somebody had come by SSH. */
-export function labHosts(lab: Lab): Hosts {
+export function labHosts(lab: Lab, unreachable = new Set<string>()): Hosts {
   return {
     async connect(connection) {
+      if (unreachable.has(connection.host))
+        throw new OverlayError("SSH_UNREACHABLE", `${connection.host} does not answer.`, "Start it.");
       const { name, address } = lab.hosts.find(({ address }) => address === connection.host)!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
       return { ...labHost(lab, name, login), name: connection.host, machine: machineOf(connection) };
@@ -36,6 +39,9 @@ const ownerOf = (type: string, name: string): string => `lab/urn:pulumi:dev::lab
 /** The whole core on lab machines, as an up drives it. */
 export class LabStack {
   readonly reports: ConversationReport[] = [];
+  readonly warnings: string[] = [];
+  /** Addresses at which no machine answers. */
+  readonly unreachable = new Set<string>();
   readonly world: World;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
@@ -47,8 +53,10 @@ export class LabStack {
     readonly lab: Lab,
     readonly pool: Pool,
   ) {
-    const reconciler = new Reconciler((report) => this.reports.push(report));
-    this.world = worldOf(fleetOf(labHosts(lab), reconciler, {}), pool);
+    const reconciler = new Reconciler((report) => this.reports.push(report), {
+      warn: (text) => this.warnings.push(text),
+    });
+    this.world = worldOf(fleetOf(labHosts(lab, this.unreachable), reconciler, {}), pool);
   }
 
   at(host: string): { host: string } {
@@ -81,9 +89,15 @@ export class LabStack {
     const owner = ownerOf(type, name);
     const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, live?.props, news);
     if (failures.length > 0) throw new Error(failures.map(({ reason }) => reason).join("; "));
-    const made = live
-      ? { id: live.id, props: await lifecycle.update(live.id, live.props, inputs) }
-      : await lifecycle.create(inputs);
+    const making = live
+      ? lifecycle.update(live.id, live.props, inputs).then((props) => ({ id: live.id, props }))
+      : lifecycle.create(inputs);
+    const made = await making.catch((error: unknown) => {
+      // Pulumi keeps the state of what was claimed, though it is not finished.
+      if (error instanceof Incomplete)
+        this.#live.set(`${type} ${name}`, { type, id: error.id, props: error.properties });
+      throw error;
+    });
     this.#live.set(`${type} ${name}`, { type, ...made });
     return made.props;
   }
@@ -125,6 +139,16 @@ export class LabStack {
       }),
     );
     return JSON.stringify({ version: 3, deployment: { resources } });
+  }
+
+  props(type: string, name: string): Values {
+    return this.#live.get(`${type} ${name}`)!.props;
+  }
+
+  async remove(type: string, name: string): Promise<void> {
+    const key = `${type} ${name}`;
+    await new Lifecycle(resourceOf(type), this.world).delete(this.props(type, name));
+    this.#live.delete(key);
   }
 
   /** Innermost first, as Pulumi does. */

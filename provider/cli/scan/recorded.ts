@@ -32,6 +32,9 @@ export function recordedOn(reads: Read[]): Recorded {
           .filter(({ record }) => !known.has(record.uid))
           .map(({ record, read }) => `${record.owner} on ${placeText(read)}`),
       ),
+      ...reads.flatMap((read) =>
+        read.facts.invalidRecords.map(({ file, reason }) => `${file} on ${placeText(read)}: not a record (${reason})`),
+      ),
     ],
   };
 }

@@ -5,6 +5,7 @@ import { renderChange } from "../../../provider/network/commands";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { planSteps } from "../../../provider/network/steps";
+import { recordPart } from "./machine";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
 const told = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
@@ -18,9 +19,7 @@ const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
       "@@ sysctls",
       "/proc/sys/net/ipv6/conf/eth0/accept_ra:1",
       `/proc/sys/net/ipv6/conf/eth0.100/accept_ra:${accept}`,
-      "@@ records",
-      "==> x <==",
-      JSON.stringify({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
+      recordPart({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
     ].join("\n"),
   );
 const keys = (items: Item[], facts: Facts): string[] => listening(items, facts).map(keyOf);

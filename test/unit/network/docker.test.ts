@@ -7,6 +7,7 @@ import { type Facts, parseFacts } from "../../../provider/network/facts";
 import type { HostRecord, Item, Link } from "../../../provider/network/items";
 import { preflight } from "../../../provider/network/preflight";
 import { planSteps, type Want } from "../../../provider/network/steps";
+import { recordPart } from "./machine";
 
 const layouts = [layoutOf("10.128.0.0/12/6/14")];
 const plan = { name: "kohakuriver-overlay", required: false, share: 4 };
@@ -40,7 +41,7 @@ const want = (items: Item[], adopt = false): Want => ({ record, items, adopt });
 function host(networks: object[] | "down" | "none", containers = "", recorded: Item[] = [item]): Facts {
   const docker = networks === "down" ? "down" : JSON.stringify(networks, undefined, 4);
   const parts = networks === "none" ? [] : ["@@ docker", docker, "@@ containers", containers];
-  return parseFacts([...parts, "@@ records\n==> x <==", JSON.stringify({ ...record, items: recorded })].join("\n"));
+  return parseFacts([...parts, recordPart({ ...record, items: recorded })].join("\n"));
 }
 
 const drift = (facts: Facts, of: Item = item): string[] => differences([of], facts).map(differenceText);

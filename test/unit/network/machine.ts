@@ -1,5 +1,6 @@
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import type { Item, Link } from "../../../provider/network/items";
+import type { HostRecord, Item, Link } from "../../../provider/network/items";
+import { recordPath } from "../../../provider/network/paths";
 import type { Want } from "../../../provider/network/steps";
 
 /** A machine on which exactly these wants have been fulfilled. */
@@ -10,6 +11,21 @@ export function machineWith(wants: Want[]): Facts {
   for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
   return facts;
 }
+
+/** Files among the records, as the facts' script prints them. */
+export const recordFiles = (files: Record<string, string>): string =>
+  [
+    "@@ records",
+    ...Object.keys(files),
+    "",
+    ...Object.entries(files).flatMap(([file, text]) =>
+      text === "" ? [] : text.split("\n").map((line) => `${file}:${line}`),
+    ),
+  ].join("\n");
+
+/** One record as it is printed there; none where it would list nothing. */
+export const recordPart = (record: HostRecord): string =>
+  record.items.length > 0 ? recordFiles({ [recordPath(record)]: JSON.stringify(record) }) : "";
 
 function put(facts: Facts, item: Item): void {
   const chain = (name: string): string[] => {

@@ -188,7 +188,10 @@ test("owners share the device that carries their addresses, but with nobody who 
   });
   const mine = want("a", planCarrier(address(), carrier));
   const facts = parseFacts("");
-  facts.links.set("overlay-vip", { type: "bridge", mac: "02:c9:77:3c:53:27", mtu: 1500, up: true });
+  const device = { type: "bridge", mac: "02:c9:77:3c:53:27", mtu: 1500, up: true };
+  facts.links.set("overlay-vip", device);
+  expect(() => refuseForeign(mine, facts)).not.toThrow();
+  facts.links.set("overlay-vip", { ...device, mac: "02:00:00:00:00:01" });
   expect(() => refuseForeign(mine, facts)).toThrow(/DEVICE_FOREIGN: There is already a device overlay-vip/);
   const other = want("b", planCarrier(address({ ip: "203.0.113.11" }), carrier));
   facts.records.push({ ...other.record, items: other.items });

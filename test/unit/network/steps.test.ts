@@ -7,7 +7,7 @@ import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import { type Item, keyOf } from "../../../provider/network/items";
 import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
 import { hub, runner, training } from "../../network";
-import { machineWith } from "./machine";
+import { machineWith, recordPart } from "./machine";
 
 const network = training();
 
@@ -235,6 +235,8 @@ test("an address that the machine has for itself is refused, and left", () => {
 test("adopt takes a device that stands as wanted, and no other", () => {
   const standing = machine({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
   standing.records = [];
+  expect(() => refuseForeign(tunnel1, standing)).not.toThrow(); // its MAC is the one that we give
+  standing.links.get("vxkr1")!.mac = "02:00:00:00:00:01";
   expect(() => refuseForeign(tunnel1, standing)).toThrow("DEVICE_FOREIGN");
   expect(() => refuseForeign({ ...tunnel1, adopt: true }, standing)).not.toThrow();
   standing.links.get("vxkr1")!.vxlan!.vni = 9;
@@ -297,6 +299,7 @@ test.each<[name: string, reached: (4 | 6)[], rules: Record<4 | 6, string[]>, gon
 });
 
 test("facts are read from what the tools print", () => {
+  const record = { uid: "u", owner: "o", network: "n", store: "s", items: planHub(network) };
   const facts = parseFacts(
     [
       "@@ link",
@@ -315,9 +318,7 @@ test("facts are read from what the tools print", () => {
       "COMMIT",
       "@@ sysctls",
       "/proc/sys/net/ipv4/ip_forward:1",
-      "@@ records",
-      "==> /var/lib/overlay/n/u.json <==",
-      '{"uid":"u","owner":"o","network":"n","items":[]}',
+      recordPart(record),
     ].join("\n"),
   );
   expect(facts.links.get("vxkr1")).toEqual({
@@ -332,7 +333,7 @@ test("facts are read from what the tools print", () => {
   expect(facts.routes).toEqual([{ family: 4, dst: "10.128.0.0/12", metric: 4096, protocol: "183", unreachable: true }]);
   expect(facts.chains.get("4 filter FORWARD")).toEqual(["-j OVERLAY-FWD"]);
   expect(facts.sysctls.get("net.ipv4.ip_forward")).toBe("1");
-  expect(facts.records).toEqual([{ uid: "u", owner: "o", network: "n", items: [] }]);
+  expect(facts.records).toEqual([record]);
 });
 
 test("one process says devices and IPv4 at once, and names the main table; IPv6 comes without link-local routes", () => {

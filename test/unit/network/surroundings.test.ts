@@ -5,6 +5,7 @@ import { type Network, planHub, planRunner, planTunnel } from "../../../provider
 import { preflight } from "../../../provider/network/preflight";
 import type { Want } from "../../../provider/network/steps";
 import { training } from "../../network";
+import { recordPart } from "./machine";
 
 const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMtu });
@@ -92,7 +93,7 @@ test.each<[string, Want, Facts]>([
     { record: { ...record, uid: "net" }, items: planHub(network()) },
     host(
       route("10.128.64.0/18", "vxkr1", "kernel"),
-      `@@ records\n==> x <==\n${JSON.stringify({ ...record, items: planTunnel(network(), 1, hub, runner) })}`,
+      recordPart({ ...record, items: planTunnel(network(), 1, hub, runner) }),
     ),
   ],
   [

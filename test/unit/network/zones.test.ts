@@ -5,6 +5,7 @@ import { type Facts, parseFacts } from "../../../provider/network/facts";
 import type { Item, Link } from "../../../provider/network/items";
 import { planSteps, type Want } from "../../../provider/network/steps";
 import { planZones } from "../../../provider/network/zones";
+import { recordPart } from "./machine";
 
 const tunnel: Link = {
   kind: "link",
@@ -40,9 +41,7 @@ const host = (runtime: string[] | "stopped", permanent: string[], recorded: Item
       ...(runtime === "stopped" ? [] : ["@@ zones", ...runtime]),
       "@@ permanent",
       ...permanent,
-      "@@ records",
-      "==> x <==",
-      JSON.stringify({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
+      recordPart({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
     ].join("\n"),
   );
 const want = (items: Item[]): Want => ({ record: { uid: "r1", owner: "o", network: "training", store: "s" }, items });

@@ -1,0 +1,115 @@
+import { OverlayError } from "../errors";
+import { renderRecords } from "../network/commands";
+import { sumOf } from "../network/compare";
+import type { Facts } from "../network/facts";
+import { type HostRecord, keyOf, lists, recorded } from "../network/items";
+import { invalidFileOf } from "../network/lost-record";
+import { isMine, ownedItems } from "../network/ownership";
+import { recordPath, scriptPath } from "../network/paths";
+import { recordText } from "../network/record";
+import type { Want } from "../network/steps";
+import type { Work } from "./reconcile";
+
+/** An owner's record on a host through one piece of work: written before the first change, cut or removed after the last. */
+export interface RecordWork {
+  want: Work;
+  /** The record to write before the first change; none where it stands already. */
+  union: HostRecord[];
+  /** A file in its place that is no record, to be moved aside first. */
+  aside: string[];
+}
+
+export const recordOf = (want: Want): HostRecord => ({ ...want.record, items: want.items.map(recorded) });
+
+export const recordsOf = (want: Want, facts: Facts): HostRecord[] =>
+  facts.records.filter((record) => isMine(record, want));
+
+const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === JSON.stringify(b);
+
+/**
+ * The record is written before the first change, with what stands and what shall stand, and cut to what shall stand
+ * after the last: whenever the conversation is cut off, everything of ours on the host is in a record.
+ */
+export function planRecord(want: Work, facts: Facts): RecordWork {
+  const old = recordsOf(want, facts);
+  const { items } = recordOf(want);
+  const keys = new Set(items.map(keyOf));
+  const rest = new Map(old.flatMap((record) => record.items.map((item) => [keyOf(item), item])));
+  const union = { ...want.record, items: [...items, ...[...rest.values()].filter((item) => !keys.has(keyOf(item)))] };
+  const isWritten = want.items.length === 0 || old.some((record) => isSame(record, recordOf(want)));
+  const invalid = invalidFileOf(want, facts);
+  return { want, union: isWritten ? [] : [union], aside: invalid && want.items.length > 0 ? [invalid] : [] };
+}
+
+/** Whether the record was seen on the host after it was written. */
+export const isWritten = ({ union: [union] }: RecordWork, after: Facts): boolean =>
+  union === undefined ||
+  after.files.get(recordPath(union)) === sumOf(recordText(union)) ||
+  after.records.some((record) => isSame(record, union));
+
+/** For work whose change was seen to be there: the script that cuts its records, and removes those of what is gone. */
+export function renderSettled(passed: RecordWork[], facts: Facts): string | undefined {
+  const final = passed.flatMap(({ want, union: [union] }) =>
+    union && union.items.length > want.items.length ? [recordOf(want)] : [],
+  );
+  const gone = passed.flatMap(({ want }) => {
+    const earlier = recordsOf(want, facts).filter(({ uid }) => uid !== want.record.uid);
+    return want.items.length === 0 && hasTraces(want, facts) ? [...earlier, want.record] : earlier;
+  });
+  return final.length + gone.length > 0 ? renderRecords(final, gone) : undefined;
+}
+
+const hasTraces = (want: Want, facts: Facts): boolean =>
+  ownedItems(want, facts).length > 0 ||
+  invalidFileOf(want, facts) !== undefined ||
+  facts.files.has(scriptPath(want.record));
+
+/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
+export async function earlierLives(want: Work, facts: Facts): Promise<string[]> {
+  const unique = want.items.filter(({ kind }) => kind === "link" || kind === "address");
+  const { uid, owner, network, store } = want.record;
+  const candidates = facts.records.filter(
+    (record) =>
+      record.uid !== uid &&
+      record.network === network &&
+      record.store === store &&
+      (record.owner === owner || unique.some((item) => lists(record, item))),
+  );
+  const gone = await Promise.all(candidates.map((record) => want.isGone(record.uid)));
+  return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
+}
+
+/** What to tell about files among the records that are none. Those of `wants` are moved aside and written again. */
+export function invalidWarnings(host: string, wants: Want[], facts: Facts): string[] {
+  const own = new Set(wants.map(({ record }) => recordPath(record)));
+  return facts.invalidRecords.map(({ file, reason }) =>
+    own.has(file)
+      ? `${host}: ${file} is not a record (${reason}). It is kept as ${file}.invalid-TIME, and the record is written again.`
+      : `${host}: ${file} is not a record (${reason}). \`pulumi up --refresh\` of its owner's stack writes it again. Until then chains, forwarding and units that it may share with others stay.`,
+  );
+}
+
+/** Without a record and without an answer from dockerd nobody knows whether it still has our network. `wants`: before they are fitted to the host. */
+export function dockerWarnings(host: string, wants: Want[], { docker, records }: Facts): string[] {
+  if (!docker || docker.answers) return [];
+  return wants
+    .filter(({ record, items }) => items.length === 0 && !records.some(({ uid }) => uid === record.uid))
+    .flatMap(({ planned = [] }) => planned)
+    .filter((item) => item.kind === "docker")
+    .map(
+      ({ name, bridge }) =>
+        `${host}: dockerd does not answer and there is no record, so it is not known whether it has the network ${name}. If it has, it brings ${bridge} back when it starts: \`docker network rm ${name}\`.`,
+    );
+}
+
+/** Without a record and without a plan nobody knows what is left of an owner that was here. */
+export function refuseUnplanned({ record, items, planned, planError }: Work, facts: Facts): void {
+  const isListed = facts.records.some(({ uid }) => uid === record.uid);
+  if (items.length > 0 || planned || !planError || isListed || !facts.files.has(scriptPath(record))) return;
+  throw new OverlayError(
+    "RECORD_LOST",
+    `${recordPath(record)} is missing, and what stands there cannot be planned: ${planError.what}`,
+    "Make that machine answer and try again: what is to be removed follows from the plan.",
+    planError,
+  );
+}

@@ -1,0 +1,29 @@
+import { withKeptMacs } from "./adopt";
+import { listenersOn, listening } from "./advertised";
+import { fits } from "./compare";
+import type { Facts } from "./facts";
+import type { Item } from "./items";
+import { scriptPath } from "./paths";
+import { isScriptOf, lasting } from "./persist";
+import type { Want } from "./steps";
+
+/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
+export function onThisHost<W extends Want>(want: W, facts: Facts): W {
+  if (want.items.length > 0) return { ...want, items: itemsOn(want, facts) };
+  if (!want.planned) return want;
+  // Devices that were taken over have MACs of their own. Without a record only the owner's script shows that they were.
+  const adopt = want.adopt === true && facts.files.has(scriptPath(want.record));
+  const planned = itemsOn({ ...want, items: want.planned, adopt, persist: true }, facts);
+  return { ...want, planned: [...planned, ...listenersOn(facts)] };
+}
+
+function itemsOn(want: Want, facts: Facts): Item[] {
+  const items = listening(
+    want.items.filter((item) => fits(item, facts)),
+    facts,
+  );
+  const isListed = facts.records.some(({ uid }) => uid === want.record.uid);
+  const adopted = isListed ? undefined : withKeptMacs({ ...want, items, adopt: true }, facts);
+  const fitting = adopted && isScriptOf(want, adopted.items, facts) ? adopted : withKeptMacs({ ...want, items }, facts);
+  return lasting(fitting, facts);
+}

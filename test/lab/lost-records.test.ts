@@ -1,0 +1,160 @@
+import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { leftOn } from "../../lab/leftovers";
+import { buildKohaku, IDS } from "./kohaku";
+import { LabStack } from "./world";
+
+/** Records on hosts that are lost, or are no records any more. */
+let lab: Lab;
+let stack: LabStack;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 2 });
+});
+afterAll(async () => {
+  await lab?.down();
+});
+beforeEach(async () => {
+  await Promise.all(["hub", "r1", "r2"].map((host) => lab.rebuild(host)));
+  stack = await LabStack.on(lab);
+});
+
+const sh = async (host: string, script: string): Promise<string> => (await lab.exec(host, script)).stdout.trim();
+const loseRecords = (host: string) => sh(host, "rm /var/lib/overlay/*/*.json");
+const allLeft = () => Promise.all(["hub", "r1", "r2"].map((host) => leftOn(lab, host)));
+const NOTHING = ["", "", ""];
+const uidOf = async (type: string, name: string): Promise<string> => String(stack.props(type, name).uid);
+
+async function up(): Promise<void> {
+  await stack.network();
+  for (const name of ["r1", "r2"]) await stack.runner(name);
+}
+
+test.each(["r1", "hub"])(
+  "a lost record on %s is drift, and up --refresh writes it again and changes nothing else",
+  async (host) => {
+    await up();
+    const file = `/var/lib/overlay/training/${await uidOf("RunnerSubnet", "r1")}.json`;
+    const before = await sh(host, `cat ${file}`);
+    const kernel = "ip -o link; ip -4 -o addr; ip route; iptables-save | grep -v '^[#:]'";
+    const was = await sh(host, kernel);
+    await loseRecords(host);
+    expect(await stack.drift("RunnerSubnet", "r1")).toEqual([`${lab.host(host).address}: file ${file}: missing`]);
+    await stack.refresh();
+    await up();
+    expect(await sh(host, `cat ${file}`)).toBe(before);
+    expect(await sh(host, kernel)).toBe(was);
+    expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+    await stack.destroy();
+    expect(await allLeft()).toEqual(NOTHING);
+  },
+);
+
+test("destroy removes everything, on machines that have lost all records", async () => {
+  await up();
+  for (const host of ["hub", "r1", "r2"]) await loseRecords(host);
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});
+
+test("what others on the host have stays, also while their records are lost", async () => {
+  await up();
+  const rest =
+    "ip -o link show vxkr2; ip -o link show kohaku-host; iptables-save | grep OVERLAY | grep -v 10.254.1.1; cat /proc/sys/net/ipv4/ip_forward; ls /var/lib/overlay/boot.sh";
+  const before = await sh("hub", rest);
+  await loseRecords("hub");
+  await stack.remove("RunnerSubnet", "r1");
+  expect(await sh("hub", rest)).toBe(before);
+  expect(await sh("hub", "ip -o link show vxkr1; iptables-save | grep 10.254.1.1")).toBe("");
+  expect((await lab.exec("r2", "ping -c 1 -W 2 10.128.0.1")).code).toBe(0);
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});
+
+test("a runner that is gone for good does not keep the hub from being cleaned without a record", async () => {
+  await up();
+  await loseRecords("hub");
+  await lab.stop("r1");
+  stack.world.unreachableOnDelete = "forget";
+  stack.unreachable.add(lab.host("r1").address);
+  await stack.remove("RunnerSubnet", "r1");
+  expect(await sh("hub", "ip -o link show vxkr1; iptables-save | grep 10.254.1.1")).toBe("");
+  stack.unreachable.clear();
+  await lab.start("r1");
+});
+
+test("devices of our names with other MACs are not ours without a record: they stay, and up refuses them", async () => {
+  await up();
+  await loseRecords("r1");
+  await sh("r1", "ip link set kohaku-overlay address 02:00:00:00:00:99; rm /var/lib/overlay/training/*.sh");
+  await stack.refresh();
+  await expect(stack.runner("r1")).rejects.toThrow(/DEVICE_FOREIGN: .* kohaku-overlay/);
+});
+
+test("a rule that no record lists keeps its chain, and destroy says so with the command", async () => {
+  await up();
+  await sh("r1", "rm -r /var/lib/overlay/training; iptables -A OVERLAY-FWD -s 192.0.2.7/32 -j DROP");
+  await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow(
+    /RECORD_LOST: .*OVERLAY-FWD .*-s 192\.0\.2\.7\/32 -j DROP.*`iptables -t filter -D OVERLAY-FWD -s 192\.0\.2\.7\/32 -j DROP`/,
+  );
+  await sh("r1", "iptables -t filter -D OVERLAY-FWD -s 192.0.2.7/32 -j DROP");
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});
+
+test("devices that were taken over are known without a record by the script for the next boot", async () => {
+  await buildKohaku(lab);
+  await stack.network({ adopt: true });
+  const adopted = { adopt: true, runnerId: IDS.r1, runnerDevice: "vxlan0" };
+  await stack.runner("r1", adopted);
+  const mac = await sh("r1", "cat /sys/class/net/kohaku-overlay/address");
+  for (const host of ["hub", "r1"]) await loseRecords(host);
+  await stack.refresh();
+  await stack.network({});
+  await stack.runner("r1", { ...adopted, adopt: false });
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+  expect(await sh("r1", "cat /sys/class/net/kohaku-overlay/address")).toBe(mac);
+  for (const host of ["hub", "r1"]) await loseRecords(host);
+  await stack.destroy();
+  expect(await sh("r1", "ip -o link show | grep -E 'vxlan0|kohaku'; ls -d /var/lib/overlay")).toBe("");
+  expect(await sh("hub", "ip -o link show | grep -oE 'kohaku-host|vxkr3'; ls -d /var/lib/overlay")).toBe("");
+});
+
+test("an overlay of another program on a machine that refused us stays when we go", async () => {
+  await buildKohaku(lab);
+  const look = "ip -o link; ip -4 -o addr; ip route; iptables-save | grep -v '^[#:]'";
+  const before = [await sh("hub", look), await sh("r1", look)];
+  await expect(stack.network()).rejects.toThrow("DEVICE_FOREIGN");
+  await stack.destroy();
+  expect([await sh("hub", look), await sh("r1", look)]).toEqual(before);
+});
+
+const NO_RECORDS: [string, string][] = [
+  ["null", "echo null >"],
+  ["nothing", ": >"],
+  ["a record that was cut short", "truncate -s 100"],
+];
+
+test.each(NO_RECORDS)("%s instead of a record: others go on, and its owner writes it again", async (_, spoil) => {
+  await up();
+  const file = `/var/lib/overlay/training/${await uidOf("RunnerSubnet", "r1")}.json`;
+  const before = await sh("hub", `cat ${file}`);
+  await sh("hub", `${spoil} ${file}`);
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
+    expect.stringMatching(new RegExp(`^10\\.254\\.0\\.1: file ${file}: it is not a record \\(.+\\)$`)),
+  ]);
+  expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
+  await stack.runner("r2", { masquerade: false });
+  expect(stack.warnings).toContainEqual(expect.stringContaining(`10.254.0.1: ${file} is not a record (`));
+  await stack.remove("RunnerSubnet", "r2");
+  expect(await sh("hub", "ip -o link show vxkr1 | wc -l; iptables-save | grep -c OVERLAY-IN")).not.toMatch(/^0/m);
+  await stack.refresh();
+  await stack.network();
+  await stack.runner("r1");
+  expect(await sh("hub", `cat ${file}`)).toBe(before);
+  expect(await sh("hub", `ls ${file}.invalid-*`)).toMatch(/\.json\.invalid-\d{8}T\d{6}Z$/);
+  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+  await sh("hub", `${spoil} ${file}`);
+  await stack.destroy();
+  expect(await allLeft()).toEqual(NOTHING);
+});

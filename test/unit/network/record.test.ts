@@ -1,0 +1,154 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { parseFacts } from "../../../provider/network/facts";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
+import { type HostRecord, type Item, recorded } from "../../../provider/network/items";
+import { BOOT_SCRIPT } from "../../../provider/network/paths";
+import { lasting } from "../../../provider/network/persist";
+import { isInvalid, parseRecord } from "../../../provider/network/record";
+import { planCarrier, planReturn } from "../../../provider/network/static-ip";
+import { hub, runner, training } from "../../network";
+import { recordFiles } from "./machine";
+
+const FILE = "/var/lib/overlay/training/u1.json";
+const network = training({ docker: { name: "kohakuriver-overlay", required: false, share: 4 } });
+const both = training({
+  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
+  docker: { name: "kohakuriver-overlay", required: true, share: 4 },
+});
+const forwards = [
+  { protocol: "udp" as const, port: 53, to: "10.128.64.9", toPort: 5353 },
+  { protocol: "tcp" as const, port: 443, to: "10.128.64.9", toPort: 8443 },
+];
+const address = (ip: string, preserveClientIp: boolean) => ({
+  ip,
+  forwards,
+  cidrs: ["10.128.0.0/12"],
+  preserveClientIp,
+});
+const path = { networkName: "training", cidr: "10.128.0.0/12", subnet: "10.128.64.0/18", hubIp: "10.128.64.254" };
+
+const record = (items: Item[]): HostRecord => ({
+  uid: "u1",
+  owner: "org/urn:pulumi:dev::a b'c::overlay:index:RunnerSubnet::r1",
+  network: "training",
+  name: "r1",
+  store: "1f0e8c9a-2f6c-4c3b-9e1c-0a8e1f2d3c4b",
+  items,
+});
+
+test.each<[string, Item[]]>([
+  ["a hub", planHub(both)],
+  ["a tunnel", planTunnel(network, 1, hub, runner)],
+  [
+    "a tunnel over IPv6",
+    planTunnel(network, 1, { ...hub, underlayIp: "2001:db8::1" }, { ...runner, underlayIp: "2001:db8::2" }),
+  ],
+  ["a runner", planRunner(both, 1, "vxkr1", hub, runner)],
+  ["a static address", planCarrier(address("203.0.113.7", false), { ...hub, uplink: "eth0.100" })],
+  ["one that shows clients", planCarrier(address("203.0.113.7", true), hub, [runner])],
+  ["one of IPv6", planCarrier({ ...address("2001:db8::7", false), forwards: [] }, { ...hub, uplink: "eth0" })],
+  ["a way back", planReturn({ ...path, bridge: "kohaku-overlay" }, forwards)],
+  ["a device that listens to routers", [{ kind: "sysctl", key: "net.ipv6.conf.eth0/100.accept_ra", value: "2" }]],
+])("the plan of %s is a valid record, with what brings it back", (_, items) => {
+  const facts = { ...parseFacts(""), systemd: new Map() };
+  const { store, ...rest } = record([]);
+  const all = lasting({ record: { ...rest, store }, items, persist: true }, facts);
+  const written = record(all.map(recorded));
+  expect(parseRecord(FILE, JSON.stringify(written))).toEqual(written);
+});
+
+const valid = record(planTunnel(network, 1, hub, runner));
+const [link] = valid.items as [Extract<Item, { kind: "link" }>];
+const withItem = (item: object): string => JSON.stringify({ ...valid, items: [item] });
+
+test.each<[string, string, RegExp]>([
+  ["nothing", "", /^it is empty or cannot be read$/],
+  ["a line end", "\n", /^it is empty/],
+  ["null", "null", /expected object/],
+  ["an empty object", "{}", /^uid: /],
+  ["an empty list", "[]", /expected object/],
+  ["a number", "7", /expected object/],
+  ["one that was cut short", JSON.stringify(valid).slice(0, 200), /^it is not JSON$/],
+  ["one that lists nothing", JSON.stringify({ ...valid, items: [] }), /^items: /],
+  ["items that are no list", JSON.stringify({ ...valid, items: {} }), /^items: /],
+  ["an item of no kind", withItem({}), /^items\.0\.kind: /],
+  ["an item of an unknown kind", withItem({ kind: "cron" }), /^items\.0\.kind: /],
+  ["a field that no item has", withItem({ ...link, run: "x" }), /^items\.0: /],
+  ["a field that no record has", JSON.stringify({ ...valid, run: "x" }), /run/],
+  [
+    "another network's record",
+    JSON.stringify({ ...valid, network: "other" }),
+    /^it is the record of u1 in network other$/,
+  ],
+  ["a uid with a path in it", JSON.stringify({ ...valid, uid: "../u1" }), /^uid: /],
+  ["an owner of two lines", JSON.stringify({ ...valid, owner: "a\nb" }), /^owner: /],
+  ["a command in a device's name", withItem({ ...link, name: "x;reboot" }), /^items\.0\.name: /],
+  ["an option for a device's name", withItem({ ...link, name: "-x" }), /^items\.0\.name: /],
+  ["a MAC with a blank", withItem({ ...link, mac: "02:00:00:00:00:01 up" }), /^items\.0\.mac: /],
+  ["a VNI as text", withItem({ ...link, vxlan: { ...link.vxlan, vni: "101" } }), /^items\.0\.vxlan\.vni: /],
+  [
+    "a remote that is a name",
+    withItem({ ...link, vxlan: { ...link.vxlan, remote: "$(id)" } }),
+    /^items\.0\.vxlan\.remote: /,
+  ],
+  [
+    "an address without a prefix",
+    withItem({ kind: "address", dev: "br0", address: "10.0.0.1" }),
+    /^items\.0\.address: /,
+  ],
+  ["a route to a name", withItem({ kind: "route", family: 4, dst: "all; reboot" }), /^items\.0\.dst: /],
+  [
+    "a chain of somebody else's",
+    withItem({ kind: "chain", family: 4, table: "filter", chain: "FORWARD" }),
+    /^items\.0\.chain: /,
+  ],
+  [
+    "a rule of two lines",
+    withItem({ kind: "rule", family: 4, table: "filter", chain: "OVERLAY-FWD", rule: "-j ACCEPT\nEND\nreboot" }),
+    /^items\.0\.rule: /,
+  ],
+  [
+    "a rule with a substitution",
+    withItem({ kind: "rule", family: 4, table: "filter", chain: "OVERLAY-FWD", rule: "-j `reboot`" }),
+    /^items\.0\.rule: /,
+  ],
+  [
+    "a setting outside of the network's",
+    withItem({ kind: "sysctl", key: "kernel.panic", value: "1" }),
+    /^items\.0\.key: /,
+  ],
+  ["a setting by a detour", withItem({ kind: "sysctl", key: "net.ipv4.conf.//.x", value: "1" }), /^items\.0\.key: /],
+  [
+    "a file of somebody else's",
+    withItem({ kind: "file", path: "/etc/passwd" }),
+    /^items\.0\.path: is not a file of this/,
+  ],
+  ["another record's script", withItem({ kind: "file", path: "/var/lib/overlay/training/u2.sh" }), /^items\.0\.path: /],
+  ["a unit of somebody else's", withItem({ kind: "service", name: "ssh.service" }), /^items\.0\.name: /],
+  ["a zone's rule with more in it", withItem({ kind: "zone", rule: 'rule family="ipv4" accept' }), /^items\.0\.rule: /],
+])("no record: %s", (_, text, reason) => {
+  const parsed = parseRecord(FILE, text);
+  expect(parsed).toEqual({ file: FILE, network: "training", uid: "u1", reason: expect.stringMatching(reason) });
+});
+
+test("a file without the name of a record is none, whatever it holds", () => {
+  const parsed = parseRecord("/var/lib/overlay/training/a b.json", JSON.stringify(valid));
+  expect(isInvalid(parsed) && parsed.uid).toBeUndefined();
+});
+
+test("records are told apart from what is none, and no text in one is taken for another part of the facts", () => {
+  const written = record([{ kind: "file", path: BOOT_SCRIPT }]);
+  const text = recordFiles({
+    [FILE]: JSON.stringify(written),
+    "/var/lib/overlay/2001:db8::7/u2.json": "",
+    "/var/lib/overlay/training/u3.json": "{\n@@ lacks\nvxlan\n}",
+  });
+  const { records, invalidRecords, lacks } = parseFacts(text);
+  expect(records).toEqual([written]);
+  expect(invalidRecords.map(({ file, uid }) => [file, uid])).toEqual([
+    ["/var/lib/overlay/2001:db8::7/u2.json", "u2"],
+    ["/var/lib/overlay/training/u3.json", "u3"],
+  ]);
+  expect(lacks).toEqual([]);
+});
