@@ -252,6 +252,7 @@ const OverlayNetworkShape: Shape = {
     "effectiveUnderlayIp",
     "effectiveMtu",
     "leaseId",
+    "unreached",
     "leaving",
     "drift"
   ]
@@ -315,6 +316,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly effectiveMtu: pulumi.Output<number>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
+  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -420,6 +423,7 @@ const RunnerSubnetShape: Shape = {
     "effectiveMtu",
     "lastSeen",
     "leaseId",
+    "unreached",
     "leaving",
     "drift"
   ]
@@ -495,6 +499,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly lastSeen: pulumi.Output<string>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
+  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -584,6 +590,7 @@ const IPPoolShape: Shape = {
     "utilizationPercent",
     "warnings",
     "leaseId",
+    "unreached",
     "leaving",
     "drift"
   ]
@@ -635,6 +642,8 @@ export class IPPool extends OverlayResource {
   declare readonly warnings: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
+  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -780,6 +789,7 @@ const IPReservationShape: Shape = {
     "state",
     "expiresAt",
     "leaseId",
+    "unreached",
     "leaving",
     "drift"
   ]
@@ -839,6 +849,8 @@ export class IPReservation extends OverlayResource {
   declare readonly expiresAt: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
+  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -965,6 +977,7 @@ const StaticIPShape: Shape = {
     "names",
     "sharedWith",
     "leaseId",
+    "unreached",
     "leaving",
     "drift"
   ]
@@ -1008,6 +1021,8 @@ export class StaticIP extends OverlayResource {
   declare readonly sharedWith: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
+  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
+  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */

@@ -69,6 +69,8 @@ export interface ConversationReport {
 /** How it goes about its work. */
 export interface Manner {
   warn(text: string): void;
+  /** Called for each host that cannot restore its part after a boot; the user is told once. */
+  warnWithoutSystemd(host: Host): void;
   /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
   revertAfter: number;
 }
@@ -91,12 +93,14 @@ const isPlan = (want: Job["want"]): want is Plan => "isGone" in want && !isWork(
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
   readonly #manner: Manner;
+  readonly #withoutSystemd = new Set<string>();
 
   constructor(
     private readonly onConversation: (report: ConversationReport) => void = () => {},
     options: Partial<Manner> = {},
   ) {
-    this.#manner = { warn: () => {}, revertAfter: 60, ...options };
+    const manner = { warn: () => {}, revertAfter: 60, ...options };
+    this.#manner = { ...manner, warnWithoutSystemd: (host) => this.#warnWithoutSystemd(host) };
   }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
@@ -112,6 +116,12 @@ export class Reconciler {
   /** Throws what an apply of this would be refused with, before anything is changed anywhere. Changes nothing. */
   async check(host: Host, { fence: _, ...plan }: Work): Promise<void> {
     await this.#enqueue(host, plan);
+  }
+
+  /** One warning for a run: it is the same for every such host, and a fleet may have many. */
+  #warnWithoutSystemd(host: Host): void {
+    if (this.#withoutSystemd.size === 0) this.#manner.warn(staysAway(host));
+    this.#withoutSystemd.add(host.machine);
   }
 
   #enqueue(host: Host, want: Job["want"]): Promise<Seen> {
@@ -254,7 +264,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
     warnings.push(...warningsIn(result.stderr), ...(await unpluggedPorts(shell, steps)));
     for (const warning of warnings) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
-    if (lasting && !facts.systemd) manner.warn(staysAway(host));
+    if (lasting && !facts.systemd) manner.warnWithoutSystemd(host);
   }
   const settled = renderSettled(passed, facts);
   if (settled) {
@@ -285,7 +295,8 @@ function readbackOf(accepted: Accepted[], facts: Facts): string {
 }
 
 const staysAway = ({ name }: Host): string =>
-  `${name} has no systemd: after a boot its part of the overlay stays away until its init runs \`sh ${BOOT_SCRIPT}\`, or until the next up --refresh (persist: false if that is meant).`;
+  `Hosts without systemd, such as ${name}, do not restore their part of the overlay after a boot until their init runs ` +
+  `\`sh ${BOOT_SCRIPT}\`, or until the next \`pulumi up --refresh\`. Set persist: false if that is meant.`;
 
 /** Fenced off and foreign work is refused here, before anything is written. */
 async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {

@@ -116,7 +116,7 @@ export class Lifecycle {
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
     if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = this.#leaving(olds, news);
-    const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id);
+    const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id, olds);
     await this.#leave(pool, olds, held, leaving);
     return { ...done, leaving: [] };
   }
@@ -142,7 +142,7 @@ export class Lifecycle {
       throw error;
     });
     if (unreachable)
-      this.world.warn(`${unreachable.message} Its values stay withheld: the machine may come back with them.`);
+      this.world.warn(`${unreachable.message} Its addresses stay reserved, because the host may still be using them.`);
     if (unreachable || withheld)
       await pool.amend(lease.pool, lease.leaseId, { owner: FORGOTTEN + lease.owner, names: [] });
     else await pool.release(lease.pool, lease.leaseId);
@@ -153,7 +153,7 @@ export class Lifecycle {
    * still ours to remove, and what other records list stays.
    */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
-    const parts = this.def.hosts(props);
+    const parts = this.#reachedParts(props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
     const isEmpty = (await pool.pools()).length === 0;
     if (isEmpty) await refuseLost(this.def, pool, props);
@@ -170,12 +170,13 @@ export class Lifecycle {
   /** Everything of ours off the machines. Returns the error when a dead machine is to be forgotten. */
   async #withdrawAll(pool: Pool, props: Values, held: Held): Promise<OverlayError | undefined> {
     try {
-      await withdraw(this.def, this.world, pool, props, held, this.def.hosts(props), () => fence(pool, held));
+      await withdraw(this.def, this.world, pool, props, held, this.#reachedParts(props), () => fence(pool, held));
       await this.#leave(pool, props, held, this.#leaving(props, props));
       return undefined;
     } catch (error) {
-      if (this.world.unreachableOnDelete === "forget" && isOverlayError(error, "SSH_UNREACHABLE")) return error;
-      throw error;
+      if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
+      if (this.world.unreachableOnDelete === "forget") return error;
+      throw new OverlayError(error.code, error.what, `${error.fix} ${IF_GONE}`, error);
     }
   }
 
@@ -192,7 +193,13 @@ export class Lifecycle {
     }
   }
 
-  async #complete(pool: Pool, props: Values, held: Held & Lease, id = this.def.id(props)): Promise<Values> {
+  async #complete(
+    pool: Pool,
+    props: Values,
+    held: Held & Lease,
+    id = this.def.id(props),
+    olds?: Values,
+  ): Promise<Values> {
     try {
       const isOnMachines = this.def.hosts(props).length > 0;
       const told = isOnMachines ? await apply(this.def, this.world, pool, props, held) : { drift: [] };
@@ -200,8 +207,23 @@ export class Lifecycle {
       return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      throw new Incomplete(id, { ...props, drift: [`not applied: ${text}`] }, error);
+      const unreached = this.#unreachedParts(props, olds).map(({ connection }) => machineOf(connection));
+      throw new Incomplete(id, { ...props, unreached, drift: [`not applied: ${text}`] }, error);
     }
+  }
+
+  /** Machines that SSH has not reached since they became part of it: nothing of it can be on them. */
+  #unreachedParts(props: Values, olds: Values | undefined): Part[] {
+    const before = new Set(olds && this.#reachedParts(olds).map(({ connection }) => machineOf(connection)));
+    return this.def
+      .hosts(props)
+      .filter(({ connection }) => !before.has(machineOf(connection)) && !this.world.fleet.wasReached(connection));
+  }
+
+  /** Machines on which something of it may be. */
+  #reachedParts(props: Values): Part[] {
+    const unreached = new Set((props.unreached ?? []) as string[]);
+    return this.def.hosts(props).filter(({ connection }) => !unreached.has(machineOf(connection)));
   }
 
   async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
@@ -244,7 +266,7 @@ export class Lifecycle {
     const parts = this.def.hosts(news);
     const now = new Set(parts.map(({ connection }) => machineOf(connection)));
     const earlier = ((olds.leaving ?? []) as string[]).map((text) => partAt(text, parts));
-    return [...this.def.hosts(olds), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
+    return [...this.#reachedParts(olds), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
   }
 
   /** They are cleaned, if they can be reached. */
@@ -339,6 +361,10 @@ const isFinished = ({ outputs }: Definition, props: Values): boolean =>
   Object.entries(outputs.shape).every(
     ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
   );
+
+const IF_GONE =
+  "If the host is gone for good, run `pulumi config set overlay:unreachableOnDelete forget` and destroy again: " +
+  "its addresses then stay reserved, because the host may still be using them.";
 
 /** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
 const FORGOTTEN = "forgotten/";

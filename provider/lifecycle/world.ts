@@ -30,5 +30,7 @@ export interface Fleet {
   check(connection: Connection, work: Work): Promise<void>;
   apply(connection: Connection, work: Work): Promise<Seen>;
   inspect(connection: Connection, want: Want): Promise<Seen>;
+  /** Whether SSH has reached this machine in this run. */
+  wasReached(connection: Connection): boolean;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }

@@ -134,9 +134,28 @@ export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): Overlay
 export const nameTaken = (name: string, holder: Lease): OverlayError =>
   new OverlayError(
     NAMES[name.split("/")[0]!] ?? "INPUT_INVALID",
-    `The name ${name} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
-    "Choose another name, or remove that one first.",
+    `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
+    `Choose another ${inputOfName(name)}, or remove that one first.`,
   );
+
+/** A name that only one lease can hold, in words: `host/10.0.0.5/link/br0` is the device br0 on that host. */
+function describeName(name: string): string {
+  const [kind, first = "", second, ...rest] = name.split("/");
+  if (kind === "host") {
+    const device = rest.join("/");
+    return second === "devices" ? `Device prefix ${device} on host ${first}` : `Device ${device} on host ${first}`;
+  }
+  if (kind === "runner") return `Runner name ${second} of network ${first}`;
+  if (kind === "user") return `The address for ${[second, ...rest].join("/")} on network ${first}`;
+  return `${upper(kind!)} name ${name.slice(kind!.length + 1)}`;
+}
+
+/** The input that decides the name. */
+function inputOfName(name: string): string {
+  const [kind, , second] = name.split("/");
+  if (kind === "host") return second === "devices" ? "devicePrefix" : "bridgeName or hubInterface";
+  return kind === "user" ? "usedBy" : "name";
+}
 
 export const fenced = (pool: string, leaseId: string): OverlayError =>
   new OverlayError("LEASE_FENCED", `Lease ${leaseId} in ${pool} is no longer current.`, "Run up again, or refresh.");

@@ -204,7 +204,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
       "::thief (other.json): Runner id 1 of network/training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
     );
     expect(stderr).toContain(
-      "::double (other.json): The name runner/training/node2 belongs to organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2",
+      "::double (other.json): Runner name node2 of network training belongs to organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2",
     );
     expect(await leases()).toEqual([]);
   });

@@ -4,19 +4,20 @@ import { by, type Engine, extents, opened, world } from "./world";
 /** Names that leases hold, each in the whole store. */
 export function nameContract(engine: Engine): void {
   test.each([
-    ["network/n", "NETWORK_EXISTS"],
-    ["runner/n/r", "RUNNER_NAME_TAKEN"],
-    ["user/c1", "RESERVATION_EXISTS"],
-    ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN"],
-    ["pool/lb", "POOL_OVERLAP"],
-  ])("the name %s can be had once in the whole store: %s", async (name, code) => {
+    ["network/n", "NETWORK_EXISTS", "Network name n", "name"],
+    ["runner/n/r", "RUNNER_NAME_TAKEN", "Runner name r of network n", "name"],
+    ["user/n/c1", "RESERVATION_EXISTS", "The address for c1 on network n", "usedBy"],
+    ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN", "Device br0 on host 10.0.0.9", "bridgeName or hubInterface"],
+    ["host/10.0.0.9/devices/vx", "DEVICE_FOREIGN", "Device prefix vx on host 10.0.0.9", "devicePrefix"],
+    ["pool/lb", "POOL_OVERLAP", "Pool name lb", "name"],
+  ])("the name %s can be had once in the whole store: %s", async (name, code, what, input) => {
     const { pool, pass } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     await opened(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
     const holder = await pool.claim(by("a", { names: ["user/a", name] }));
     const rival = { ...by("b"), pool: "pool/other", names: [name] };
     await expect(pool.offer(rival)).rejects.toMatchObject({
-      message: `${code}: The name ${name} belongs to a (IPReservation, reserved). Choose another name, or remove that one first.`,
+      message: `${code}: ${what} belongs to a (IPReservation, reserved). Choose another ${input}, or remove that one first.`,
     });
     await expect(pool.claim(rival)).rejects.toMatchObject({ code });
     await pool.release("pool/p", holder.leaseId);

@@ -1,4 +1,6 @@
 import { expect, test } from "vitest";
+import type { Incomplete } from "../../../provider/lifecycle/lifecycle";
+import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import {
   anew,
@@ -35,10 +37,12 @@ test("a dead host blocks delete, or is forgotten with its values withheld", asyn
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
-  await expect(runners.delete(runner)).rejects.toThrow("SSH_UNREACHABLE");
+  await expect(runners.delete(runner)).rejects.toThrow(
+    /^SSH_UNREACHABLE: .* run `pulumi config set overlay:unreachableOnDelete forget` and destroy again/,
+  );
   world.unreachableOnDelete = "forget";
   await runners.delete(runner);
-  expect(warnings.at(-1)).toContain("stay withheld");
+  expect(warnings.at(-1)).toContain("Its addresses stay reserved");
   expect(await makeRunner(network, "b", "192.0.2.12")).toMatchObject({ runnerId: 2 });
 });
 
@@ -116,4 +120,42 @@ test("a delete that fails leaves the network usable", async () => {
   await expect(networks.delete(network)).rejects.toThrow("SSH_UNREACHABLE");
   fleet.down.clear();
   expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1 });
+});
+
+test("a mistyped host that was never reached is not cleaned: neither when it is corrected, nor by delete", async () => {
+  const network = await makeNetwork();
+  fleet.down.add("192.0.2.99");
+  const mistyped = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"));
+  const failed = await runners.create(mistyped).catch((error: Incomplete) => error);
+  const state = (failed as Incomplete).properties;
+  expect(state.unreached).toEqual(["192.0.2.99"]);
+
+  fleet.asked.length = 0;
+  const corrected = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), state);
+  const done = await runners.update("training/a", state, corrected);
+  expect(fleet.asked).not.toContain("192.0.2.99");
+  expect([done.leaving, done.unreached, warnings]).toEqual([[], undefined, []]);
+
+  const other = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.99"));
+  const unmade = await runners.create(other).catch((error: Incomplete) => error);
+  await runners.delete((unmade as Incomplete).properties);
+});
+
+test("a host that was reached before is cleaned, also after an up that did not reach it", async () => {
+  const runner = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
+  fleet.down.add("192.0.2.11");
+  const changed = await checked(
+    runners,
+    "a",
+    { ...runnerInputs(runner.network as Values, "a", "192.0.2.11"), mtu: 1400 },
+    runner,
+  );
+  fleet.wasReached = () => false; // as in a later run
+  const failed = await runners.update("training/a", runner, changed).catch((error: Incomplete) => error);
+  const state = (failed as Incomplete).properties;
+  expect(state.unreached).toEqual([]);
+  fleet.down.clear();
+  const moved = await checked(runners, "a", runnerInputs(runner.network as Values, "a", "192.0.2.12"), state);
+  await runners.update("training/a", state, moved);
+  expect(fleet.standing("192.0.2.11")).toEqual([]);
 });

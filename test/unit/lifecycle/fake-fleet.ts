@@ -69,6 +69,8 @@ export class FakeFleet implements Fleet {
     return { differences, foreign: [], containers: this.containers.get(host) ?? [] };
   };
 
+  wasReached: Fleet["wasReached"] = ({ host }) => this.items.has(host);
+
   run: Fleet["run"] = async (connection) => {
     this.#reach(connection);
     return { code: 0, stderr: "" };
