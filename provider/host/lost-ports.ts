@@ -1,20 +1,34 @@
 import type { Facts } from "../network/facts";
 import { type Link, lists } from "../network/items";
 import { isMine } from "../network/ownership";
-import { lostPorts, PORTS_SCRIPT, parsePorts } from "../network/ports";
+import { emptiedBridges, lostPorts, PORTS_SCRIPT, parsePorts } from "../network/ports";
 import type { Step, Want } from "../network/steps";
 import type { Shell } from "./types";
 
-/** A bridge that is on record and must be made again: it was deleted, and its ports are still there without it. */
-const lostBridges = (steps: Step[], wants: Want[], { records }: Facts): { step: Step; link: Link; want: Want }[] =>
-  steps.flatMap((step) => {
-    const { verb, item } = step;
-    if (verb !== "add" || item.kind !== "link" || item.type !== "bridge") return [];
-    const want = wants.find((each) => records.some((record) => isMine(record, each) && lists(record, item)));
-    return want ? [{ step, link: item, want }] : [];
-  });
+interface LostBridge {
+  step: Step;
+  link: Link;
+  want: Want;
+}
 
-/** The same steps, with the ports that such bridges had; `warnings`: what could not be told. */
+/** Bridges on record that were deleted: they must be made again, or stand without their ports. */
+function lostBridges(steps: Step[], wants: Want[], facts: Facts): LostBridge[] {
+  const added = steps.flatMap((step) =>
+    step.verb === "add" && step.item.kind === "link" ? [[step, step.item] as const] : [],
+  );
+  return wants.flatMap((want) => {
+    const isRecorded = (link: Link): boolean =>
+      facts.records.some((record) => isMine(record, want) && lists(record, link));
+    const emptied = emptiedBridges(want.items, facts).flatMap(({ item }) =>
+      item.kind === "link" ? [[{ verb: "change", item } satisfies Step, item] as const] : [],
+    );
+    return [...added, ...emptied]
+      .filter(([, link]) => link.type === "bridge" && isRecorded(link))
+      .map(([step, link]) => ({ step, link, want }));
+  });
+}
+
+/** The same steps, and the ports that such bridges had; `warnings`: what could not be told. */
 export async function withLostPorts(
   shell: Shell,
   steps: Step[],
@@ -25,12 +39,17 @@ export async function withLostPorts(
   if (bridges.length === 0) return { steps, warnings: [] };
   const { stdout } = await shell.run(PORTS_SCRIPT);
   const found = parsePorts(stdout);
+  if (!found) return { steps, warnings: bridges.map(({ link }) => unreadText(link)) };
   const lost = new Map(bridges.map(({ step, link, want }) => [step, lostPorts(link, want, found, facts)]));
+  const all = [...steps, ...[...lost.keys()].filter((step) => !steps.includes(step))];
   return {
-    steps: steps.map((step) => ({ ...step, ...(lost.has(step) && { ports: lost.get(step)!.ports }) })),
+    steps: all.map((step) => ({ ...step, ...(lost.has(step) && { ports: lost.get(step)!.ports }) })),
     warnings: [...lost.values()].flatMap(({ warnings }) => warnings),
   };
 }
+
+const unreadText = ({ name }: Link): string =>
+  `the ports that ${name} had could not be read, so workloads may be unplugged: \`ip link set dev PORT master ${name}\` for each.`;
 
 /** After a change: ports that are still not plugged in. */
 export async function unpluggedPorts(shell: Shell, steps: Step[]): Promise<string[]> {

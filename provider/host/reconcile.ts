@@ -12,6 +12,7 @@ import { recordDifferences } from "../network/lost-record";
 import { onThisHost } from "../network/on-host";
 import { keptKeys, ownedItems } from "../network/ownership";
 import { BOOT_SCRIPT, recordPath, scriptPath } from "../network/paths";
+import { emptiedBridges } from "../network/ports";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
@@ -222,7 +223,11 @@ async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise
   for (const { want, done } of jobs) {
     if (isWork(want) || isPlan(want)) continue;
     const fitting = onThisHost(want, facts);
-    const found = [...recordDifferences(want, facts), ...differences(fitting.items, facts)];
+    const found = [
+      ...recordDifferences(want, facts),
+      ...differences(fitting.items, facts),
+      ...emptiedBridges(fitting.items, facts),
+    ];
     done(seen(fitting, facts, mendable(found, fitting, facts)));
   }
 }

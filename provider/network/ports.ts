@@ -2,9 +2,11 @@ import { z } from "zod";
 import { fromLine } from "../addressing/line";
 import { tapName } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
+import type { Difference } from "./compare";
+import { containersOn } from "./docker";
 import type { Facts } from "./facts";
 import { subnetOf } from "./foreign-routes";
-import type { DockerNetwork, Link } from "./items";
+import type { DockerNetwork, Item, Link } from "./items";
 import type { Want } from "./steps";
 
 /**
@@ -69,18 +71,29 @@ if [ -S /run/docker.sock ] && command -v docker >/dev/null; then
 fi
 :`;
 
-export function parsePorts(text: string): PortFacts {
+/** undefined: the host did not say it in a form that we know. */
+export function parsePorts(text: string): PortFacts | undefined {
   const facts: PortFacts = { links: [], namespaces: [], containers: [] };
-  const linksIn = (body: string): PortLink[] => z.array(rawLink).parse(JSON.parse(body || "[]"));
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
     const [name, id = "", inode = ""] = part.slice(0, end).split(" ");
     const body = part.slice(end + 1).trim();
-    if (name === "links") facts.links = linksIn(body);
-    if (name === "namespace") facts.namespaces.push({ id: Number(id), inode, links: linksIn(body) });
     if (name === "containers") facts.containers = body.split("\n").filter(Boolean).map(containerIn);
+    if (name !== "links" && name !== "namespace") continue;
+    const links = linksIn(body);
+    if (!links) return undefined;
+    if (name === "links") facts.links = links;
+    else facts.namespaces.push({ id: Number(id), inode, links });
   }
   return facts;
+}
+
+function linksIn(body: string): PortLink[] | undefined {
+  try {
+    return z.array(rawLink).parse(JSON.parse(body || "[]"));
+  } catch {
+    return undefined;
+  }
 }
 
 function containerIn(line: string): PortFacts["containers"][number] {
@@ -151,6 +164,20 @@ function tapNames(network: string, subnets: string[]): Set<string> {
   }
   return names;
 }
+
+/**
+ * Bridges that stand, and have fewer ports than containers run on their Docker network: such a bridge was deleted, and made
+ * again by something that does not know its ports, such as the script that runs at boot.
+ */
+export const emptiedBridges = (items: Item[], { docker, links }: Facts): Difference[] =>
+  items.flatMap((item) => {
+    if (item.kind !== "link" || item.type !== "bridge" || !links.has(item.name)) return [];
+    const networks = items.filter((each) => each.kind === "docker" && each.bridge === item.name);
+    const running = containersOn(networks, docker).filter((each) => each.running && each.addresses.length > 0).length;
+    const plugged = [...links.values()].filter(({ type, master }) => type === "veth" && master === item.name).length;
+    if (plugged >= running) return [];
+    return [{ item, missing: false, wrong: [`ports are ${plugged}, but ${running} containers run on it`] }];
+  });
 
 /** Containers on our Docker network whose port was not found. */
 function lostContainers({ items }: Want, plugged: PortLink[], { namespaces, containers }: PortFacts): string[] {

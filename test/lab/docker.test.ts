@@ -174,7 +174,18 @@ dockerTest("a deleted bridge comes back with the ports of its workloads, and wha
   await ping("r1", "alpha", "10.128.128.7");
   await ping("r1", "alpha", "fd00:128:0:2::7");
   await sh("r1", "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; done; exit 1");
-  await sh("r1", `ip link del ${ours}; ip link del vnet7; ip netns del job; ip netns del apart`);
+
+  await sh("r1", "ip netns del job");
+  // Something that knows nothing of its ports makes it again.
+  await sh(
+    "r1",
+    "for port in $(ls /sys/class/net/kohaku-overlay/brif); do case $port in veth*) ip link set $port nomaster; esac; done",
+  );
+  expect(await drift(1)).toEqual(["link kohaku-overlay: ports are 0, but 1 containers run on it"]);
+  await apply("r1", runnerItems(1));
+  expect(await drift(1)).toEqual([]);
+  await ping("r1", "alpha", "10.128.128.7");
+  await sh("r1", `ip link del ${ours}; ip link del vnet7; ip netns del apart`);
 });
 
 dockerTest("Docker picks by itself in its own range, and never the hub's address", async () => {

@@ -34,7 +34,7 @@ const inside = (id: number, ...addresses: string[]) => {
   return `@@ namespace ${id} 40${id}\n${JSON.stringify([{ ifindex: 2, ifname: "eth0", addr_info }])}`;
 };
 const found = (links: object[], ...parts: string[]) =>
-  lostPorts(bridge, want, parsePorts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n")), {
+  lostPorts(bridge, want, parsePorts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n"))!, {
     ...parseFacts(""),
     routes: [{ family: 4, dst: "172.16.0.9", dev: "cali9", protocol: "boot", unreachable: false }],
   });
