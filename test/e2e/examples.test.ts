@@ -153,7 +153,8 @@ test("two-tenants: blocks that never meet, a quota each, and a public address in
 
   const source = join(stack.folder, "index.ts");
   const program = readFileSync(source, "utf8");
-  const oneMore = 'new overlay.IPReservation("one-more", { pool: "public-red", tenant: "red/shop" });';
+  const tenant = '{ org: "red", project: "shop" }';
+  const oneMore = `new overlay.IPReservation("one-more", { pool: "public-red", tenant: ${tenant} });`;
   writeFileSync(source, `${program}\n${oneMore}\n`);
   const refused = await stack.pulumi("preview", "--stack", "dev", "--color", "never");
   expect(refused.code).not.toBe(0);
