@@ -54,8 +54,10 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
   /** The inverse of `values`: what these properties hold. */
   held(props: Props<Inputs, Computed>): Extent[];
-  /** Whether the pool that it asks is only about to become what the inputs say, so that a preview cannot know more. */
-  isEarly?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): boolean;
+  /** How the pool that it asks is about to change in the same run; undefined: it is what the inputs say. */
+  poolChange?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): PoolChange | undefined;
+  /** Paths whose change means nothing for it: it is shown as unchanged. */
+  unaffectedBy?: string[];
   /** Throws when this cannot live beside what others have. */
   refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
 
@@ -102,6 +104,13 @@ export interface Teller {
   pool: Pool;
   /** Lets its bearer use the address of this lease. */
   token(lease: Lease): Promise<string>;
+}
+
+export interface PoolChange {
+  /** The pool that is there now ends, with all that is offered in it. */
+  replaced: boolean;
+  /** Whether it will still have these. */
+  keeps(extents: Extent[]): boolean;
 }
 
 export interface Impossible {

@@ -1,6 +1,7 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { explainIssues, pathText, type Refusal, refuse } from "../invalid-input";
+import type { Extent } from "../pool/types";
 import { type Definition, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
@@ -15,6 +16,10 @@ export interface Caller {
   dryRun: boolean;
   /** Inputs that the program marked as secret, wholly or in part, besides those that always are. */
   secretInputs?: string[] | undefined;
+  /** What it held until this run deleted it in order to make it anew. */
+  prefer?: Extent[] | undefined;
+  /** Whether the program still declares the resource behind an owner. Default: yes. */
+  isDeclared?: ((owner: string) => boolean) | undefined;
 }
 
 /** One reason why the inputs are refused. Pulumi prints `property`, the value that it has there, and `reason`. */
@@ -50,7 +55,8 @@ export async function check(
     const parsed = parse(def, caller, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
     if (parsed.refusals.length > 0) return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller)) };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
-    const undecided = unknown.some((path) => !isWithin(path, def.late));
+    const undecided =
+      unknown.some((path) => !isWithin(path, def.late)) || (!olds && (await cannotPromise(def, world, caller)));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await keepName(def, world, caller, inputs);
     const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
@@ -67,6 +73,13 @@ export async function check(
     const refusal = isNamed ? { path, reason: error.message } : refuse(path, error.message);
     return { inputs: news, failures: [failureOf(def, caller)(refusal)] };
   }
+}
+
+/** Where a preview may not write offers, the values of a new resource are not shown. */
+export async function cannotPromise(def: Definition, world: World, { dryRun }: Caller): Promise<boolean> {
+  const reason = dryRun ? (await world.pool()).whyNoOffers : undefined;
+  if (reason) world.warn(`Values of new resources are not shown in this preview: ${reason}.`);
+  return reason !== undefined;
 }
 
 /** undefined: in this preview there is nothing yet to choose from. */

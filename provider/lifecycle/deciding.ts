@@ -2,7 +2,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
-import type { Caller } from "./check";
+import { type Caller, cannotPromise } from "./check";
 import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 import type { World } from "./world";
 
@@ -27,9 +27,11 @@ export async function decide(
   }
   const pool = await world.pool();
   if (olds) await refuseLost(def, pool, olds);
-  const lease = await offered(def, pool, caller, inputs);
+  if (olds && (await cannotPromise(def, world, caller))) return unknownValues(def);
+  const lease = await offered(def, world, caller, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
+  if (!olds && isFirm(lease)) world.warn(takesOver(def, lease));
   const computed = def.values(inputs, lease.extents);
   await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed });
   return computed;
@@ -64,22 +66,39 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
 }
 
 /**
- * undefined: in this preview the pool is not yet what it will be. One that gets another name, and ends before it begins
- * anew, stands in its own way under the old name: only under that does it find out what it can have.
+ * The lease that the owner holds, or an offer. undefined: a preview cannot promise anything, because the pool is about to be
+ * replaced, or resized so that what it has now does not serve.
  */
-async function offered(
-  def: Definition,
-  pool: Pool,
-  { owner: name, formerly, dryRun }: Caller,
-  inputs: Values,
-): Promise<Lease | undefined> {
-  const imagined = formerly !== undefined && !def.createFirst;
-  const owner = imagined ? formerly : name;
+async function offered(def: Definition, world: World, caller: Caller, inputs: Values): Promise<Lease | undefined> {
+  const { owner, formerly, dryRun, prefer, isDeclared } = caller;
+  const pool = await world.pool();
   const request = def.request(inputs, owner);
-  if (dryRun && def.isEarly?.(inputs, await pool.spec(request.pool))) return undefined;
-  const notes = def.notes && { data: def.notes(inputs) };
-  return pool.offer({ ...request, ...opening(def, inputs), ...notes, owner, type: def.type }, { imagined });
+  const change = dryRun ? def.poolChange?.(inputs, await pool.spec(request.pool)) : undefined;
+  const unshown = (why: string): undefined => {
+    world.warn(`Values of new resources in ${request.pool} are not shown in this preview: ${why}.`);
+  };
+  if (change?.replaced) return unshown("it is being replaced");
+  const data = def.notes && { data: def.notes(inputs) };
+  // A resource that is deleted before it is made anew stands in its own way under its old name.
+  const formerOwner = def.createFirst ? undefined : formerly;
+  const whole = { ...request, ...opening(def, inputs), ...data, owner, type: def.type };
+  const options = { inUp: !dryRun, ...(isDeclared && { isDeclared }) };
+  try {
+    const lease = await pool.offer(
+      { ...whole, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }) },
+      options,
+    );
+    return change && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
+  } catch (error) {
+    if (change && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL", "POOL_QUOTA"))
+      return unshown("it is being resized");
+    throw error;
+  }
 }
+
+/** Its owner holds it already: a create that did not come to its end, or another stack with the same name. */
+const takesOver = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${new Date(createdAt).toISOString()}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
 
 /** The pool that a lease of it will open, whatever extents it gets. */
 const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>

@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
-import { type Changes, isFirm, type Lease, type Pool, type Request } from "../pool/types";
+import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
@@ -45,6 +45,8 @@ export class Lifecycle {
   #dryRun = false;
   /** New name → old name: for a replacement Pulumi calls check once more, without what was. */
   readonly #formerly = new Map<string, string>();
+  /** What resources held that this run has deleted: those that it makes anew get the same where they can. */
+  readonly #released = new Map<string, Extent[]>();
 
   constructor(
     readonly def: Definition,
@@ -55,7 +57,8 @@ export class Lifecycle {
     const { owner, dryRun } = caller;
     this.#dryRun = dryRun;
     if (olds && olds.owner !== owner) this.#formerly.set(owner, String(olds.owner));
-    return check(this.def, this.world, { ...caller, formerly: this.#formerly.get(owner) }, olds, news);
+    const known = { formerly: this.#formerly.get(owner), prefer: this.#released.get(owner) };
+    return check(this.def, this.world, { ...caller, ...known }, olds, news);
   }
 
   async diff(olds: Values, news: Values): Promise<Difference> {
@@ -66,11 +69,13 @@ export class Lifecycle {
         isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
     );
     replaces.push(...this.#lostReferences(news, unknown));
-    const lost = await this.#leaseLost(olds);
+    const lease = await this.#findLease(olds);
+    const lost = lease === "lost";
+    const isDeleting = lease !== undefined && lease !== "lost" && lease.deletingSince !== undefined;
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
     const first = replaces.length > 0 && !(unknown.length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
-      changes: changed.length > 0 || lost || drifted || (await this.#isTokenDead(olds)),
+      changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenDead(olds)),
       replaces: lost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
       deleteBeforeReplace: first,
@@ -100,6 +105,9 @@ export class Lifecycle {
     const { found, complete } = await drift(this.def, this.world, pool, props, await this.#heldBy(pool, props));
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
     const notes = [
+      ...(lease?.deletingSince
+        ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and is not done`]
+        : []),
       ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
       ...(isFinished(this.def, props) ? [] : ["not finished yet"]),
     ];
@@ -110,11 +118,12 @@ export class Lifecycle {
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
     await refuseOlderStore(pool, olds);
-    const held = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
+    const { held, wasDeleting } = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
     this.#formerly.delete(held.owner);
     const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
-    if (this.#isQuiet(olds, news)) return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
+    if (!wasDeleting && this.#isQuiet(olds, news))
+      return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = this.#leaving(olds, news);
     const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id, olds);
     await this.#leave(pool, olds, held, leaving);
@@ -129,7 +138,8 @@ export class Lifecycle {
     const inputs = this.#inputsOf(props);
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
-    const held = await this.#take(pool, lease, inputs);
+    const held = await this.#take(pool, lease, inputs, { deleting: true });
+    this.#released.set(lease.owner, lease.extents);
     const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
     const end = async () => ({
       withheld: await this.#close(pool, lease),
@@ -137,7 +147,7 @@ export class Lifecycle {
     });
     const { withheld, unreachable } = await end().catch(async (error: unknown) => {
       // It stays, so it must be usable, with what containers have in it.
-      if (opens) await pool.amend(lease.pool, lease.leaseId, { opens });
+      await pool.amend(lease.pool, lease.leaseId, { deleting: false, ...(opens && { opens }) });
       if (forgotten.length > 0) await pool.enrol(forgotten);
       throw error;
     });
@@ -231,11 +241,17 @@ export class Lifecycle {
   }
 
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
-  async #renew(pool: Pool, leaseId: string, olds: Values, news: Values): Promise<Taken> {
+  async #renew(
+    pool: Pool,
+    leaseId: string,
+    olds: Values,
+    news: Values,
+  ): Promise<{ held: Taken; wasDeleting: boolean }> {
     const { pool: name } = requestOf(this.def, news);
     const lease = await pool.find(name, { leaseId });
     if (!lease) throw notOurs(name, leaseId);
-    return this.#take(pool, lease, news, changesOf(this.def, olds, news, lease));
+    const changes = { ...changesOf(this.def, olds, news, lease), deleting: false };
+    return { held: await this.#take(pool, lease, news, changes), wasDeleting: lease.deletingSince !== undefined };
   }
 
   async #take(pool: Pool, { pool: name, leaseId }: Lease, inputs: Values, changes: Changes = {}): Promise<Taken> {
@@ -297,7 +313,8 @@ export class Lifecycle {
   }
 
   #changed(olds: Values, news: Values): Path[] {
-    return changedPaths(this.#inputsOf(olds), this.#inputsOf(news));
+    const ignored = this.def.unaffectedBy ?? [];
+    return changedPaths(this.#inputsOf(olds), this.#inputsOf(news)).filter((path) => !isWithin(path, ignored));
   }
 
   /**
@@ -320,16 +337,16 @@ export class Lifecycle {
     }
   }
 
-  /** Another life of the resource may have renewed the lease; then it is not ours any more. */
-  async #leaseLost(olds: Values): Promise<boolean> {
+  /** Another life of the resource may have renewed the lease; then it is lost. undefined: a preview without a store. */
+  async #findLease(olds: Values): Promise<Lease | "lost" | undefined> {
     try {
       const pool = await this.world.pool();
       await refuseOlderStore(pool, olds);
-      if (await this.#lease(pool, olds)) return false;
-      await refuseLost(this.def, pool, olds);
-      return true;
+      const lease = await this.#lease(pool, olds);
+      if (!lease) await refuseLost(this.def, pool, olds);
+      return lease ?? "lost";
     } catch (error) {
-      if (isOverlayError(error, "STORE_UNAVAILABLE") && this.#dryRun) return false;
+      if (isOverlayError(error, "STORE_UNAVAILABLE") && this.#dryRun) return undefined;
       throw error;
     }
   }

@@ -23,7 +23,7 @@ export function* current(tx: Draft, pool: string, leaseId: string): Rule<Lease |
 
 function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
   const lease = yield* tx.get(leaseKey(pool, uidOf(leaseId)));
-  if (lease?.leaseId !== leaseId || lease.state === "resting") throw fenced(pool, leaseId);
+  if (lease?.leaseId !== leaseId || ["resting", "ended"].includes(lease.state)) throw fenced(pool, leaseId);
   if (isOver(lease, tx.now)) throw leaseOver(lease);
   return lease;
 }
@@ -40,11 +40,11 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   const changed = amended(tx, lease, changes);
   yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
   if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
-  const taking = takingFor(tx, resizing(changed, changes.takes));
+  const taking = takingFor(tx, spec, resizing(changed, changes.takes));
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
   const after = yield* enter(tx, lease, changed, changes);
   yield* log(tx, eventOf(lease, after), after);
-  if (changes.extents) yield* mustKeepQuota(tx, spec, lease.owner);
+  if (changes.extents) yield* mustKeepQuota(tx, spec, lease);
   return after;
 }
 
@@ -52,6 +52,8 @@ const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false):
   request: { pool, owner, type, want: extents, takes, ...(tenant && { tenant }) },
   firm: true,
   planned: false,
+  inUp: true,
+  offerTtl: 0,
   chance: "",
   leaves: () => false,
 });
@@ -59,7 +61,7 @@ const resizing = ({ pool, owner, type, extents, tenant }: Lease, takes = false):
 function amended(
   tx: Draft,
   lease: Lease,
-  { names: _, opens: __, takes: ___, ttl, sharingKey, tenant, ...changes }: Changes,
+  { names: _, opens: __, takes: ___, ttl, sharingKey, tenant, deleting, ...changes }: Changes,
 ): Lease {
   const state = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
@@ -74,6 +76,7 @@ function amended(
     usedBy,
     updatedAt: tx.now,
     ttl: seconds,
+    deletingSince: deleting ? (lease.deletingSince ?? tx.now) : deleting === false ? undefined : lease.deletingSince,
     expiresAt: state === "used" ? undefined : ends,
     tenant: tenant === undefined ? lease.tenant : (tenant ?? undefined),
     sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),

@@ -1,18 +1,21 @@
-import { isSameTenant } from "../owner";
+import type { OverlayError } from "../errors";
+import { isSameTenant, sameStack } from "../owner";
 import type { Draft } from "./draft";
-import { givesWay, lapse, NO_REST, restOf, sweep, vacate } from "./endings";
+import { givesWay, lapse, NO_REST, restOf, sweep, vacate, waiterOf } from "./endings";
 import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { lowestOverdue } from "./overdue";
 import { holdersIn } from "./pools";
+import { isByValue } from "./request-id";
 import { isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { placeOfKey, takePorts } from "./sharing";
-import { type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
+import { type Extent, isFirm, type Lease, type LeaseEnd, type PoolSpec, type Request } from "./types";
 import {
   exhausted,
+  keptForValue,
   notRequested,
   outside,
   overQuota,
@@ -30,10 +33,16 @@ export interface Asking {
   firm: boolean;
   /** What it wants was free in a preview, and its user expects exactly that. */
   planned: boolean;
+  /** A broken promise stops it; in a preview it is a warning. */
+  inUp: boolean;
+  /** Seconds that a new offer holds. */
+  offerTtl: number;
   /** See `Picker`. */
   chance: string;
   /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
   leaves(holder: Lease): boolean;
+  /** Called when the request must be refused in this run although its offer is kept for the next one. */
+  refuse?(refusal: OverlayError): void;
 }
 
 export interface Choice {
@@ -41,22 +50,26 @@ export interface Choice {
   warnings: string[];
   /** What was only promised or at rest there, and had to go. */
   vacated: Lease[];
+  /** Leases that must end or move before these extents can be claimed. */
+  waitsFor: Set<string>;
 }
+
+const noChoice = (extents: Extent[] = []): Choice => ({ extents, warnings: [], vacated: [], waitsFor: new Set() });
 
 export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const { want } = asking.request;
   const choice = want ? yield* requested(tx, spec, asking, want, own) : yield* automatic(tx, spec, asking);
-  yield* takePorts(tx, spec, choice.extents, asking.request.ports ?? [], own?.uid, takingFor(tx, asking));
+  yield* takePorts(tx, spec, choice.extents, asking.request.ports ?? [], own?.uid, takingFor(tx, spec, asking, choice));
   return choice;
 }
 
 function* requested(tx: Draft, spec: PoolSpec, asking: Asking, want: Extent[], own?: Lease): Rule<Choice> {
-  const choice: Choice = { extents: want, warnings: [], vacated: [] };
+  const choice = noChoice(want);
   for (const extent of want) {
     mustBeGivable(spec, extent);
     for (const lease of yield* sitting(tx, spec.name, extent)) {
       if (lease.uid === own?.uid) continue;
-      yield* stepAside(tx, spec, asking, extent, lease, choice.warnings);
+      yield* stepAside(tx, spec, asking, extent, lease, choice);
       if (!isFirm(lease)) choice.vacated.push(lease);
     }
   }
@@ -86,18 +99,24 @@ function* stepAside(
   asking: Asking,
   extent: Extent,
   holder: Lease,
-  warnings: string[],
+  choice: Choice,
 ): Rule<void> {
   const { request } = asking;
   const own = holder.owner === request.owner;
-  if (isOver(holder, tx.now)) return yield* lapse(tx, holder, NO_REST);
-  if (holder.state === "resting" && !own) warnings.push(restingGiven(spec, holder));
-  if (givesWay(tx, holder, request.owner) || (own && holder.state === "offered")) return yield* vacate(tx, holder);
+  const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
+  if (isOver(holder, tx.now)) return yield* lapse(tx, holder, NO_REST, request.owner);
+  if (holder.state === "resting" && !own) choice.warnings.push(restingGiven(spec, holder));
+  if (givesWay(tx, holder, request.owner) || (own && holder.state === "offered"))
+    return yield* vacate(tx, holder, NO_REST, end);
   const key = sharedAs(request);
   if (key !== undefined && key === sharedAs(holder) && sameExtents(holder.extents, request.want!)) return;
-  if (asking.leaves(holder) || mayTake(request, holder)) return yield* oust(tx, asking, holder, "handed over");
-  if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, pickerFor(asking), 1n))) {
-    return yield* oust(tx, asking, holder, "reclaimed");
+  if (isFirm(holder) && (asking.leaves(holder) || mayTake(request, holder)))
+    return yield* displace(tx, spec, asking, holder, "handed over", choice);
+  if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, pickerFor(asking), 1n)))
+    return yield* displace(tx, spec, asking, holder, "reclaimed", choice);
+  if (asking.refuse && holder.state === "offered" && sameStack(holder.owner, request.owner) && !isByValue(holder)) {
+    asking.refuse(keptForValue(spec, extent, holder, request.owner));
+    return yield* vacate(tx, holder, NO_REST, end);
   }
   if (holder.sharingKey !== undefined && key !== undefined)
     throw sharingConflict(spec, extent, request.sharingKey, holder);
@@ -108,18 +127,39 @@ const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
   takes === true && type === holder.type && isSameTenant(tenant, holder.tenant);
 
 /** Makes holders of ports leave, if this request may take them away. */
-export const takingFor = (tx: Draft, asking: Asking) =>
+export const takingFor = (tx: Draft, spec: PoolSpec, asking: Asking, choice: Choice = noChoice()) =>
   function* (holder: Lease): Rule<boolean> {
-    if (!mayTake(asking.request, holder)) return false;
-    yield* oust(tx, asking, holder, "handed over");
+    const { request } = asking;
+    if (choice.waitsFor.has(holder.uid)) return true;
+    if (givesWay(tx, holder, request.owner)) {
+      yield* vacate(tx, holder, NO_REST, { reason: "taken", takenBy: request.owner });
+      return true;
+    }
+    if (!mayTake(request, holder)) return false;
+    yield* displace(tx, spec, asking, holder, "handed over", choice);
     return true;
   };
 
-/** Takes a lease away from its holder. An offer can only imagine that. */
-function* oust(tx: Draft, { firm }: Asking, holder: Lease, how: "handed over" | "reclaimed"): Rule<void> {
-  if (isFirm(holder) && !firm) tx.onlyImagined = true;
-  yield* log(tx, how, holder);
-  yield* vacate(tx, holder);
+/** A claim ends the lease of a holder that must go. An offer moves nothing that is held: it waits for the holder's end. */
+function* displace(
+  tx: Draft,
+  spec: PoolSpec,
+  { request, firm, planned }: Asking,
+  holder: Lease,
+  how: "handed over" | "reclaimed",
+  choice: Choice,
+): Rule<void> {
+  const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
+  const waiter = yield* waiterOf(tx, holder);
+  if (waiter && waiter.owner !== request.owner) {
+    if (!givesWay(tx, waiter, request.owner))
+      throw (planned ? planStale : taken)(spec, holder.extents[0]!, waiter, request.owner);
+    yield* vacate(tx, waiter, NO_REST, end);
+  }
+  if (firm || !isFirm(holder)) {
+    if (isFirm(holder)) yield* log(tx, how, holder);
+    yield* vacate(tx, holder, NO_REST, end);
+  } else choice.waitsFor.add(holder.uid);
 }
 
 const isInactive = ({ now }: Draft, { reclaimAfter }: PoolSpec, lease: Lease): boolean =>
@@ -131,10 +171,10 @@ const isInactive = ({ now }: Draft, { reclaimAfter }: PoolSpec, lease: Lease): b
 function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
   const { request } = asking;
   const suits = (extents: Extent[]) => answers({ extents }, request);
-  const shared = yield* placeOfKey(tx, spec, request, suits, takingFor(tx, asking));
-  if (shared) return { extents: shared, warnings: [], vacated: [] };
+  const choice = noChoice();
+  const shared = yield* placeOfKey(tx, spec, request, suits, takingFor(tx, spec, asking, choice));
+  if (shared) return { ...choice, extents: shared };
   if (spec.allocation === "external" || spec.autoAssign === false) throw notRequested(spec);
-  const choice: Choice = { extents: [], warnings: [], vacated: [] };
   for (const within of [request.within, ...(request.also ?? [])]) {
     choice.extents.push(yield* roomFor(tx, spec, asking, choice, within));
   }
@@ -142,13 +182,7 @@ function* automatic(tx: Draft, spec: PoolSpec, asking: Asking): Rule<Choice> {
 }
 
 /** Free values first; then those resting longest, then the oldest offers, then whoever was not seen for too long. */
-function* roomFor(
-  tx: Draft,
-  spec: PoolSpec,
-  asking: Asking,
-  { warnings, vacated }: Choice,
-  within?: Extent,
-): Rule<Extent> {
+function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, choice: Choice, within?: Extent): Rule<Extent> {
   const { owner, size = 1n } = asking.request;
   const picker = pickerFor(asking);
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
@@ -164,11 +198,13 @@ function* roomFor(
     if (yield* sweep(tx, spec.name)) continue;
     const [type, holder] = yield* whoGoes(tx, spec, zone, owner);
     if (!holder) throw exhausted(spec, yield* holdersIn(tx, spec.name, 5, true));
-    if (type === "r" && holder.owner !== owner) warnings.push(restingGiven(spec, holder));
-    if (type === "h") yield* oust(tx, asking, holder, "reclaimed");
-    else {
-      yield* vacate(tx, holder);
-      vacated.push(holder);
+    if (type === "r" && holder.owner !== owner) choice.warnings.push(restingGiven(spec, holder));
+    if (type === "h") {
+      yield* displace(tx, spec, asking, holder, "reclaimed", choice);
+      if (choice.waitsFor.has(holder.uid)) return holder.extents[0]!;
+    } else {
+      yield* vacate(tx, holder, NO_REST, { reason: "taken", takenBy: owner });
+      choice.vacated.push(holder);
     }
   }
 }
@@ -188,19 +224,30 @@ function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[], owner: string): Rul
  * The first of its class, by time, that can go for this owner and whose going helps. That may be an offer of an earlier run to
  * a neighbour that this run has not met yet, and which then gets another one: in a full pool, where somebody has to go.
  */
-function* oldest(tx: Draft, spec: PoolSpec, type: Class, zone: Extent[], owner: string): Rule<Lease | undefined> {
+function* oldest(
+  tx: Draft,
+  spec: PoolSpec,
+  type: Class,
+  zone: Extent[],
+  owner: string,
+  except?: string,
+): Rule<Lease | undefined> {
   for (const uid of yield* tx.range(byTime(spec.name, type), CANDIDATES)) {
+    if (uid === except) continue;
     const lease = (yield* tx.get(leaseKey(spec.name, uid)))!;
     // In the order of when they were last seen: after the first that stays, all do.
     if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
-    const goes = type === "h" ? !(yield* isOpenForOthers(tx, lease)) : givesWay(tx, lease, owner);
+    const goes = type === "h" ? yield* canBeReclaimed(tx, lease, owner) : givesWay(tx, lease, owner);
     if (goes && common(zone, lease.extents).length > 0) return lease;
   }
   return undefined;
 }
 
-function* isOpenForOthers(tx: Draft, { opens }: Lease): Rule<boolean> {
-  return opens !== undefined && (yield* holdersIn(tx, opens, 1)).length > 0;
+/** Not while the pool that it opened is in use, and not if it is promised to another owner already. */
+function* canBeReclaimed(tx: Draft, lease: Lease, owner: string): Rule<boolean> {
+  if (lease.opens !== undefined && (yield* holdersIn(tx, lease.opens, 1)).length > 0) return false;
+  const waiter = yield* waiterOf(tx, lease);
+  return !waiter || waiter.owner === owner || givesWay(tx, waiter, owner);
 }
 
 /** So many are looked at for one whose going helps. */
@@ -210,7 +257,12 @@ const CANDIDATES = 1000;
  * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
  * `leaving` are leases that will be gone before the new one is claimed.
  */
-export function* mustKeepQuota(tx: Draft, spec: PoolSpec, owner: string, leaving: Lease[] = []): Rule<void> {
+export function* mustKeepQuota(
+  tx: Draft,
+  spec: PoolSpec,
+  { owner, uid }: Pick<Lease, "owner" | "uid">,
+  leaving: Lease[] = [],
+): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   for (;;) {
@@ -218,8 +270,8 @@ export function* mustKeepQuota(tx: Draft, spec: PoolSpec, owner: string, leaving
     const leases = offered + reserved + used - leaving.length;
     if (leases <= maxReservations && held - total(leaving.flatMap(({ extents }) => extents)) <= maxIps) return;
     if (yield* sweep(tx, spec.name)) continue;
-    const offer = yield* oldest(tx, spec, "o", spec.extents, owner);
+    const offer = yield* oldest(tx, spec, "o", spec.extents, owner, uid);
     if (!offer) throw overQuota(spec, { leases, values: held });
-    yield* vacate(tx, offer, restOf(tx, offer));
+    yield* vacate(tx, offer, restOf(tx, offer), { reason: "taken", takenBy: owner });
   }
 }

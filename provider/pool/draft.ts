@@ -10,7 +10,7 @@ export interface Terms {
   quarantine: number;
   /** The user on whose behalf this process works, for the history. */
   actor?: string | undefined;
-  /** Whether this is an offer of an earlier run of the same stack, to a resource that this run has not met (yet). */
+  /** Whether an offer may end for the owner's request: one of an earlier run, to a resource that this run has not met. */
   abandoned?(holder: Lease, owner: string): boolean;
 }
 
@@ -28,8 +28,6 @@ export class Draft {
   readonly #meaning = new Map<string, { text: string; value: unknown }>();
   /** What was there before each write of the operation at hand. */
   #before: [key: string, text: string | null | undefined][] = [];
-  /** Set when an offer would move somebody's firm lease: it may then be imagined, but not be written. */
-  onlyImagined = false;
   /** How many leases have been cleaned up by the way in this transaction. */
   swept = 0;
   #sweptBefore = 0;
@@ -140,7 +138,6 @@ export class Draft {
   keep(): void {
     this.#before = [];
     this.#sweptBefore = this.swept;
-    this.onlyImagined = false;
   }
 
   /** The operation at hand has done nothing. */

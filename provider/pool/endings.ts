@@ -1,9 +1,12 @@
+import { isStackOwner } from "../owner";
 import type { Draft } from "./draft";
-import { byTime, type Class, countsKey, dueBy } from "./keys";
-import { hasFellows, leasesIn, log, record } from "./ledger";
+import { byTime, type Class, countsKey, dueBy, leaseKey, waiterKey } from "./keys";
+import { hasFellows, leasesIn, log, record, sitting } from "./ledger";
 import { vanish } from "./pools";
+import { given } from "./records";
+import { isOver, occupies, sharedAs } from "./rows";
 import type { Rule } from "./rule";
-import { type Former, isFirm, type Lease } from "./types";
+import { type Former, isFirm, type Lease, type LeaseEnd } from "./types";
 
 /** How leases end: given up, taken away, or simply over. */
 
@@ -13,11 +16,55 @@ export const NO_REST = 0;
 export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =>
   isFirm(lease) ? end + terms.quarantine * 1000 : (lease.restsUntil ?? NO_REST);
 
-/** Ends a lease, and the pool that it opened. Its values rest until `rest` if nobody else uses them. */
-export function* vacate(tx: Draft, lease: Lease, rest = NO_REST): Rule<void> {
+/**
+ * Ends a lease, and the pool that it opened. Its values go to the offer that waits for them; else they rest until `rest`, if
+ * nobody else uses them. `end` is recorded for its owner's next run; without it, no record is kept.
+ */
+export function* vacate(tx: Draft, lease: Lease, rest = NO_REST, end?: LeaseEnd): Rule<void> {
   if (lease.opens) yield* vanish(tx, lease.opens);
-  const rests = rest > tx.now && !(yield* hasFellows(tx, lease));
-  yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : undefined);
+  const waiter = occupies(lease) ? yield* waiterOf(tx, lease) : undefined;
+  const rests = rest > tx.now && !waiter && occupies(lease) && !(yield* hasFellows(tx, lease));
+  if (rests) yield* dropEnd(tx, lease.pool, formerOf(lease).uid, lease.uid);
+  yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : ended(tx, lease, end));
+  if (waiter) yield* seatWaiter(tx, waiter, lease, rest);
+}
+
+/** A lease whose values rest again is not over. */
+function* dropEnd(tx: Draft, pool: string, uid: string, unless: string): Rule<void> {
+  const before = uid === unless ? undefined : yield* tx.get(leaseKey(pool, uid));
+  if (before) yield* record(tx, before, undefined);
+}
+
+/** The live offer that waits for this lease to end. */
+export function* waiterOf(tx: Draft, { pool, uid }: Pick<Lease, "pool" | "uid">): Rule<Lease | undefined> {
+  const waiter = yield* tx.get(waiterKey(pool, uid));
+  const lease = waiter === undefined ? undefined : yield* tx.get(leaseKey(pool, waiter));
+  if (!lease || !isOver(lease, tx.now)) return lease;
+  yield* lapse(tx, lease);
+  return undefined;
+}
+
+/** Gives the values of a lease that has ended to the offer that waited for it, unless that waits for others, too. */
+function* seatWaiter(tx: Draft, waiter: Lease, left: Lease, rest: number): Rule<void> {
+  const { waitsFor = [], ...offer } = waiter;
+  const others = waitsFor.filter((uid) => uid !== left.uid);
+  const isFree = yield* canOccupy(tx, waiter);
+  if (others.length > 0) yield* record(tx, waiter, { ...offer, waitsFor: others });
+  else if (!isFree) yield* vacate(tx, waiter, NO_REST, { reason: "taken" });
+  else
+    yield* record(tx, waiter, {
+      ...offer,
+      ...(rest > tx.now && { restsUntil: rest, ...(left.owner !== offer.owner && { restsFor: formerOf(left) }) }),
+    });
+}
+
+function* canOccupy(tx: Draft, { pool, uid, extents, ...lease }: Lease): Rule<boolean> {
+  const key = sharedAs(lease);
+  for (const extent of extents) {
+    for (const other of yield* sitting(tx, pool, extent))
+      if (other.uid !== uid && (key === undefined || sharedAs(other) !== key)) return false;
+  }
+  return true;
 }
 
 /** What is left of a lease: who had which values, for its owner to come back to. */
@@ -30,19 +77,46 @@ const atRest = (lease: Lease, now: number, rest: number): Lease => ({
   expiresAt: rest,
 });
 
+/** Ends are kept for this long. */
+const END_KEPT_MS = 30 * 24 * 3600 * 1000;
+
+/**
+ * The record of an end: for owners with a state file, which may not know of it yet. Offers leave one only where a promise was
+ * broken; what was released and rested leaves one when its rest is over.
+ */
+function ended(tx: Draft, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
+  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request } = lease;
+  if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
+  const at = state === "resting" ? updatedAt : tx.now;
+  if (at + END_KEPT_MS <= tx.now) return undefined;
+  return given<Lease>({
+    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request },
+    state: "ended",
+    updatedAt: at,
+    expiresAt: at + END_KEPT_MS,
+    end: { reason: "released", ...end, ...(state === "offered" && { wasOffer: true }) },
+  });
+}
+
 /** For whom the values of a lease rest when it ends. */
 export function formerOf({ restsFor, owner, type, uid, leaseId, createdAt, lastSeen }: Lease): Former {
   return restsFor ?? { owner, type, uid, leaseId, createdAt, lastSeen };
 }
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
-export function* lapse(tx: Draft, lease: Lease, rest = restOf(tx, lease, lease.expiresAt)): Rule<void> {
+export function* lapse(
+  tx: Draft,
+  lease: Lease,
+  rest = restOf(tx, lease, lease.expiresAt),
+  takenBy?: string,
+): Rule<void> {
   if (isFirm(lease)) yield* log(tx, "expired", lease);
-  yield* vacate(tx, lease, rest);
+  const end = { reason: "expired" as const, ...(takenBy !== undefined && { takenBy }) };
+  yield* vacate(tx, lease, rest, lease.state === "resting" ? undefined : end);
 }
 
 /** Classes of leases that end by themselves. */
-export const ENDING: Class[] = ["o", "r", "t"];
+export const ENDING: Class[] = ["o", "r", "t", "e"];
 const BATCH = 200;
 
 /**
@@ -74,14 +148,9 @@ function* renewSoonest(tx: Draft, pool: string): Rule<void> {
   tx.put(countsKey(pool), ends.length ? { ...counts, soonest: Math.min(...ends) } : counts);
 }
 
-/** An offer is safe for as long as it takes to get from preview to up; then it gives way to whoever has no other choice. */
-const SAFE_FOR = 10 * 60 * 1000;
-
-export const givesWay = (tx: Draft, lease: Lease, to?: string): boolean =>
-  lease.state === "resting" || (lease.state === "offered" && (isOld(tx, lease) || isAbandoned(tx, lease, to)));
-
-const isOld = ({ now }: Draft, { updatedAt }: Lease): boolean => now - updatedAt >= SAFE_FOR;
-
-/** What a preview offered to a resource that is no longer in the program must not be in the way of the next preview. */
-const isAbandoned = ({ terms }: Draft, lease: Lease, to: string | undefined): boolean =>
-  to !== undefined && terms.abandoned?.(lease, to) === true;
+/**
+ * Whether a lease ends in favour of a request that has no other choice, or asks for its very values: a resting one, and an offer
+ * of an earlier run of the same stack to a resource that this run has not met. Other offers hold until they expire.
+ */
+export const givesWay = ({ terms }: Draft, lease: Lease, to?: string): boolean =>
+  lease.state === "resting" || (lease.state === "offered" && to !== undefined && terms.abandoned?.(lease, to) === true);

@@ -4,7 +4,7 @@ import { takeNames } from "./names";
 import { mayOpen, open } from "./openings";
 import { vanish } from "./pools";
 import type { Rule } from "./rule";
-import { type Details, isFirm, type Lease, type PoolSpec } from "./types";
+import { type Details, isFirm, type Lease, type PoolSpec, type Request } from "./types";
 import { opensForever } from "./wording";
 
 /**
@@ -15,20 +15,21 @@ export function* enter(
   tx: Draft,
   before: Lease | undefined,
   lease: Lease,
-  { names, opens }: Pick<Details, "names" | "opens">,
+  { names, opens, formerOwner }: Pick<Details, "names" | "opens"> & Pick<Request, "formerOwner">,
   until?: number,
 ): Rule<Lease> {
   const { opens: _, ...after }: Lease = { ...lease };
-  if (names) after.names = yield* takeNames(tx, { ...lease, names });
+  if (names) after.names = yield* takeNames(tx, { ...lease, names }, formerOwner);
   const spec = opens ?? (lease.opens === undefined ? undefined : yield* specOf(tx, lease.opens));
-  const opened: Lease = spec && (yield* clearTheWay(tx, lease, spec)) ? { ...after, opens: spec.name } : after;
+  const mayHave = spec && (yield* clearTheWay(tx, lease, spec, formerOwner));
+  const opened: Lease = mayHave ? { ...after, opens: spec.name } : after;
   yield* record(tx, before, opened);
   if (opened.opens) yield* open(tx, opened, spec!, until);
   return opened;
 }
 
-function* clearTheWay(tx: Draft, lease: Lease, spec: PoolSpec): Rule<boolean> {
+function* clearTheWay(tx: Draft, lease: Lease, spec: PoolSpec, formerOwner?: string): Rule<boolean> {
   if (isFirm(lease) && lease.expiresAt !== undefined) throw opensForever(lease, spec);
   if (lease.opens !== undefined && lease.opens !== spec.name) yield* vanish(tx, lease.opens);
-  return yield* mayOpen(tx, lease, spec.name);
+  return yield* mayOpen(tx, lease, spec.name, formerOwner);
 }

@@ -5,7 +5,7 @@ import { eventsIn } from "./ledger";
 import { fits } from "./openings";
 import { freeRows } from "./pools";
 import type { PoolRecord } from "./records";
-import { counted, noCounts, rowsOf, sharedAs } from "./rows";
+import { counted, noCounts, occupies, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Store } from "./store";
 import type { Finding, Lease, PoolSpec } from "./types";
@@ -62,8 +62,9 @@ function* checkStrangers(tx: Draft, known: Set<string>, report: Report): Rule<vo
 function* checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Rule<void> {
   const { spec } = pool;
   const leases = yield* tx.all(leasesOf(spec.name));
+  const holding = leases.filter(occupies);
   const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
-  const problems = [...overlaps(spec, leases), ...clashes, ...strays(spec, leases)];
+  const problems = [...overlaps(spec, holding), ...clashes, ...strays(spec, holding)];
   for (const problem of problems) report(spec.name, problem);
   // Where leases contradict each other no row is better than another.
   if (problems.length === 0) {
@@ -129,7 +130,7 @@ function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: De
 
 function* checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report): Rule<void> {
   const has = (yield* tx.get(countsKey(pool))) ?? noCounts();
-  const live = leases.filter(({ state }) => state !== "resting").flatMap(({ extents }) => extents);
+  const live = leases.filter((lease) => occupies(lease) && lease.state !== "resting").flatMap(({ extents }) => extents);
   const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
   demanded.held = total(merged(live));
   const text = ({ soonest: _, events: __, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);

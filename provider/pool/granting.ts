@@ -6,37 +6,83 @@ import { enter } from "./entering";
 import { covers, meetsAny, sameExtents, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
-import { leasesOfOwner, log } from "./ledger";
+import { leasesOfOwner, log, record, sitting } from "./ledger";
 import { takeNames } from "./names";
 import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
-import { isLive, noCounts, sharedAs } from "./rows";
+import { requestId } from "./request-id";
+import { isLive, isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { canHavePorts, mayChangeKey, takePorts } from "./sharing";
 import { type Details, type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
-import { alreadyHeld, nearlyFull } from "./wording";
+import { alreadyHeld, nearlyFull, promiseBroken, promiseBrokenWarning } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */
 
 export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
-  const { opens: _, ...request } = asking.request;
+  const { request } = asking;
   const pool = yield* poolFor(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
-  const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const all = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const mine = all.filter(({ state }) => state !== "ended");
   const own = yield* findOwn(tx, pool.spec, request, mine);
   if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
-  const block = own ? undefined : outgrown(request, mine);
-  // Its own block with other bounds, which only a claim can give it. What is in its pool may be replaced before that.
-  if (block) tx.onlyImagined = true;
-  const lease = yield* grant(tx, pool, block ? { ...asking, request } : asking, own ?? block);
+  const broken = own ? undefined : brokenPromise(request, all);
+  const [want, warnings] = own ? [] : yield* recall(tx, pool.spec, asking, broken);
+  const lease = yield* grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
+  if (broken) yield* record(tx, broken, undefined);
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
   yield* mustKeepQuota(
     tx,
     pool.spec,
-    request.owner,
+    lease,
     mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
   );
-  return block ? { ...lease, state: "offered" } : lease;
+  return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
+}
+
+/** The last offer to this request, if it ended before it was claimed. */
+const brokenPromise = (request: Request, all: Lease[]): Lease | undefined =>
+  all
+    .filter(({ state, end, request: id }) => state === "ended" && end?.wasOffer && id === requestId(request))
+    .sort((a, b) => b.updatedAt - a.updatedAt)[0];
+
+/**
+ * What a request that leaves the choice to the pool gets before all others: what it was promised, what it held before it was
+ * renamed, or what it held before it was replaced. A broken promise is a warning in a preview, and stops an up.
+ */
+function* recall(
+  tx: Draft,
+  spec: PoolSpec,
+  asking: Asking,
+  broken: Lease | undefined,
+): Rule<[want: Extent[] | undefined, warnings: string[]]> {
+  const { request, inUp } = asking;
+  if (broken) {
+    const [holder] = yield* holdersOf(tx, spec, broken.extents);
+    if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
+    if (inUp) throw promiseBroken(spec, broken, holder);
+  }
+  const warnings = broken ? [promiseBrokenWarning(spec, broken, (yield* holdersOf(tx, spec, broken.extents))[0])] : [];
+  if (request.want) return [undefined, warnings];
+  const former = request.formerOwner ? yield* leasesOfOwner(tx, request.pool, request.formerOwner) : [];
+  const held = former.find((lease) => isFirm(lease) && isLive(lease, tx.now));
+  for (const extents of [held?.extents, request.prefer]) {
+    if (!extents || !answers({ extents }, request) || !covers(givable(spec, request), extents)) continue;
+    const others = (yield* holdersOf(tx, spec, extents)).filter((lease) => lease.uid !== held?.uid);
+    if (others.every(({ owner, state }) => state === "resting" && owner === request.owner)) return [extents, warnings];
+  }
+  return [undefined, warnings];
+}
+
+const givable = (spec: PoolSpec, { want }: Request): Extent[] =>
+  want ? [...zonesOf(spec).automatic, ...zonesOf(spec).onRequest] : zonesOf(spec).automatic;
+
+function* holdersOf(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<Lease[]> {
+  const found: Lease[] = [];
+  for (const extent of extents)
+    found.push(...(yield* sitting(tx, spec.name, extent)).filter((lease) => !isOver(lease, tx.now)));
+  return found;
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
@@ -44,7 +90,7 @@ function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): 
   const { names = [], ports = [] } = asking.request;
   yield* takeNames(tx, { ...own, names });
   yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
-  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, asking));
+  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, spec, asking));
   tx.discard();
   return own;
 }
@@ -53,17 +99,21 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
   const { request } = asking;
   const pool = yield* poolFor(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
-  const mine = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const all = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const mine = all.filter(({ state }) => state !== "ended");
   const held = request.idempotent ? mine.find((lease) => isFirm(lease) && isLive(lease, tx.now)) : undefined;
   if (held) return yield* claimAgain(tx, pool.spec, request, held);
-  const own = (yield* findOwn(tx, pool.spec, request, mine)) ?? outgrown(request, mine);
+  const own = yield* claimable(tx, pool.spec, request, mine);
   const lease = yield* grant(tx, pool, asking, own);
   yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
-  for (const { state, uid } of mine) {
-    const other = state === "offered" && uid !== lease.uid ? yield* tx.get(leaseKey(request.pool, uid)) : undefined;
+  // Offers to other requests of this owner stay: those are of other branches of its program.
+  const answered = own?.request ?? requestId(request);
+  for (const { state, uid, request: id } of mine) {
+    if (state !== "offered" || uid === lease.uid || (id ?? answered) !== answered) continue;
+    const other = yield* tx.get(leaseKey(request.pool, uid));
     if (other) yield* vacate(tx, other, restOf(tx, other));
   }
-  yield* mustKeepQuota(tx, pool.spec, request.owner);
+  yield* mustKeepQuota(tx, pool.spec, lease);
   return lease;
 }
 
@@ -78,6 +128,14 @@ function* claimAgain(tx: Draft, spec: PoolSpec, request: Request, held: Lease): 
   return yield* amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
 }
 
+/** What a claim makes its owner's: its lease or offer on these values, or its block that is to have other bounds. */
+function* claimable(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Rule<Lease | undefined> {
+  const own = yield* findOwn(tx, spec, request, mine);
+  const block = own && !own.waitsFor ? undefined : outgrown(request, mine);
+  if (own && block) yield* vacate(tx, own); // it waited for the block, which gets the values itself
+  return block ?? own;
+}
+
 /** The owner's lease that answers the request; none on an address where its ports are taken, if it prefers another address then. */
 function* findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Rule<Lease | undefined> {
   const candidates = answering(tx, spec, request, mine);
@@ -90,8 +148,10 @@ function* findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): R
 function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Lease[] {
   const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
   const rank = (lease: Lease) => (isPast(lease) ? 2 : isFirm(lease) ? 0 : 1);
+  const isFor = ({ state, request: id }: Lease) =>
+    state !== "offered" || request.want !== undefined || id === undefined || id === requestId(request);
   return mine
-    .filter((lease) => answers(lease, request) && (!isPast(lease) || comesBack(spec, lease, request)))
+    .filter((lease) => answers(lease, request) && isFor(lease) && (!isPast(lease) || comesBack(spec, lease, request)))
     .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt);
 }
 
@@ -104,12 +164,21 @@ const comesBack = (spec: PoolSpec, { extents }: Lease, { want, sharingKey }: Req
 const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
 
-function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Lease): Rule<Lease> {
+/** `answered` is the request that an offer is made to, where `asking` says more than that. */
+function* grant(
+  tx: Draft,
+  { spec, until }: PoolRecord,
+  asking: Asking,
+  found?: Lease,
+  answered = asking.request,
+): Rule<Lease> {
   const { request } = asking;
   yield* sweep(tx, request.pool, request.owner);
-  const choice = yield* seat(tx, spec, asking, own);
+  const choice = yield* seat(tx, spec, asking, found);
   const { extents, warnings } = choice;
-  const lease = newLease(tx, asking, choice, own);
+  // An offer that waited for the values may have got them by now.
+  const own = found && (yield* tx.get(leaseKey(found.pool, found.uid)));
+  const lease = newLease(tx, asking, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
   const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
   // What is only offered counts, too: a preview sees its own requests.
@@ -120,18 +189,24 @@ function* grant(tx: Draft, { spec, until }: PoolRecord, asking: Asking, own?: Le
 }
 
 /** Whoever uses a lease has given it a name, which it keeps in its next life. */
-function detailsOf({ names, opens }: Request, extents: Extent[], own?: Lease): Pick<Details, "names" | "opens"> {
+function detailsOf({ names, opens, formerOwner }: Request, extents: Extent[], own?: Lease) {
   const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
   const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
-  return given({ names: all, opens: typeof opens === "function" ? opens(extents) : opens });
+  const spec = typeof opens === "function" ? opens(extents) : opens;
+  return given<Pick<Details, "names" | "opens"> & Pick<Request, "formerOwner">>({
+    names: all,
+    opens: spec,
+    formerOwner,
+  });
 }
 
 function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
-  const keeps = own && answers(own, asking.request);
-  if (own) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
+  const keeps = own && !own.waitsFor && answers(own, asking.request);
+  if (own && !own.waitsFor) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
-  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, asking));
-  return { extents: own.extents, warnings: [], vacated: [] };
+  const choice: Choice = { extents: own.extents, warnings: [], vacated: [], waitsFor: new Set() };
+  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, spec, asking, choice));
+  return choice;
 }
 
 /** What rests, or would by now, does not rest any shorter because a preview has asked for these very values. */
@@ -143,22 +218,27 @@ function restBehind(tx: Draft, before: Lease, owner: string): Pick<Lease, "rests
 }
 
 /** An offer that was made a moment ago is not made again: preview, the preview of up, and up itself ask one after another. */
-const isFresh = ({ now, terms }: Draft, own: Lease): boolean =>
-  own.state === "offered" && isLive(own, now) && now - own.updatedAt < (terms.offerTtl * 1000) / MOMENTS;
+const isFresh = ({ now }: Draft, { offerTtl }: Asking, own: Lease): boolean =>
+  own.state === "offered" && isLive(own, now) && now - own.updatedAt < (offerTtl * 1000) / MOMENTS;
 /** So many are in the time that an offer holds: one is a minute of the usual hour. */
 const MOMENTS = 60;
 
-function newLease(tx: Draft, { request, firm }: Asking, { extents, vacated }: Choice, own?: Lease): Lease {
+function newLease(
+  tx: Draft,
+  asking: Asking,
+  { extents, vacated, waitsFor }: Choice,
+  answered: string,
+  own?: Lease,
+): Lease {
+  const { request, firm, offerTtl } = asking;
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
-  // What is firm stays so in an offer that is only imagined: the next one must find it as it is.
-  const firmly = firm || (own !== undefined && isFirm(own) && isLive(own, tx.now));
-  const state = !firmly ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
-  const seconds = { offered: tx.terms.offerTtl, reserved: ttl, used: undefined }[state];
+  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  const seconds = { offered: offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
   const before = own ?? vacated.find((lease) => sameExtents(lease.extents, extents));
-  const at = state === "offered" && own && isFresh(tx, own) ? own.updatedAt : tx.now;
+  const at = state === "offered" && own && isFresh(tx, asking, own) ? own.updatedAt : tx.now;
   return given<Lease>({
     pool,
     owner,
@@ -181,5 +261,9 @@ function newLease(tx: Draft, { request, firm }: Asking, { extents, vacated }: Ch
     sharingKey,
     ports,
     opens: own?.opens,
+    ...(state === "offered" && {
+      request: own?.state === "offered" ? (own.request ?? answered) : answered,
+      waitsFor: waitsFor.size > 0 ? [...waitsFor] : undefined,
+    }),
   });
 }

@@ -35,6 +35,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows
+ *   w/POOL/UID                    the offer that waits for this lease to end
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
  * is free, and what the next free one is. No key is ever taken apart again: what a reader needs stands in the value.
@@ -80,10 +81,10 @@ const from = <T>(span: Span<T>, text: string): Span<T> => ({ ...span, from: span
 export type Tree = "f" | "g";
 
 /**
- * Leases by time: offered, resting and with a ttl by when they end, the others (`h`eld) by when they were last seen, where
+ * Leases by time: offered, resting, with a ttl and ended by when they go, the others (`h`eld) by when they were last seen, where
  * the pool takes back what was not seen for too long.
  */
-export type Class = "o" | "r" | "t" | "h";
+export type Class = "o" | "r" | "t" | "h" | "e";
 
 export const version: Key<string> = key(textCodec, "v");
 export const movement: Key<string> = key(textCodec, "v", "move");
@@ -146,6 +147,11 @@ export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<s
 export const portKey = (pool: string, last: bigint, { protocol, port }: Port): Key<string> =>
   key(textCodec, "q", part(pool), digits(last), protocol, String(port));
 
+export const waiterKey = (pool: string, uid: string): Key<string> => ({
+  ...key(textCodec, "w", part(pool), uid),
+  rare: true,
+});
+
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
 export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), rare: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
@@ -167,7 +173,7 @@ export const gonePools: Span<Gone> = under(goneCodec, "d");
 /** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
 export const derivedOf = (pool: string): Span<string>[] =>
   DERIVED.map((letter) => under(textCodec, letter, part(pool)));
-const DERIVED = ["a", "f", "g", "o", "x", "s", "q"];
+const DERIVED = ["a", "f", "g", "o", "x", "s", "q", "w"];
 
 export const names: Span<string> = under(textCodec, "u");
 

@@ -19,7 +19,7 @@ import {
   sharersOf,
 } from "./keys";
 import { type Gone, given, type Seat } from "./records";
-import { counted, noCounts, rowsOf, sharedAs } from "./rows";
+import { counted, noCounts, occupies, rowsOf, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import type { Event, Extent, Lease, PoolSpec } from "./types";
 
@@ -39,11 +39,12 @@ export function* record(tx: Draft, before: Lease | undefined, after: Lease | und
   // Values that others share with it stay taken when it leaves, and are taken already when it comes.
   const left = before && (yield* hasFellows(tx, before));
   const joined = after && (yield* hasFellows(tx, after));
-  const lost = before && !left ? before.extents : [];
-  const gained = after && !joined ? after.extents : [];
+  const lost = before && occupies(before) && !left ? before.extents : [];
+  const gained = after && occupies(after) && !joined ? after.extents : [];
   yield* give(tx, spec, without(lost, gained));
   yield* take(tx, spec, without(gained, lost));
-  const seats = left ? new Set(before.extents.map(({ last }) => seatKey(pool, last).at)) : undefined;
+  const seats =
+    left && occupies(before) ? new Set(before.extents.map(({ last }) => seatKey(pool, last).at)) : undefined;
   replaceRows(tx, before && [before, spec], after && [after, spec], seats);
   let counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   if (before) counts = counted(counts, before, -1, total(lost));

@@ -1,11 +1,11 @@
 import type { Draft } from "./draft";
-import { givesWay, lapse, restOf, vacate } from "./endings";
+import { givesWay, lapse, NO_REST, restOf, vacate } from "./endings";
 import { covers, isBoundary, sizeOf, zonesOf } from "./extents";
 import { leaseKey, leasesOf, poolKey } from "./keys";
 import { record, replaceRows } from "./ledger";
 import { dropFree, establish, freeRows, vanish } from "./pools";
 import { type PoolRecord, specText } from "./records";
-import { isLive, isOver } from "./rows";
+import { isLive, isOver, occupies } from "./rows";
 import type { Rule } from "./rule";
 import { isFirm, type Lease, type PoolSpec } from "./types";
 import { nameTaken, poolInUse } from "./wording";
@@ -30,7 +30,7 @@ export function* open(tx: Draft, lease: Lease, spec: PoolSpec, until?: number): 
  * Makes room for the pool's name. false: this offer must not open it, because its owner's firm lease has it open and
  * nothing firm may move in a preview; a claim takes the pool over, with all that is in it.
  */
-export function* mayOpen(tx: Draft, lease: Lease, name: string): Rule<boolean> {
+export function* mayOpen(tx: Draft, lease: Lease, name: string, formerOwner?: string): Rule<boolean> {
   const opener = (yield* tx.get(poolKey(name)))?.opener;
   if (!opener || opener.uid === lease.uid) return true;
   const holder = yield* tx.get(leaseKey(opener.pool, opener.uid));
@@ -39,9 +39,9 @@ export function* mayOpen(tx: Draft, lease: Lease, name: string): Rule<boolean> {
     yield* vanish(tx, name);
     return true;
   }
-  if (holder.owner !== lease.owner) {
-    if (!givesWay(tx, holder)) throw nameTaken(name, holder);
-    yield* vacate(tx, holder, restOf(tx, holder));
+  if (holder.owner !== lease.owner && holder.owner !== formerOwner) {
+    if (!givesWay(tx, holder, lease.owner)) throw nameTaken(name, holder);
+    yield* vacate(tx, holder, restOf(tx, holder), { reason: "taken", takenBy: lease.owner });
     return true;
   }
   if (!isFirm(lease) && isFirm(holder)) return false;
@@ -78,11 +78,11 @@ function* reindex(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
 
 /** Growing and shrinking. Free space is counted anew from the leases: rare, and one rule for every kind of change. */
 function* relayout(tx: Draft, old: PoolSpec, spec: PoolSpec): Rule<void> {
-  const leases = yield* tx.all(leasesOf(spec.name));
+  const leases = (yield* tx.all(leasesOf(spec.name))).filter(occupies);
   const out = leases.filter((lease) => !fits(spec, lease));
   const held = out.filter((lease) => isFirm(lease) && isLive(lease, tx.now));
   if (held.length) throw poolInUse(old, held.slice(0, 10), "cannot lose values that are held");
-  for (const lease of out) yield* vacate(tx, lease);
+  for (const lease of out) yield* vacate(tx, lease, NO_REST, { reason: "out of range" });
   yield* dropFree(tx, spec.name);
   const kept = leases.filter((lease) => fits(spec, lease));
   for (const [key, text] of freeRows(spec, kept)) tx.set(key, text);

@@ -4,7 +4,7 @@ import { common } from "./extents";
 import { countsKey, dueBy, type Span, seatsBetween } from "./keys";
 import { leasesIn, sitters } from "./ledger";
 import type { Seat } from "./records";
-import { isOver } from "./rows";
+import { isOver, occupies } from "./rows";
 import type { Rule } from "./rule";
 import type { Extent, Lease } from "./types";
 
@@ -24,7 +24,10 @@ export function* lowestOverdue(tx: Draft, pool: string, zone: Extent[], limit: b
   const valueIn = ({ extents }: Lease): bigint | undefined =>
     common(zone, extents).find(({ first }) => first < limit)?.first;
   const becomesFree = (lease: Lease): boolean =>
-    isOver(lease, tx.now) && restOf(tx, lease, lease.expiresAt) <= tx.now && valueIn(lease) !== undefined;
+    occupies(lease) &&
+    isOver(lease, tx.now) &&
+    restOf(tx, lease, lease.expiresAt) <= tx.now &&
+    valueIn(lease) !== undefined;
 
   let seats: Span<Seat> = seatsBetween(pool, zone[0]!.first, limit);
   const due = ENDING.map((type) => dueBy(pool, type, tx.now));

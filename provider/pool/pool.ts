@@ -1,9 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { isOverlayError } from "../errors";
+import { isOverlayError, type OverlayError } from "../errors";
 import { sameStack } from "../owner";
 import { amend, close, release, touch } from "./changing";
-import type { Asking } from "./choice";
 import { type Draft, drafted, type Terms } from "./draft";
 import { meetsAny } from "./extents";
 import { fsck } from "./fsck";
@@ -13,23 +12,22 @@ import { secretKey } from "./keys";
 import { Queue } from "./queue";
 import { enrol } from "./recover";
 import type { Rule } from "./rule";
-import { Sorted } from "./sorted";
 import type { Store } from "./store";
-import {
-  type By,
-  type Changes,
-  type Condition,
-  type Extent,
-  type Fact,
-  isFirm,
-  type Lease,
-  type Opening,
-  type Pool,
-  type Request,
-  type StoreIdentity,
+import type {
+  By,
+  Changes,
+  Condition,
+  Extent,
+  Fact,
+  Lease,
+  OfferOptions,
+  Opening,
+  Pool,
+  Request,
+  StoreIdentity,
 } from "./types";
 import * as views from "./views";
-import { mustMove } from "./wording";
+import { taken } from "./wording";
 
 export interface Settings extends Terms {
   /** Where the store is, for messages. */
@@ -38,19 +36,21 @@ export interface Settings extends Terms {
   swapPatience?: number;
 }
 
-/** Previews that write nothing still keep their promises for as long as the process lives. */
-const IMAGINED_TTL = 24 * 3600;
+/** An up needs its offers only from its check to its claim. Seconds. */
+const UP_OFFER_TTL = 600;
 
-/** The pool over any store: rules, group commit, and what only this process knows. */
+/** The pool over any store: rules, group commit, and what only this run knows. */
 export class LivePool implements Pool {
   readonly #queue: Queue;
-  /** What owners have asked for in this process. Never stored: a preview that is not merged must not move anything. */
-  readonly #intents = new Map<string, { want: Extent[]; done: boolean }>();
-  /** Offers that may not be written, as rows over the store: each sees those before it. */
-  #imagined = new Sorted<string | null>();
-  #imagining: Promise<unknown> = Promise.resolve();
-
-  /** Who has asked for anything in this process. */
+  /** What owners get in this run. Never stored: a preview that is not merged must not move anything. */
+  readonly #intents = new Map<string, Extent[]>();
+  /** Leases that their owners keep in this run. */
+  readonly #kept = new Set<string>();
+  /** Offers of this run, by the leases that must end or move for them. */
+  readonly #waiters = new Map<string, Lease>();
+  /** Offers that are being made. */
+  readonly #offering = new Set<Promise<Lease>>();
+  /** Owners that this run has met. */
   readonly #met = new Set<string>();
   /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & { first: number; last: number })[] = [];
@@ -60,44 +60,44 @@ export class LivePool implements Pool {
     private readonly store: Store,
     settings: Settings,
   ) {
+    // Offers to other requests of the same owner are of other branches of its program.
     const abandoned = (holder: Lease, owner: string) =>
-      sameStack(holder.owner, owner) && !this.#met.has(intentKey(holder));
+      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#met.has(intentKey(holder)));
     this.settings = { ...settings, abandoned };
     this.#queue = new Queue(store, this.settings);
   }
 
-  async offer(request: Request, { imagined = false } = {}): Promise<Lease> {
-    const asking = this.#ask(request, { firm: false, planned: false });
-    const attempt = (tx: Draft) => this.#attempt(tx, asking);
-    return imagined ? this.#imagine(attempt) : this.#promise(request.pool, attempt);
+  get whyNoOffers(): string | undefined {
+    if (this.store.readOnly) return "the store is read-only";
+    return this.settings.offerTtl === 0 ? "overlay:offerTtl is 0" : undefined;
   }
 
-  /** A transaction may be tried again: what counts is whom the attempt met that stands. */
-  *#attempt(tx: Draft, asking: Omit<Asking, "leaves">): Rule<Lease> {
-    const { request } = asking;
-    const unheard = new Map<string, Lease>();
-    const leaves = (holder: Lease) => {
-      const may = this.#mayLeave(request, holder);
-      if (may && !this.#met.has(intentKey(holder))) unheard.set(holder.uid, holder);
-      return may;
+  async offer(request: Request, { inUp = false, isDeclared = () => true }: OfferOptions = {}): Promise<Lease> {
+    this.#meet(request, request.want);
+    const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
+    const terms = { request, firm: false, planned: false, inUp, offerTtl, chance: randomUUID() };
+    const leaves = (holder: Lease) => this.#mayLeave(request, holder, isDeclared);
+    // A transaction may be tried again: the refusal of the attempt that is committed counts.
+    const attempt = function* (tx: Draft): Rule<{ lease: Lease; refusal?: OverlayError }> {
+      let refusal: OverlayError | undefined;
+      const refuse = (error: OverlayError) => {
+        refusal = error;
+      };
+      const lease = yield* offer(tx, { ...terms, leaves, refuse });
+      return { lease, ...(refusal && { refusal }) };
     };
-    const lease = yield* offer(tx, { ...asking, leaves });
-    const warnings = [...(lease.warnings ?? []), ...[...unheard.values()].map((holder) => mustMove(holder, request))];
-    return warnings.length ? { ...lease, warnings } : lease;
-  }
-
-  async #promise(pool: string, attempt: (tx: Draft) => Rule<Lease>): Promise<Lease> {
-    if (this.settings.offerTtl === 0 || this.store.readOnly) return this.#imagine(attempt);
-    const written = function* (tx: Draft): Rule<Lease | undefined> {
-      const lease = yield* attempt(tx);
-      if (!tx.onlyImagined) return lease;
-      tx.discard();
-      return undefined;
-    };
-    return (await this.#queue.add(pool, written, true)) ?? this.#imagine(attempt);
+    const granted = this.#queue.add(request.pool, attempt, true).then(({ lease, refusal }) => {
+      this.#meet(request, lease.extents);
+      for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
+      if (refusal) throw refusal;
+      return lease;
+    });
+    this.#offering.add(granted);
+    return granted.finally(() => this.#offering.delete(granted));
   }
 
   async claim(request: Request): Promise<Lease> {
+    this.#meet(request, request.want);
     const deadline = Date.now() + (this.settings.swapPatience ?? 5) * 1000;
     for (;;) {
       let metNeighbour = false;
@@ -106,9 +106,10 @@ export class LivePool implements Pool {
         return this.#isLeaving(request, holder);
       };
       try {
-        const asking = { ...this.#ask(request, { firm: true, planned: true }), leaves };
-        const lease = await this.#queue.add(request.pool, (tx) => claim(tx, asking));
-        this.#intents.set(intentKey(request), { want: lease.extents, done: true });
+        const { offerTtl } = this.settings;
+        const terms = { firm: true, planned: true, inUp: true, offerTtl, chance: randomUUID() };
+        const lease = await this.#queue.add(request.pool, (tx) => claim(tx, { request, leaves, ...terms }));
+        this.#meet(request, lease.extents);
         return lease;
       } catch (error) {
         // The neighbour may be about to ask for another value, or to release this one.
@@ -119,36 +120,36 @@ export class LivePool implements Pool {
   }
 
   async stays(lease: Lease): Promise<void> {
-    this.#hear(lease, lease.extents);
-    await this.#imagining; // whoever comes after this has heard it
-    if (this.#imagined.size === 0) return;
-    const refusal = await this.store.read((tx) =>
-      drafted(tx, this.settings, (draft) => views.ousted(draft, lease), new Sorted(this.#imagined)),
-    );
-    if (refusal) throw refusal;
+    this.#meet(lease, lease.extents);
+    this.#kept.add(lease.uid);
+    await Promise.allSettled(this.#offering); // those that come later know that it is kept
+    const waiter = this.#waiters.get(lease.uid);
+    const spec = waiter && (await this.spec(lease.pool));
+    if (spec) throw taken(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
-    return this.#look((tx) => views.find(tx, pool, by));
+    return this.#read((tx) => views.find(tx, pool, by));
+  }
+
+  async endOf(pool: string, uid: string): Promise<Lease | undefined> {
+    return this.#read((tx) => views.endOf(tx, pool, uid));
   }
 
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#look((tx) => views.holder(tx, name));
+    return this.#read((tx) => views.holder(tx, name));
   }
 
   async spec(pool: string) {
-    return this.#look((tx) => views.spec(tx, pool));
+    return this.#read((tx) => views.spec(tx, pool));
   }
 
   async usage(pool: string) {
-    return this.#look((tx) => views.usage(tx, pool));
+    return this.#read((tx) => views.usage(tx, pool));
   }
 
-  /** With what is only imagined, so that previews that write nothing fill pools evenly, too. */
   async usages(prefix: string) {
-    return this.store.read((tx) =>
-      drafted(tx, this.settings, (draft) => views.usages(draft, prefix), new Sorted(this.#imagined)),
-    );
+    return this.#read((tx) => views.usages(tx, prefix));
   }
 
   async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
@@ -235,60 +236,38 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  #ask(request: Request, terms: Pick<Asking, "firm" | "planned">): Omit<Asking, "leaves"> {
-    this.#hear(request, request.want);
-    return { request, chance: randomUUID(), ...terms };
-  }
-
-  #hear(owner: Pick<Lease, "pool" | "owner">, want: Extent[] | undefined): void {
-    this.#met.add(intentKey(owner));
-    if (want) this.#intents.set(intentKey(owner), { want, done: false });
+  #meet(owner: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
+    for (const name of [owner.owner, owner.formerOwner]) {
+      if (name === undefined) continue;
+      const key = intentKey({ pool: owner.pool, owner: name });
+      this.#met.add(key);
+      if (extents) this.#intents.set(key, extents);
+    }
   }
 
   /**
-   * In check, a neighbour's value is not refused: its own turn may come later, and it may ask for another one. The
-   * blocks of networks and pools are not swapped.
+   * Whether a request may be promised what another lease still holds: its own former life's, or that of a neighbour in its stack
+   * that may ask for another value in the same run. The blocks of networks and pools are not swapped.
    */
-  #mayLeave(request: Request, holder: Lease): boolean {
-    if (request.pool.startsWith("space/") && isFirm(holder)) return false;
+  #mayLeave(request: Request, holder: Lease, isDeclared: (owner: string) => boolean): boolean {
+    if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
+    if (!sameStack(holder.owner, request.owner) || request.pool.startsWith("space/")) return false;
+    if (this.#kept.has(holder.uid)) return false;
     const intent = this.#intents.get(intentKey(holder));
-    const stays = intent && !intent.done && intent.want.some((extent) => meetsAny(holder.extents, extent));
-    return !stays && sameStack(holder.owner, request.owner);
+    return intent ? !meet(intent, holder.extents) : isDeclared(holder.owner);
   }
 
   #isLeaving(request: Request, holder: Lease): boolean {
     const intent = this.#intents.get(intentKey(holder));
-    const leaves = intent && !intent.want.some((extent) => meetsAny(holder.extents, extent));
-    return leaves === true && sameStack(holder.owner, request.owner);
-  }
-
-  /** An offer that is remembered here instead of in the store. One at a time, so that each sees those before it. */
-  #imagine(attempt: (tx: Draft) => Rule<Lease>): Promise<Lease> {
-    const terms = { ...this.settings, offerTtl: IMAGINED_TTL };
-    const lease = this.#imagining.then(async () => {
-      let writes = this.#imagined;
-      const lease = await this.store.read((tx) => {
-        writes = new Sorted(this.#imagined);
-        return drafted(tx, terms, attempt, writes);
-      });
-      this.#imagined = writes;
-      return lease;
-    });
-    this.#imagining = lease.catch(() => {});
-    return lease;
+    return intent !== undefined && !meet(intent, holder.extents) && sameStack(holder.owner, request.owner);
   }
 
   #read<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
     return this.store.read((tx) => drafted(tx, this.settings, view));
   }
-
-  /** What is stored counts; what is only imagined, where nothing is stored. */
-  async #look<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
-    const stored = await this.#read(view);
-    if (stored !== undefined || this.#imagined.size === 0) return stored;
-    return this.store.read((tx) => drafted(tx, this.settings, view, new Sorted(this.#imagined)));
-  }
 }
+
+const meet = (some: Extent[], others: Extent[]): boolean => some.some((extent) => meetsAny(others, extent));
 
 function* keepSecret(tx: Draft, name: string, initial: string): Rule<string> {
   const kept = yield* tx.get(secretKey(name));

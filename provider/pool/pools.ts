@@ -6,7 +6,7 @@ import { trees } from "./free";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
 import { eventsIn, noteGone, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
-import { isLive, noCounts, rowsOf } from "./rows";
+import { isLive, noCounts, occupies, rowsOf } from "./rows";
 import type { Rule } from "./rule";
 import { isFirm, type Lease, type PoolSpec, type Tenant } from "./types";
 import { poolInUse, poolMissing, tenantMismatch } from "./wording";
@@ -32,7 +32,7 @@ export function* poolOf(tx: Draft, name: string): Rule<PoolRecord | undefined> {
 export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecord> {
   const pool = yield* poolOf(tx, name);
   if (!pool) throw poolMissing(name);
-  if (pool.closing) throw poolMissing(name, "is being deleted");
+  if (firm && pool.closing) throw poolMissing(name, "is being deleted");
   if (firm && pool.until !== undefined) throw poolMissing(name, "stands only in a preview so far");
   if (!pool.opener && !(yield* tx.get(poolKey(name)))) yield* establish(tx, pool);
   return pool;
@@ -52,7 +52,7 @@ export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
 
 /** The rows of free space that a pool with these leases must have. */
 export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
-  const taken = leases.flatMap(({ extents }) => extents);
+  const taken = leases.filter(occupies).flatMap(({ extents }) => extents);
   const rows = trees(spec).flatMap(([tree, zone]) =>
     freeIn(spec, zone, taken).map((free): [string, string] => [
       freeKey(tree, spec.name, free.last).at,

@@ -1,5 +1,16 @@
 import { markOf } from "./ids";
-import { type Class, type Key, leaseKey, nameKey, ownerKey, portKey, seatKey, sharerKey, timeKey } from "./keys";
+import {
+  type Class,
+  type Key,
+  leaseKey,
+  nameKey,
+  ownerKey,
+  portKey,
+  seatKey,
+  sharerKey,
+  timeKey,
+  waiterKey,
+} from "./keys";
 import type { Counts } from "./records";
 import type { Lease, PoolSpec, Tenant } from "./types";
 
@@ -9,7 +20,11 @@ import type { Lease, PoolSpec, Tenant } from "./types";
 export const isOver = ({ expiresAt }: { expiresAt?: number }, now: number): boolean =>
   expiresAt !== undefined && now > expiresAt;
 /** Held in the eyes of any reader. */
-export const isLive = (lease: Lease, now: number): boolean => lease.state !== "resting" && !isOver(lease, now);
+export const isLive = (lease: Lease, now: number): boolean =>
+  lease.state !== "resting" && lease.state !== "ended" && !isOver(lease, now);
+/** Whether its values are taken by it: not while it waits for other leases to end, and not after its own end. */
+export const occupies = ({ state, waitsFor }: Pick<Lease, "state" | "waitsFor">): boolean =>
+  state !== "ended" && waitsFor === undefined;
 
 /** A sharing key belongs to its tenant: the same word of another tenant is another key. */
 export const sharedAs = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
@@ -18,6 +33,7 @@ export const sharedAs = ({ sharingKey, tenant }: { sharingKey?: string; tenant?:
 function classOf({ state, expiresAt, lastSeen }: Lease, { reclaimAfter }: PoolSpec): [Class, number] | undefined {
   if (state === "offered") return ["o", expiresAt!];
   if (state === "resting") return ["r", expiresAt!];
+  if (state === "ended") return ["e", expiresAt!];
   if (expiresAt !== undefined) return ["t", expiresAt];
   return reclaimAfter === undefined ? undefined : ["h", lastSeen];
 }
@@ -32,6 +48,8 @@ export function rowsOf(lease: Lease, spec: PoolSpec): Map<string, string> {
   const time = classOf(lease, spec);
   if (time) put(timeKey(pool, ...time, uid), uid);
   for (const name of lease.names ?? []) put(nameKey(name), { pool, uid });
+  for (const other of lease.waitsFor ?? []) put(waiterKey(pool, other), uid);
+  if (!occupies(lease)) return rows;
   const key = sharedAs(lease);
   for (const extent of lease.extents) {
     put(seatKey(pool, extent.last), key === undefined ? { extent, uid } : { extent, sharedAs: key });
@@ -45,8 +63,9 @@ export const noCounts = (): Counts => ({ offered: 0, reserved: 0, used: 0, resti
 
 /** Counts with a lease more or less. `values` is how many values are held by it alone. */
 export function counted(counts: Counts, lease: Lease, sign: 1 | -1, values: bigint): Counts {
-  const held = lease.state === "resting" ? counts.held : counts.held + BigInt(sign) * values;
-  const next: Counts = { ...counts, [lease.state]: counts[lease.state] + sign, held };
+  const { state } = lease;
+  const held = state === "resting" ? counts.held : counts.held + BigInt(sign) * values;
+  const next: Counts = { ...counts, ...(state !== "ended" && { [state]: counts[state] + sign }), held };
   if (sign === 1 && lease.expiresAt !== undefined) next.soonest = Math.min(counts.soonest ?? Infinity, lease.expiresAt);
   return next;
 }

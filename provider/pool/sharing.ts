@@ -73,13 +73,16 @@ export function* takePorts(
   uid?: string,
   taking?: Taking,
 ): Rule<void> {
+  const displaced = new Set<string>();
   for (;;) {
-    const [conflict] = yield* conflictsOn(tx, spec, extents, ports, uid);
+    const conflicts = yield* conflictsOn(tx, spec, extents, ports, uid);
+    const conflict = conflicts.find(({ holder }) => !displaced.has(holder.uid));
     if (!conflict) return;
     const { extent, port, holder } = conflict;
     if (isOver(holder, tx.now)) yield* lapse(tx, holder);
     else if (givesWay(tx, holder)) yield* vacate(tx, holder);
-    else if (!taking || !(yield* taking(holder))) throw portConflict(spec, extent, port, holder);
+    else if (taking && (yield* taking(holder))) displaced.add(holder.uid);
+    else throw portConflict(spec, extent, port, holder);
   }
 }
 

@@ -91,6 +91,10 @@ export interface Request extends Omit<Details, "opens"> {
    * starts its ttl again; a claim for other values, or of a lease that is in use, fails with `RESERVATION_EXISTS`.
    */
   idempotent?: boolean;
+  /** Picked where the pool has the choice and they are free: what the owner held before it was replaced. */
+  prefer?: Extent[];
+  /** The owner's name before it was renamed in this run. That owner's lease ends before this one is claimed. */
+  formerOwner?: string;
 }
 
 export interface Lease extends Omit<Details, "opens"> {
@@ -98,7 +102,8 @@ export interface Lease extends Omit<Details, "opens"> {
   owner: string;
   type: string;
   extents: Extent[];
-  state: "offered" | "reserved" | "used" | "resting";
+  /** `ended`: holds nothing any more; a record of how it ended, kept for thirty days. */
+  state: "offered" | "reserved" | "used" | "resting" | "ended";
   /** Renewed by every claim; a release by an older one does nothing. */
   leaseId: string;
   /** Made at the first claim; survives renewal and rename. Marks what is ours on hosts. */
@@ -116,14 +121,30 @@ export interface Lease extends Omit<Details, "opens"> {
   restsUntil?: number;
   /** And for whom, if not for its own owner. */
   restsFor?: Former;
+  /** Of an offer: the request that it answers. Another request of the same owner gets an offer of its own. */
+  request?: string;
+  /** Of an offer: uids of leases that still hold its values. They must end, or move, before it can be claimed. */
+  waitsFor?: string[];
+  /** A delete has begun at this time and is not done. */
+  deletingSince?: number;
+  /** How it ended. */
+  end?: LeaseEnd;
   /** What the user should hear about this answer; not kept. */
   warnings?: string[];
+}
+
+export interface LeaseEnd {
+  reason: "released" | "expired" | "taken" | "out of range";
+  /** The owner that has its values now. */
+  takenBy?: string;
+  /** It was an offer. */
+  wasOffer?: boolean;
 }
 
 /** Who can come back to a value that rests, and as what. */
 export type Former = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
 
-/** Held by its owner, neither only promised nor at rest. */
+/** Held by its owner, neither only promised nor at rest nor over. */
 export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
 /** What of a lease may be changed in place. What is left out stays as it is. */
@@ -141,6 +162,8 @@ export interface Changes extends Omit<Details, "ttl" | "tenant"> {
   ports?: Port[];
   /** Takes ports away from whoever of the same tenant and type has them. */
   takes?: boolean;
+  /** A delete of its resource has begun; false: the resource is to stay after all. */
+  deleting?: boolean;
 }
 
 /** What a lease must look like for a change to be made; it is compared in the same transaction. */
@@ -226,20 +249,31 @@ export interface StoreIdentity {
   epoch: string;
 }
 
+export interface OfferOptions {
+  /** This run goes on to claim it: a broken promise stops it. Default: a preview, in which that is a warning. */
+  inUp?: boolean;
+  /** Whether the program still declares the resource behind an owner of its own stack. Default: yes. */
+  isDeclared?(owner: string): boolean;
+}
+
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
 export interface Pool {
   /**
-   * Preview's promise: finds the owner's lease, else writes an offer. `IP_IN_USE`, `POOL_EXHAUSTED`, … `imagined`: it is
-   * remembered in this process alone.
+   * Finds the owner's lease, else writes an offer that the owner's next claim gets. `IP_IN_USE`, `POOL_EXHAUSTED`, … An offer
+   * that was promised earlier and is gone: a preview gets another value and a warning, an up gets `PLAN_STALE`.
    */
-  offer(request: Request, options?: { imagined?: boolean }): Promise<Lease>;
+  offer(request: Request, options?: OfferOptions): Promise<Lease>;
+  /** Why a preview can promise nothing; undefined when it can. */
+  readonly whyNoOffers: string | undefined;
   /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** undefined when there is none, or it has expired. */
   find(pool: string, by: By): Promise<Lease | undefined>;
+  /** How the lease with this uid ended, if it did within the last thirty days. */
+  endOf(pool: string, uid: string): Promise<Lease | undefined>;
   /** Whoever has this name, in whatever pool. */
   holder(name: string): Promise<Lease | undefined>;
-  /** For this process: its owner keeps it. Neighbours who want it are refused, or, where they were first, this is. */
+  /** For this run: its owner keeps it. Later requests of the run for its values are refused; if one came earlier, this is. */
   stays(lease: Lease): Promise<void>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /**

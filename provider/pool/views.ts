@@ -1,4 +1,3 @@
-import type { OverlayError } from "../errors";
 import { current } from "./changing";
 import type { Draft } from "./draft";
 import { sweep } from "./endings";
@@ -9,7 +8,7 @@ import { poolOf } from "./pools";
 import { isLive, noCounts } from "./rows";
 import type { Rule } from "./rule";
 import { type By, type Event, type Extent, isFirm, type Lease, type PoolSpec, type Usage } from "./types";
-import { nearlyFull, taken } from "./wording";
+import { nearlyFull } from "./wording";
 
 /** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
 
@@ -29,6 +28,11 @@ export function* find(tx: Draft, pool: string, by: By): Rule<Lease | undefined> 
   return newest(leases.filter((lease) => isLive(lease, tx.now)));
 }
 
+export function* endOf(tx: Draft, pool: string, uid: string): Rule<Lease | undefined> {
+  const lease = yield* tx.get(leaseKey(pool, uid));
+  return lease?.state === "ended" || lease?.state === "resting" ? lease : undefined;
+}
+
 function* leasesNamed(tx: Draft, pool: string, name: string): Rule<Lease[]> {
   const lease = yield* holder(tx, name);
   return lease?.pool === pool ? [lease] : [];
@@ -38,16 +42,6 @@ export function* holder(tx: Draft, name: string): Rule<Lease | undefined> {
   const place = yield* tx.get(nameKey(name));
   const lease = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
   return lease && isLive(lease, tx.now) ? lease : undefined;
-}
-
-/** Why this lease cannot stay: somebody has what it held. */
-export function* ousted(tx: Draft, { pool, uid, owner, extents }: Lease): Rule<OverlayError | undefined> {
-  if (yield* find(tx, pool, { uid })) return undefined;
-  for (const extent of extents) {
-    const heir = newest(yield* sitting(tx, pool, extent));
-    if (heir) return taken((yield* poolOf(tx, pool))!.spec, extent, heir, owner);
-  }
-  return undefined;
 }
 
 /** A firm one before an offer: what a preview asked for is not yet what its owner has. */

@@ -61,15 +61,37 @@ export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: st
     instead(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
+/** Of two requests in one run for a value, the one that names it gets it; the other one was first in this run. */
+export const keptForValue = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+  new OverlayError(
+    KINDS[spec.kind].taken,
+    `${upper(named(spec, [want]))} of ${spec.name} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
+    `Run preview again: ${shortName(holder.owner)} gets another one.`,
+  );
+
+/** A promise that cannot be kept: in an up that did not preview, an error. */
+export const promiseBroken = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
+  new OverlayError(
+    "PLAN_STALE",
+    `${brokenText(spec, broken, holder)}`,
+    "Run preview, or up without --skip-preview, to see what is given instead.",
+  );
+
+/** The same in a preview, which goes on with another value. */
+export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): string =>
+  `${brokenText(spec, broken, holder)} This preview shows another one.`;
+
+function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, holder: Lease | undefined): string {
+  const now = holder?.owner ?? end?.takenBy;
+  const why = now ? `is now ${holder ? heldBy(holder) : `held by ${now}`}` : "is no longer given out by the pool";
+  return `${upper(named(spec, extents))} of ${spec.name} was promised to ${shortName(owner)} at ${day(createdAt)} and ${why}.`;
+}
+
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
 const instead = (holder: Lease, owner: string, otherwise: string): string =>
   holder.state !== "offered" && sameStack(holder.owner, owner)
     ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own."
     : otherwise;
-
-/** For a promise that rests on a neighbour of whom nothing was heard yet. */
-export const mustMove = ({ owner: holder }: Lease, { owner }: Pick<Lease, "owner">): string =>
-  `${shortName(owner)} gets what ${shortName(holder)} has only if that one asks for something else in the same up. A new name needs aliases.`;
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { exactNumber, familyOf, widthOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
-import { defineResource, type Impossible, type Reference } from "../resource";
+import { defineResource, type Impossible, type PoolChange, type Reference, settingsIn } from "../resource";
 import { labels, part, parts, ports, ranges, resourceName, tenant } from "./inputs";
 
 /** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
@@ -30,6 +30,22 @@ export const poolReference: Reference = {
   passes: Object.keys(poolSettings.shape),
   pool: (name) => poolNamed(name),
 };
+
+/** How a pool that is passed by reference differs from what the store has: its own resource changes in the same run. */
+export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
+  const now = spec && settingsIn<Partial<PoolSettings>>(spec);
+  return rangeChange(pool.ranges, spec, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
+}
+
+/** The same for ranges alone. A pool that is not there yet is made by the same run, and nothing changes about it. */
+export function rangeChange(texts: string[], spec: PoolSpec | undefined, replaced: boolean): PoolChange | undefined {
+  if (!spec) return undefined;
+  const { subnets, ranges = subnets } = settingsIn<{ subnets?: string[]; ranges?: string[] }>(spec);
+  if (JSON.stringify(ranges) === JSON.stringify(texts)) return undefined;
+  const whole = merged(texts.map((text) => rangeOf(text) ?? numbersOf(text)!));
+  const isPart = (part: Extent) => whole.some(({ first, last }) => first <= part.first && part.last <= last);
+  return { replaced, keeps: (extents) => extents.every(isPart) };
+}
 
 export const poolNamed = (name: string): string => `pool/${name}`;
 
@@ -103,6 +119,8 @@ export const ipPool = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
   }),
   opens: specOf,
+  poolChange: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
+  unaffectedBy: ["parent.ranges"],
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? numbersText : rangeText) }),
   held: ({ ranges, type }) => extentsOf(ranges, type),
 

@@ -4,11 +4,11 @@ import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/lin
 import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import type { Extent, Lease, PoolSpec } from "../pool/types";
+import type { Extent, Lease } from "../pool/types";
 import { defineResource, type Impossible, type Settling } from "../resource";
 import { addressPool, runnerSettings, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
-import { poolNamed, poolReference, poolSettings } from "./ip-pool";
+import { poolChange, poolNamed, poolReference, poolSettings, rangeChange } from "./ip-pool";
 import { PLACEMENTS, placed, placeName } from "./placement";
 import { chooseTenantPool, claimTenantPool, tenantFacts, tenantPlace } from "./tenants";
 
@@ -118,8 +118,8 @@ export const ipReservation = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
     ...(inputs.labels && { labels: inputs.labels }),
   }),
-  isEarly: ({ runner, pool }, spec) =>
-    JSON.stringify(rangesIn(spec)) !== JSON.stringify(runner ? runner.subnets : pool!.ranges),
+  poolChange: ({ runner, pool }, spec) => (runner ? rangeChange(runner.subnets, spec, true) : poolChange(pool!, spec)),
+  unaffectedBy: ["pool.ranges"],
   values,
   held: ({ ip, ip6, port }) =>
     port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(toLine(text))) : [one(BigInt(port))],
@@ -192,12 +192,6 @@ function namesOf({ network, runner, tenant, type, usedBy }: Inputs, owner: strin
     ...(network ? [placeName(network.networkName, owner)] : []),
     ...(runner && usedBy !== undefined ? [userName(runner.networkName, usedBy)] : []),
   ];
-}
-
-/** What the pool itself says that it has; different from the inputs while its own resource is about to change. */
-function rangesIn(spec: PoolSpec | undefined): string[] | undefined {
-  const settings = (spec?.data as { settings?: { subnets?: string[]; ranges?: string[] } } | undefined)?.settings;
-  return settings?.subnets ?? settings?.ranges;
 }
 
 function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {

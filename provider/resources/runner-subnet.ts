@@ -5,11 +5,11 @@ import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
-import { defineResource, type Impossible, type Machines } from "../resource";
+import { defineResource, type Impossible, type Machines, settingsIn } from "../resource";
 import { addressPool, addressPoolOf, containerFacts } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
-import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, tooSmall } from "./overlay-network";
+import { asNetwork, layoutsOf, maxRunnersOf, type NetworkSettings, networkSettings, tooSmall } from "./overlay-network";
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -123,6 +123,11 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
+  poolChange: ({ network }, spec) => {
+    const isSame =
+      !spec || JSON.stringify(settingsIn<NetworkSettings>(spec).subnets) === JSON.stringify(network.subnets);
+    return isSame ? undefined : { replaced: true, keeps: () => false };
+  },
   opens: ({ network, runnerName, docker }, extents) =>
     addressPoolOf(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {

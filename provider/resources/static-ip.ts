@@ -3,7 +3,7 @@ import { fromLine, toLine } from "../addressing/line";
 import { labelOf } from "../addressing/names";
 import { planCarrier, planReturn } from "../network/static-ip";
 import { defineResource, type Part } from "../resource";
-import { poolNamed, poolReference } from "./ip-pool";
+import { poolChange, poolNamed, poolReference } from "./ip-pool";
 import { computed, inputs } from "./static-ip-inputs";
 import { familyWanted, impossible, refuseOtherFamily, returnRunners, staticAddress } from "./static-ip-paths";
 import { carrierName, elsewhere, fellowsOf, isElsewhere } from "./static-ip-sharers";
@@ -44,6 +44,8 @@ export const staticIp = defineResource({
     },
   },
   replaceOn: ["pool.poolName", "ip"],
+  unaffectedBy: ["pool.ranges"],
+  poolChange: ({ pool }, spec) => poolChange(pool, spec),
   createFirst: true,
   late: ["connection", "runnerConnections", "forwards", "labels"],
   quiet: [

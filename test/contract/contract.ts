@@ -7,6 +7,7 @@ import { pickContract } from "./picks";
 import { poolContract } from "./pools";
 import { previewContract } from "./previews";
 import { redeemingContract } from "./redeeming";
+import { promiseContract } from "./promises";
 import { resizingContract } from "./resizing";
 import { sharingContract } from "./sharing";
 import { storeContract } from "./store";
@@ -27,4 +28,5 @@ export function contract(engine: Engine): void {
   describe("limits", () => limitContract(engine));
   describe("sharing", () => sharingContract(engine));
   describe("previews", () => previewContract(engine));
+  describe("promises", () => promiseContract(engine));
 }

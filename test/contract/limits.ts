@@ -17,16 +17,6 @@ export function limitContract(engine: Engine): void {
     expect(await pool.usages("runner/m/")).toEqual(new Map());
   });
 
-  test("a preview that writes nothing sees its own offers in usages", async () => {
-    const { pool, another } = await world(engine);
-    await pool.claim(network("n", "10.0.0.0/8"));
-    await pool.claim(runner("n", "r"));
-    const preview = another({ offerTtl: 0 });
-    await preview.offer(address("n", "r", "x"));
-    expect((await preview.usages("runner/n/")).get("runner/n/r")?.held).toBe(1n);
-    expect((await pool.usages("runner/n/")).get("runner/n/r")?.held).toBe(0n);
-  });
-
   test("a tenant's pool serves that tenant only, in preview, up, amend and enrol", async () => {
     const { pool } = await world(engine);
     const [ours, theirs] = [

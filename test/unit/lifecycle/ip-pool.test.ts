@@ -201,6 +201,7 @@ test("a nodePort pool gives out ports", async () => {
   expect(ports).toMatchObject({ ranges: ["30000-32767"], capacity: 2768 });
   const port = await stage.make("IPReservation", "web", ipIn(ports, { port: 30080 }));
   expect(port).toMatchObject({ port: 30080, ip: "30080" });
+  stage.newRun();
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30080 }))).toBe(""); // its neighbour may leave
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in pool\/np/);
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { ip: "10.0.0.1" }))).toMatch(

@@ -114,6 +114,7 @@ test("two that swap their addresses in one up do so", async () => {
     await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" })),
     await stage.make("IPReservation", "b", on(r1, { ip: "10.128.64.9" })),
   ];
+  stage.newRun();
   const wantA = await stage.preview("IPReservation", "a", on(r1, { ip: "10.128.64.9" }), a);
   const wantB = await stage.preview("IPReservation", "b", on(r1, { ip: "10.128.64.8" }), b);
   const [newA, newB] = await Promise.all([ips().create(wantA), ips().create(wantB)]);
@@ -127,6 +128,7 @@ test("two that swap their addresses in one up do so", async () => {
 test("two that want one address: preview refuses the second, whichever that is, and names the other", async () => {
   const wish = on(r1, { ip: "10.128.64.8" });
   const a = await stage.make("IPReservation", "a", wish);
+  stage.newRun();
   await stage.preview("IPReservation", "b", wish);
   expect(await stage.refusal("IPReservation", "a", wish, a)).toMatch(/^IP_IN_USE: Address 10\.128\.64\.8 .*::b\./);
   const other = await stage.make("IPReservation", "other", on(r1, { ip: "10.128.64.9" }));

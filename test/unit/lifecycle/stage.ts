@@ -2,8 +2,10 @@ import { expect } from "vitest";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import type { World } from "../../../provider/lifecycle/world";
-import { openPool } from "../../../provider/pool";
+import { openStore } from "../../../provider/pool";
+import { LivePool } from "../../../provider/pool/pool";
 import type { Pool } from "../../../provider/pool/types";
+import { ensureVersion } from "../../../provider/pool/version";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, worldOf } from "./fake-fleet";
 
@@ -17,11 +19,18 @@ export class Stage {
   now = Date.UTC(2030, 0, 1);
   world!: World;
   #pool!: Pool;
+  /** Another run of Pulumi, which has a process of its own. */
+  newRun!: () => void;
 
-  static async up({ store = "memory:", ...settings }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
+  static async up({ store = "memory:", ...more }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
     const stage = new Stage();
-    const clock = () => stage.now;
-    stage.#pool = await openPool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock, ...settings });
+    const settings = { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock: () => stage.now, ...more };
+    const rows = await openStore(store, settings);
+    await ensureVersion(rows);
+    stage.newRun = () => {
+      stage.#pool = new LivePool(rows, settings);
+    };
+    stage.newRun();
     stage.world = {
       ...worldOf(stage.fleet, stage.#pool),
       pool: async () => stage.#pool,

@@ -172,6 +172,7 @@ test("two that swap their addresses in one up: each machine carries one, and not
   const [A, B] = ["203.0.113.10", "203.0.113.11"];
   const wishes = (a: string, b: string) => [inputs({ ip: a }), onRunner("r1", R1!, { ip: b })] as const;
   const before = await Promise.all(wishes(A, B).map((news, i) => stage.make("StaticIP", `s${i}`, news)));
+  stage.newRun();
   const next: Values[] = [];
   for (const [i, news] of wishes(B, A).entries()) next.push(await stage.preview("StaticIP", `s${i}`, news, before[i]));
   const after = await Promise.all(next.map(async (news) => (await stage.of("StaticIP").create(news)).props));

@@ -82,7 +82,7 @@ test("what was claimed does not give way", async () => {
   await expect((await run()).offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
 });
 
-test("what a neighbour has: preview says under which condition, up gives it only then, and says what to do", async () => {
+test("what a neighbour has is offered only while that is declared, and given only once it asks for something else", async () => {
   const opener = await run();
   const extents = [{ first: 1024n, last: 2047n }];
   const opens: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };
@@ -96,10 +96,13 @@ test("what a neighbour has: preview says under which condition, up gives it only
   await opener.claim(address("old"));
 
   const later = await run();
-  const { warnings } = await later.offer(address("new"));
-  expect(warnings).toEqual([
-    "IPReservation new gets what IPReservation old has only if that one asks for something else in the same up. A new name needs aliases.",
-  ]);
+  const gone = await run();
+  const isDeclared = () => false;
+  await expect(gone.offer(address("new"), { isDeclared })).rejects.toThrow(
+    /^IP_IN_USE: .*let it go in an up of its own/,
+  );
+  const offer = await later.offer(address("new"));
+  expect(offer).toMatchObject({ state: "offered", waitsFor: [expect.any(String)] });
   await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* give it aliases/);
 
   const old = (await later.find("pool/p", { owner: address("old").owner }))!;

@@ -1,8 +1,8 @@
 /**
  * The rules for single values, as simply as they can be said: a list that is searched from end to end. Time in milliseconds from 0;
- * offers hold an hour and are safe for ten minutes, made again after one at the earliest; released values rest for five.
+ * offers hold an hour and are made again after a minute at the earliest; released values rest for five minutes.
  */
-const [REST, OFFER, SAFE, FRESH] = [300_000, 3_600_000, 600_000, 60_000];
+const [REST, OFFER, FRESH] = [300_000, 3_600_000, 60_000];
 
 interface Held {
   owner: string;
@@ -11,6 +11,8 @@ interface Held {
   made: number;
   changed: number;
   ends: number;
+  /** Of an offer: the value that was asked for, or null for any. */
+  asked?: bigint | null;
   /** Whose rest an offer has interrupted. */
   over?: Held;
 }
@@ -58,7 +60,9 @@ export class Model {
   }
 
   #grant(firm: boolean, owner: string, want: bigint | null, ttl: number | null): bigint | string {
-    const own = this.#best(owner, (one) => want === null || one.value === want);
+    const own = this.#best(owner, (one) =>
+      want === null ? one.state !== "offered" || one.asked === null : one.value === want,
+    );
     if (!firm && own && isFirm(own) && this.#lives(own)) return own.value;
     const before = structuredClone(this.#list);
     for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
@@ -75,8 +79,10 @@ export class Model {
     const made = own && this.#lives(own) ? own.made : this.#now;
     this.#list = this.#list.filter((one) => one !== own);
     const over = firm ? undefined : own ? own.over : this.#restOf(this.#gone);
-    this.#list.push({ owner, value, state, made, changed, ends, ...(over && { over }) });
-    for (const one of this.#list) if (firm && one.owner === owner && one.state === "offered") this.#end(one);
+    const asked = own?.state === "offered" ? own.asked! : want;
+    this.#list.push({ owner, value, state, made, changed, ends, ...(!firm && { asked }), ...(over && { over }) });
+    for (const one of [...this.#list])
+      if (firm && one.owner === owner && one.state === "offered" && one.asked === asked) this.#end(one);
     return value;
   }
 
@@ -120,7 +126,7 @@ export class Model {
   }
 
   #goes(one: Held): boolean {
-    return one.state === "resting" || (one.state === "offered" && this.#now - one.changed >= SAFE);
+    return one.state === "resting";
   }
 
   #lapse(one: Held): void {

@@ -23,12 +23,12 @@ beforeEach(async () => {
 
 test("one that stays is refused while its value is being promised: not both may pass", async () => {
   let refusal: Promise<unknown> | undefined;
-  const read: Store["read"] = async (work) => {
-    const result = await store.read(work);
-    refusal ??= preview.stays(held).catch((error: unknown) => error); // chosen by now, but nobody has been told
+  const transact: Store["transact"] = async (pool, work, promised) => {
+    const result = await store.transact(pool, work, promised);
+    refusal ??= preview.stays(held).catch((error: unknown) => error); // the offer is written, but not answered yet
     return result;
   };
-  const preview = new LivePool({ ...store, read }, terms);
+  const preview = new LivePool({ ...store, transact }, terms);
   expect(await preview.offer(wants(fresh, "10.0.0.7"))).toMatchObject({ owner: fresh });
   expect(String(await refusal)).toMatch(/IP_IN_USE: .* is promised to \S*::fresh\./);
 });

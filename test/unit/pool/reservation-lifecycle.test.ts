@@ -128,11 +128,8 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
     case "advance":
       return pass(step.seconds!);
     case "available": {
-      const offer = await another({ offerTtl: 0 }).offer({
-        pool: poolOf(step.runner!),
-        owner: "probe",
-        type: "IPReservation",
-      });
+      const offer = await another().offer({ pool: poolOf(step.runner!), owner: "probe", type: "IPReservation" });
+      await pool.release(offer.pool, offer.leaseId);
       return expect({ [step.runner!]: [ipOf(offer)] }).toEqual(step.result);
     }
     case "info": {

@@ -37,13 +37,13 @@ test("what was claimed is there after the process has gone", async () => {
   await second.end();
 });
 
-test("a read-only store shows what is there, previews without writing, and refuses claims", async () => {
+test("a read-only store shows what is there, says why it promises nothing, and refuses claims", async () => {
   const writer = await openPool(`sqlite:${folder}/pool.db`, settings);
   await opened(writer, { kind: "id", extents: extents("1-9") });
   await writer.claim(by("a"));
   const reader = await openPool(`sqlite:${folder}/pool.db?mode=ro`, settings);
-  expect((await reader.offer(by("b"))).extents).toEqual(extents("2"));
-  expect((await reader.offer(by("c"))).extents).toEqual(extents("3"));
+  expect(reader.whyNoOffers).toBe("the store is read-only");
+  expect(await reader.find("pool/p", { owner: "a" })).toMatchObject({ state: "reserved" });
   await expect(reader.claim(by("b"))).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
   expect(await writer.leases("pool/p")).toHaveLength(1);
   await reader.end();

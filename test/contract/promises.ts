@@ -1,0 +1,146 @@
+import { expect, test } from "vitest";
+import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
+
+/** What a preview showed is what the next up gives, or that up stops and says why. */
+export function promiseContract(engine: Engine): void {
+  const inStack = (stack: string, name: string) =>
+    `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
+  const [n, r, other] = [inStack("dev", "n"), inStack("dev", "r"), inStack("prod", "x")] as const;
+  const small = { extents: extents("1-9"), kind: "id" as const };
+
+  test("an offer belongs to a request: a branch that asks by value changes nothing for main", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    expect(firstOf(await pool.offer(by(n)))).toBe(1n);
+    expect(firstOf(await another().offer(wants(n, "7")))).toBe(7n);
+    const up = another();
+    expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(1n);
+    expect(firstOf(await up.claim(wants(n, "1")))).toBe(1n);
+    // The branch's own offer stands until it expires.
+    expect(await pool.find("pool/p", { value: 7n })).toMatchObject({ owner: n, state: "offered" });
+    expect(firstOf(await another().offer(wants(n, "7")))).toBe(7n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("within one run an offer counts as held; the next run gives the value to the request that names it", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const first = another();
+    expect(firstOf(await first.offer(by(n)))).toBe(1n);
+    await expect(first.offer(wants(r, "1"))).rejects.toThrow(
+      /RUNNER_ID_TAKEN: Runner id 1 .* promised to IPReservation n in this run\. It is now kept for IPReservation r.* Run preview again/,
+    );
+    const second = another();
+    const moved = await second.offer(by(n));
+    expect(firstOf(moved)).toBe(2n);
+    expect(moved.warnings?.[0]).toMatch(/Runner id 1 .* was promised to IPReservation n .* promised to \S*::r/);
+    expect(firstOf(await second.offer(wants(r, "1")))).toBe(1n);
+    const up = another();
+    expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(2n);
+    expect(firstOf(await up.offer(wants(r, "1"), { inUp: true }))).toBe(1n);
+    expect([firstOf(await up.claim(wants(n, "2"))), firstOf(await up.claim(wants(r, "1")))]).toEqual([2n, 1n]);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("two requests of one run that name one value: the second is refused, and the offer stays", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const run = another();
+    await run.offer(wants(n, "1"));
+    await expect(run.offer(wants(r, "1"))).rejects.toThrow(/RUNNER_ID_TAKEN: .* is promised to \S*::n\./);
+    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
+  });
+
+  test("what this run has claimed is refused to a later request of the run", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const up = another();
+    await up.offer(by(n), { inUp: true });
+    await up.claim(wants(n, "1"));
+    await expect(up.offer(wants(r, "1"), { inUp: true })).rejects.toThrow(/RUNNER_ID_TAKEN: .* is reserved by \S*::n/);
+  });
+
+  test("an offer is protected from other stacks for as long as it holds", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, small);
+    await pool.offer(by(n));
+    pass(3599);
+    await expect(another().offer(wants(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    await expect(another().claim(wants(other, "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+  });
+
+  test("a promise that expired and was taken stops an up, and is a warning in a preview", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, small);
+    await pool.offer(by(n));
+    pass(3601);
+    await another().claim(wants(other, "1"));
+    await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 1 of pool\/p was promised to IPReservation n at 2030-01-01T00:00:00Z and is now reserved by \S*:prod::.*::x\. Run preview/,
+    );
+    const shown = await another().offer(by(n));
+    expect(firstOf(shown)).toBe(2n);
+    expect(shown.warnings?.[0]).toMatch(/^Runner id 1 .* was promised .* This preview shows another one\.$/);
+    expect(firstOf(await another().offer(by(n), { inUp: true }))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a promise that expired, was cleaned up, and is still free is kept all the same", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, { ...small, allocation: "random" });
+    const promised = firstOf(await pool.offer(by(n)));
+    pass(3601);
+    await another().claim(wants(other, promised === 9n ? "8" : "9"));
+    for (const _ of [1, 2, 3]) expect(firstOf(await another().offer(by(n), { inUp: true }))).toBe(promised);
+  });
+
+  test("a promise that the pool's own change broke stops an up", async () => {
+    const { pool, another } = await world(engine);
+    const opener = await opened(pool, small);
+    await pool.offer(by(n));
+    const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
+    await another().amend(opener.pool, opener.leaseId, { opens: { ...spec, reserved: extents("1") } });
+    await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 1 .* is no longer given out by the pool/,
+    );
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("an offer on what a neighbour holds waits for it, is nobody else's meanwhile, and gets it when that ends", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const held = await pool.claim(wants(n, "1"));
+    const offer = await another().offer(wants(r, "1"));
+    expect(offer).toMatchObject({ owner: r, state: "offered", waitsFor: [held.uid] });
+    expect(await pool.fsck()).toEqual([]);
+    await pool.release("pool/p", held.leaseId);
+    expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: r, state: "offered" });
+    await expect(another().offer(wants(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    expect(await another().claim(wants(r, "1"))).toMatchObject({ uid: offer.uid, state: "reserved" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a lease that is over leaves word of its end, which goes after thirty days", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, small);
+    const { uid, leaseId } = await pool.claim(wants(n, "1"));
+    await pool.release("pool/p", leaseId);
+    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "resting" });
+    pass(301);
+    await another().claim(by("somebody"));
+    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "ended", end: { reason: "released" } });
+    pass(31 * 24 * 3600);
+    await another().claim(by("somebody else"));
+    expect(await pool.endOf("pool/p", uid)).toBeUndefined();
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("a delete that has begun is marked on the lease until it is taken back or done", async () => {
+    const { pool } = await world(engine);
+    await opened(pool, small);
+    const { leaseId } = await pool.claim(wants(n, "1"));
+    const marked = await pool.amend("pool/p", leaseId, { deleting: true });
+    expect(marked.deletingSince).toBe(marked.updatedAt);
+    expect((await pool.amend("pool/p", leaseId, { deleting: false })).deletingSince).toBeUndefined();
+  });
+}
