@@ -6,6 +6,7 @@ import { openHosts } from "./host/ssh";
 import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
+import { isMarked } from "./owner";
 import { openPool } from "./pool";
 import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
@@ -118,11 +119,12 @@ export function provider(type: string) {
     configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
-        const { owner, dryRun, secretInputs, ...inputs } = withoutProvider(news);
+        const { owner, dryRun, secretInputs, declared, ...inputs } = withoutProvider(news);
         return l.check(
           {
             owner: scoped(String(owner)),
             dryRun: dryRun === true,
+            ...(typeof declared === "string" && { isDeclared: isMarked(declared) }),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },
           isEmpty(olds) ? undefined : olds,

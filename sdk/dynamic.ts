@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import * as pulumi from "@pulumi/pulumi";
 
 /** What a resource class knows of its type; written by the generator. */
@@ -35,6 +36,11 @@ const given = new WeakMap<OverlayResource, { type: string; args: Record<string, 
 /** What `pulumi.dynamic.Resource` is, but for the text. */
 export abstract class OverlayResource extends pulumi.CustomResource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
+    if (opts.import !== undefined)
+      throw new Error(
+        `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over what stands on the hosts, and \`overlayctl import\` or \`overlayctl recover\` to enter it in the pool.`,
+      );
+    declare(shape.type, name, opts.aliases);
     const inputs = inputsOf(shape, args as Record<string, unknown>);
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
@@ -42,6 +48,7 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       secretInputs: secretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
+      declared: asksByValue(args) ? declaredMarks() : undefined,
       __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
@@ -60,6 +67,30 @@ export abstract class OverlayResource extends pulumi.CustomResource {
     given.set(this, { type: shape.type, args: args as Record<string, unknown> });
   }
 }
+
+/** Resources of this program, under their present and earlier names, each as the mark that the provider compares. */
+const declared = new Set<string>();
+
+function declare(type: string, name: string, aliases: pulumi.CustomResourceOptions["aliases"]): void {
+  const earlier = (Array.isArray(aliases) ? aliases : []).flatMap((alias: unknown) => {
+    if (typeof alias === "string") return [alias.split("::").at(-1)!];
+    const former = (alias as { name?: unknown } | undefined)?.name;
+    return typeof former === "string" ? [former] : [];
+  });
+  for (const each of [name, ...earlier]) declared.add(markOf(type, each));
+}
+
+const markOf = (type: string, name: string): string =>
+  createHash("sha256").update(`${type}::${name}`).digest("hex").slice(0, 8);
+
+/**
+ * A request for a value that another resource of the stack holds is refused if the program does not declare that one any more:
+ * Pulumi deletes it only after all creates. Known once the program has declared what it declares in one go.
+ */
+const declaredMarks = (): Promise<string> =>
+  new Promise((resolve) => setImmediate(() => resolve([...declared].join(""))));
+
+const asksByValue = (args: object): boolean => ["ip", "ip6", "port", "runnerId"].some((key) => key in args);
 
 function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };

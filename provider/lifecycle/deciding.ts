@@ -33,12 +33,17 @@ export async function decide(
   for (const warning of lease.warnings ?? []) world.warn(warning);
   if (!olds && isFirm(lease)) world.warn(takesOver(def, lease));
   const computed = def.values(inputs, lease.extents);
-  await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed });
+  await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed }, olds);
   return computed;
 }
 
-async function refuseBeside(def: Definition, pool: Pool, owner: string, props: Values): Promise<void> {
-  def.refuse?.(props, await pool.pools("network/"));
+/** `olds`: what it was under another name ends before it is made anew, and is not beside it. */
+async function refuseBeside(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
+  const former = olds && def.opens?.(olds, def.held(olds)).name;
+  def.refuse?.(
+    props,
+    (await pool.pools("network/")).filter(({ name }) => name !== former),
+  );
   await def.beside?.(props, owner, pool);
 }
 
@@ -54,6 +59,7 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
     const lease = await pool.find(name, { owner });
     if (lease && isFirm(lease)) {
       await pool.stays(lease);
+      if (lease.deletingSince !== undefined) world.warn(unfinishedDelete(def, lease));
       return true;
     }
     if (def.createFirst || !equal(kept, def.held(olds))) return false;
@@ -95,6 +101,9 @@ async function offered(def: Definition, world: World, caller: Caller, inputs: Va
     throw error;
   }
 }
+
+const unfinishedDelete = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up puts back what is missing.`;
 
 /** Its owner holds it already: a create that did not come to its end, or another stack with the same name. */
 const takesOver = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>

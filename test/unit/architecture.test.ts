@@ -58,7 +58,7 @@ const RULES: [folder: string, may: string[]][] = [
       "zod",
     ],
   ],
-  ["sdk", ["sdk", "@pulumi/pulumi"]],
+  ["sdk", ["sdk", "@pulumi/pulumi", "node:crypto"]],
 ];
 /** Types cost nothing at run time and tie nobody to an implementation. */
 const importsOf = (file: string): string[] =>

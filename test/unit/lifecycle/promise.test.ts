@@ -1,0 +1,168 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { ownerOf, Stage } from "./stage";
+
+/** What preview shows is what up gives, or up stops and says why. */
+let stage: Stage;
+beforeEach(async () => {
+  stage = await Stage.up();
+});
+
+const HUB = { host: "192.0.2.1" };
+const networkInputs = (more: Values = {}): Values => ({ hubConnection: HUB, ...more });
+const runnerInputs = (network: Values | string, host: string, more: Values = {}): Values => ({
+  network: typeof network === "string" ? network : settingsOf(network),
+  connection: { host },
+  hubConnection: HUB,
+  ...more,
+});
+const settingsOf = ({ owner: _, uid: __, leaseId: ___, hubConnection: ____, ...props }: Values): Values => {
+  const keys = ["networkName", "subnets", "vniBase", "vxlanPort", "mtu", "masquerade", "devicePrefix", "bridgeName"];
+  return Object.fromEntries([...keys, "verify", "persist"].map((key) => [key, props[key]]));
+};
+const inPool = ({ poolName, addressSpace, type, ranges }: Values, more: Values = {}): Values => ({
+  pool: { poolName, addressSpace, type, ranges },
+  ...more,
+});
+
+describe("two requests for one value in one run", () => {
+  test("a runner id that is asked for is kept for that runner, and the next preview gives the other one another id", async () => {
+    await stage.network();
+    stage.newRun();
+    const first = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
+    expect(first).toMatchObject({ runnerId: 1, vni: 101 });
+    const pinned = runnerInputs("training", "192.0.2.12", { runnerId: 1 });
+    expect(await stage.refusal("RunnerSubnet", "pinned", pinned)).toMatch(
+      /^RUNNER_ID_TAKEN: .* promised to RunnerSubnet free in this run.* Run preview again/,
+    );
+    stage.newRun();
+    const second = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
+    expect(second).toMatchObject({ runnerId: 2, vni: 102, hubDevice: "vxkr2" });
+    expect(stage.warnings.at(-1)).toMatch(/Runner id 1 .* was promised to RunnerSubnet free .*RunnerSubnet::pinned/);
+    expect(await stage.preview("RunnerSubnet", "pinned", pinned)).toMatchObject({ runnerId: 1 });
+    stage.newRun();
+    expect(await stage.runner("free", "192.0.2.11")).toMatchObject({ runnerId: 2 });
+    expect(await stage.runner("pinned", "192.0.2.12", { runnerId: 1 })).toMatchObject({ runnerId: 1 });
+  });
+
+  test("an address of a resource that the program does not declare any more is refused, with the way out", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    await stage.make("IPReservation", "old", inPool(pool, { ip: "10.61.0.7" }));
+    stage.newRun();
+    const caller = { owner: ownerOf("IPReservation", "new"), dryRun: true, isDeclared: () => false };
+    const { failures } = await stage.of("IPReservation").check(caller, undefined, inPool(pool, { ip: "10.61.0.7" }));
+    expect(failures[0]?.reason).toMatch(/^IP_IN_USE: .*::old\. .* let it go in an up of its own/);
+  });
+});
+
+describe("a pool that changes in the same run", () => {
+  test("a network whose layout changes: its runners are not shown, and keep their ids", async () => {
+    const network = await stage.network();
+    const runners = [await stage.runner("r1", "192.0.2.11"), await stage.runner("r2", "192.0.2.12")];
+    stage.newRun();
+    const subnets = "10.64.0.0/12/6/14";
+    const changed = await stage.preview("OverlayNetwork", "training", networkInputs({ subnets }), network);
+    for (const [i, runner] of runners.entries()) {
+      const news = runnerInputs(changed, `192.0.2.1${i + 1}`, { runnerName: `r${i + 1}` });
+      const shown = await stage.preview("RunnerSubnet", `r${i + 1}`, news, runner);
+      expect(shown).toMatchObject({ runnerId: UNKNOWN, subnet: UNKNOWN });
+    }
+    expect(new Set(stage.warnings)).toEqual(
+      new Set(["Values of new resources in network/training are not shown in this preview: it is being replaced."]),
+    );
+    stage.newRun();
+    // Pulumi deletes what depends on it first, the other way round, and then asks anew.
+    const lifecycle = stage.of("RunnerSubnet");
+    for (const runner of runners.toReversed()) await lifecycle.delete(runner);
+    await stage.of("OverlayNetwork").delete(network);
+    const made = await stage.make("OverlayNetwork", "training", networkInputs({ subnets }));
+    for (const name of ["r2", "r1"]) {
+      const caller = { owner: ownerOf("RunnerSubnet", name), dryRun: false };
+      const news = runnerInputs(made, `192.0.2.1${name.slice(1)}`, { runnerName: name });
+      const { inputs } = await lifecycle.check(caller, undefined, news);
+      expect((await lifecycle.create(inputs)).props).toMatchObject({ runnerId: Number(name.slice(1)) });
+    }
+  });
+
+  test("a pool that grows: a new address is shown and promised, and nothing else changes", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/29"] });
+    const held = await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    const grown = await stage.preview("IPPool", "lb", { ranges: ["10.61.0.0/28"] }, pool);
+    const same = await stage.preview("IPReservation", "a", inPool(grown), held);
+    expect(await stage.of("IPReservation").diff(held, same)).toMatchObject({ changes: false, replaces: [] });
+    const shown = await stage.preview("IPReservation", "b", inPool(grown));
+    expect(shown.ip).toMatch(/^10\.61\.0\.\d$/);
+    stage.newRun();
+    const now = await stage.change("IPPool", "lb", pool, { ranges: ["10.61.0.0/28"] });
+    expect(await stage.make("IPReservation", "b", inPool(now))).toMatchObject({ ip: shown.ip });
+  });
+
+  test("a child of a pool that is replaced is not shown, instead of being refused", async () => {
+    const parent = await stage.make("IPPool", "p", { ranges: ["10.96.0.0/16"] });
+    const { poolName, addressSpace, type, ranges } = parent;
+    const child = { parent: { poolName, addressSpace, type, ranges }, prefixLength: 20 };
+    await stage.make("IPPool", "child", child);
+    stage.newRun();
+    const changed = await stage.preview("IPPool", "p", { ranges: ["10.97.0.0/16"], type: "vip" }, parent);
+    const news = { parent: { ...child.parent, type: "vip", ranges: changed.ranges }, prefixLength: 20 };
+    expect(await stage.preview("IPPool", "second", news)).toMatchObject({ ranges: UNKNOWN });
+  });
+
+  test("a network can change its name: it does not meet its own old self", async () => {
+    const network = await stage.network();
+    stage.newRun();
+    const news = networkInputs({ networkName: "renamed" });
+    const shown = await stage.preview("OverlayNetwork", "training", news, network);
+    expect(await stage.of("OverlayNetwork").diff(network, shown)).toMatchObject({
+      replaces: ["networkName"],
+      deleteBeforeReplace: true,
+    });
+    await stage.of("OverlayNetwork").delete(network);
+    expect(await stage.make("OverlayNetwork", "training", news)).toMatchObject({ networkName: "renamed" });
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+});
+
+describe("ends are states", () => {
+  test("a delete that was killed is shown as an update, and up puts back what is missing", async () => {
+    const network = await stage.network();
+    const runner = await stage.runner("r1", "192.0.2.11");
+    const leaseId = String(runner.leaseId);
+    await stage.pool.amend("network/training", leaseId, { deleting: true });
+    await stage.pool.close("network/training", leaseId);
+    stage.fleet.items.delete("192.0.2.11");
+    stage.newRun();
+    const news = runnerInputs(network, "192.0.2.11", { runnerName: "r1" });
+    const shown = await stage.preview("RunnerSubnet", "r1", news, runner);
+    expect(stage.warnings.at(-1)).toMatch(/^RunnerSubnet r1: a delete that began at .* was not finished/);
+    expect(await stage.of("RunnerSubnet").diff(runner, shown)).toMatchObject({ changes: true, replaces: [] });
+    const settings = Object.fromEntries(
+      ["networkName", "runnerName", "subnets", "dockerNetwork"].map((key) => [key, runner[key]]),
+    );
+    const address = await stage.preview("IPReservation", "new", { runner: settings });
+    const done = await stage.of("RunnerSubnet").update("id", runner, shown);
+    expect(done).toMatchObject({ drift: [], leaseId });
+    expect(stage.fleet.standing("192.0.2.11")).not.toEqual([]);
+    expect(await stage.of("RunnerSubnet").diff(done, shown)).toMatchObject({ changes: false });
+    expect(await stage.make("IPReservation", "new", { runner: settings })).toMatchObject({ ip: address.ip });
+  });
+
+  test("a resource whose delete is done, but not known to the state, is made again with the same values", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"], allocation: "random" });
+    const held = await stage.make("IPReservation", "a", inPool(pool));
+    await stage.of("IPReservation").delete(held);
+    stage.newRun();
+    const shown = await stage.preview("IPReservation", "a", inPool(pool), held);
+    expect(await stage.of("IPReservation").diff(held, shown)).toMatchObject({ replaces: ["leaseId"] });
+    expect(shown.ip).toBe(held.ip);
+  });
+
+  test("a create that finds its owner's lease says that it takes it over", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    await stage.preview("IPReservation", "a", inPool(pool));
+    expect(stage.warnings.at(-1)).toMatch(/^IPReservation a is already held by this stack, since 2030-.*overlay:scope/);
+  });
+});
