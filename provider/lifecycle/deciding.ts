@@ -3,6 +3,7 @@ import { type Extent, isFirm, type Lease, type Pool, type Request } from "../poo
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
 import { type Caller, cannotPromise } from "./check";
+import { refuseOlderStore, stampIn } from "./store-version";
 import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 import type { World } from "./world";
 
@@ -26,7 +27,8 @@ export async function decide(
     }
   }
   const pool = await world.pool();
-  if (olds) await refuseLost(def, pool, olds);
+  // What stands in an address space opens its pool by itself; whether the store is the right one, diff can tell.
+  if (olds && !def.request(olds, String(olds.owner)).pool.startsWith("space/")) await refuseLost(def, pool, olds);
   if (olds && (await cannotPromise(def, world, caller))) return unknownValues(def);
   const lease = await offered(def, world, caller, inputs);
   if (!lease) return unknownValues(def);
@@ -162,6 +164,7 @@ function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[]
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
 export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
+  if (stampIn(olds)) return refuseOlderStore(pool, olds); // the store that made it: it ended there
   const { pool: from } = def.request(olds, String(olds.owner));
   // An address space is always there; what stands in it has opened a pool.
   const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
