@@ -30,7 +30,7 @@ export interface ProxyArgs {
   agentSocketPath?: pulumi.Input<string> | undefined;
   /** The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides. */
   hostKey?: pulumi.Input<string> | undefined;
-  /** Failed dials before giving up. Default 10; 0: no limit. */
+  /** Failed dials before giving up; 0: no limit but operationTimeout. Default 10, but a closed port is given up after at most 10 s and an unknown name at once. Set it for a host that may still be booting. */
   dialErrorLimit?: pulumi.Input<number> | undefined;
   /** Seconds for one dial. Default 15. */
   perDialTimeout?: pulumi.Input<number> | undefined;
@@ -55,7 +55,7 @@ export interface ConnectionArgs {
   agentSocketPath?: pulumi.Input<string> | undefined;
   /** The server's public key, `ssh-ed25519 AAAA…`. Default: known_hosts decides. */
   hostKey?: pulumi.Input<string> | undefined;
-  /** Failed dials before giving up. Default 10; 0: no limit. */
+  /** Failed dials before giving up; 0: no limit but operationTimeout. Default 10, but a closed port is given up after at most 10 s and an unknown name at once. Set it for a host that may still be booting. */
   dialErrorLimit?: pulumi.Input<number> | undefined;
   /** Seconds for one dial. Default 15. */
   perDialTimeout?: pulumi.Input<number> | undefined;

@@ -58,7 +58,7 @@ export interface Host {
 }
 
 export interface Hosts {
-  /** One SSH connection per host and process, shared; waits for a host that is still booting. Fallbacks: on SSH_AUTH. */
+  /** One SSH connection per host and process, shared; dials again as `Tries` says. Fallbacks: on SSH_AUTH. */
   connect(connection: Connection, fallbacks?: Connection[]): Promise<Host>;
   end(): Promise<void>;
 }

@@ -125,7 +125,9 @@ const credentials = {
     .int()
     .min(0)
     .optional()
-    .describe("Failed dials before giving up. Default 10; 0: no limit."),
+    .describe(
+      "Failed dials before giving up; 0: no limit but operationTimeout. Default 10, but a closed port is given up after at most 10 s and an unknown name at once. Set it for a host that may still be booting.",
+    ),
   perDialTimeout: z.number().int().min(0).optional().describe("Seconds for one dial. Default 15."),
 };
 

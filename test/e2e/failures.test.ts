@@ -157,7 +157,7 @@ test("a machine that the program itself makes, and that boots 20 s late: preview
     }
     const [hub, r1] = [new Machine("m-hub", hosts.hub), new Machine("m-r1", hosts.r1)];
     const network = new overlay.OverlayNetwork("training", { hubConnection: at(hub.at), hubUnderlayIp: hub.at });
-    new overlay.RunnerSubnet("r1", { network, connection: at(r1.at) });
+    new overlay.RunnerSubnet("r1", { network, connection: at(r1.at, { dialErrorLimit: 0 }) });
   `);
   const runner = (await stack.preview()).find(({ name }) => name === "r1")!;
   expect(runner.inputs).toMatchObject({
