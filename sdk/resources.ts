@@ -88,6 +88,8 @@ export interface NetworkSettingsArgs {
   persist?: pulumi.Input<boolean> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`. */
+  hostAccess?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
 }
@@ -201,6 +203,8 @@ export interface OverlayNetworkArgs {
   persist?: pulumi.Input<boolean> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
+  /** What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`. */
+  hostAccess?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
   /** After a change, ping the hub from the runner, with full-size packets. Default `true`. */
   verify?: pulumi.Input<boolean> | undefined;
   /** How SSH reaches the hub. */
@@ -235,6 +239,7 @@ const OverlayNetworkShape: Shape = {
     "bridgeName",
     "persist",
     "docker",
+    "hostAccess",
     "verify",
     "hubConnection",
     "hubInterface",
@@ -282,6 +287,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly persist: pulumi.Output<boolean>;
   /** Docker on the runners. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
+  /** What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`. */
+  declare readonly hostAccess: pulumi.Output<string | string[]>;
   /** After a change, ping the hub from the runner, with full-size packets. */
   declare readonly verify: pulumi.Output<boolean>;
   /** How SSH reaches the hub. */
@@ -377,6 +384,7 @@ const RunnerSubnetShape: Shape = {
           "bridgeName",
           "persist",
           "docker",
+          "hostAccess",
           "verify"
         ],
         "inputs": [

@@ -1,5 +1,8 @@
 import { layoutOf } from "../provider/addressing/layout";
+import { parseFacts } from "../provider/network/facts";
 import type { Machine, Network } from "../provider/network/hub";
+import type { Item } from "../provider/network/items";
+import { withLocalRules } from "../provider/network/local-rules";
 
 /** The network that most tests are about, and the two machines of its first tunnel. */
 export const training = (changes: Partial<Network> = {}): Network => ({
@@ -12,8 +15,12 @@ export const training = (changes: Partial<Network> = {}): Network => ({
   devicePrefix: "vxkr",
   bridgeName: "kohaku-overlay",
   hubInterface: "kohaku-host",
+  hostAccess: "ping",
   ...changes,
 });
 
 export const hub: Machine = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
 export const runner: Machine = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+
+/** What of a plan concerns a bare host without ip6tables. */
+export const onIpv4 = (items: Item[]): Item[] => withLocalRules(items, parseFacts(""));

@@ -11,6 +11,7 @@ const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 const network = new overlay.OverlayNetwork("standing", {
   hubConnection: { host: config.require("hub"), ...login },
   adopt: true,
+  hostAccess: "all",
 });
 
 export const subnets = Object.entries(runners).map(

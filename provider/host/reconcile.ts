@@ -8,6 +8,7 @@ import { warningsIn } from "../network/follow-up";
 import { foreignTexts, mendable } from "../network/foreign";
 import { blockedRemovals } from "../network/foreign-rules";
 import { type HostRecord, keyOf } from "../network/items";
+import { localWarnings } from "../network/local-rules";
 import { recordDifferences } from "../network/lost-record";
 import { onThisHost } from "../network/on-host";
 import { keptKeys, ownedItems } from "../network/ownership";
@@ -16,7 +17,7 @@ import { emptiedBridges } from "../network/ports";
 import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { afterRemoval, goneItems, planSteps, type Step, type Want } from "../network/steps";
+import { afterRemoval, formerPeer, goneItems, planSteps, type Step, type Want } from "../network/steps";
 import { changeCautiously } from "./caution";
 import { unpluggedPorts, withLostPorts } from "./lost-ports";
 import {
@@ -57,6 +58,8 @@ export interface Seen {
   foreign: string[];
   /** On the owner's Docker network. */
   containers: Container[];
+  /** Whether a tunnel's peer is to get another address. Its own end must change later, or its packets are dropped meanwhile. */
+  peerMoves: boolean;
 }
 
 export interface ConversationReport {
@@ -115,8 +118,8 @@ export class Reconciler {
   }
 
   /** Throws what an apply of this would be refused with, before anything is changed anywhere. Changes nothing. */
-  async check(host: Host, { fence: _, ...plan }: Work): Promise<void> {
-    await this.#enqueue(host, plan);
+  check(host: Host, { fence: _, ...plan }: Work): Promise<Seen> {
+    return this.#enqueue(host, plan);
   }
 
   /** One warning for a run: it is the same for every such host, and a fleet may have many. */
@@ -242,6 +245,7 @@ const seen = (want: Want, facts: Facts, differences: Difference[]): Seen => ({
   differences,
   foreign: foreignTexts(want, facts),
   containers: containersOn(want.items, facts.docker),
+  peerMoves: want.items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined),
 });
 
 async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], manner: Manner): Promise<number> {
@@ -267,6 +271,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
         : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(accepted, facts)}`);
     passed = judge(host, accepted, facts, result, script);
     warnings.push(...warningsIn(result.stderr), ...(await unpluggedPorts(shell, steps)));
+    if (steps.length > 0) warnings.push(...new Set(wants.flatMap(({ items }) => localWarnings(items, facts))));
     for (const warning of warnings) manner.warn(`${host.name}: ${warning}`);
     const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
     if (lasting && !facts.systemd) manner.warnWithoutSystemd(host);

@@ -148,29 +148,37 @@ export const withdraw = (
 
 /**
  * Where a resource has several machines, all of them are looked at before the first is changed: what one of them refuses
- * must not leave the others half done. One that cannot be reached is not dialled a second time.
+ * must not leave the others half done. Those whose peer gets another address come first: they then accept both. One that
+ * cannot be reached is not dialled a second time.
  */
 async function applyParts(world: World, parts: Part[], workOf: (part: Part) => Work | Promise<Work>): Promise<Seen[]> {
   if (parts.length < 2) return everyPart(parts, async (part) => world.fleet.apply(part.connection, await workOf(part)));
-  const check = async (part: Part): Promise<Work> => {
+  const check = async (part: Part): Promise<{ work: Work; peerMoves: boolean }> => {
     const work = await workOf(part);
-    await world.fleet.check(part.connection, work);
-    return work;
+    const { peerMoves } = await world.fleet.check(part.connection, work);
+    return { work, peerMoves };
   };
   const checks = await Promise.allSettled(parts.map(check));
   const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
-  return everyPart(parts, async (part) => {
+  const apply = async (part: Part): Promise<Seen> => {
     const checked = checks[parts.indexOf(part)]!;
     if (checked.status === "rejected") throw checked.reason;
-    return world.fleet.apply(part.connection, checked.value);
-  });
+    return world.fleet.apply(part.connection, checked.value.work);
+  };
+  return everyPart(parts, apply, (_, i) => checks[i]!.status === "fulfilled" && checks[i]!.value.peerMoves);
 }
 
 /** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
-async function everyPart<T>(parts: Part[], act: (part: Part) => Promise<T>): Promise<T[]> {
-  const results = await Promise.allSettled(parts.map(act));
+async function everyPart<T>(
+  parts: Part[],
+  act: (part: Part) => Promise<T>,
+  isFirst: (part: Part, i: number) => boolean = () => false,
+): Promise<T[]> {
+  const first = parts.map((part, i) => (isFirst(part, i) ? act(part) : undefined));
+  await Promise.allSettled(first);
+  const results = await Promise.allSettled(parts.map((part, i) => first[i] ?? act(part)));
   const reasons = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const worst = reasons.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE")) ?? reasons[0];
   if (worst) throw worst;

@@ -27,7 +27,7 @@ export interface World {
 export interface Fleet {
   ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
   /** Throws what an apply would be refused with. Changes nothing. */
-  check(connection: Connection, work: Work): Promise<void>;
+  check(connection: Connection, work: Work): Promise<Seen>;
   apply(connection: Connection, work: Work): Promise<Seen>;
   inspect(connection: Connection, want: Want): Promise<Seen>;
   /** Whether SSH has reached this machine in this run. */

@@ -1,6 +1,7 @@
 import type { Family } from "../addressing/line";
+import { letsPass } from "./chains";
 import { dockerCreate, dockerRemove } from "./docker";
-import { announcements, forgetting, WARNING } from "./follow-up";
+import { announcements, expirePeers, forgetting, WARNING } from "./follow-up";
 import {
   type Address,
   type HostRecord,
@@ -53,6 +54,7 @@ export function renderChange(steps: Step[], records: HostRecord[], aside: string
     ...lines.late.map((line) => `${line} || rc=1`),
     ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
     ...forgetting(steps),
+    ...expirePeers(steps),
     ...announcements(steps),
     "exit $rc",
   ].join("\n");
@@ -79,7 +81,7 @@ export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items
 
 const recordFile = (record: HostRecord): HostFile => textFile(recordPath(record), recordText(record));
 
-export const TABLES = ["raw", "filter", "nat"] as const;
+export const TABLES = ["raw", "mangle", "filter", "nat"] as const;
 export const toolOf = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
 
 const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
@@ -92,7 +94,10 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
   return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-function render({ verb, item, copies = 1, instead = [], ports = [], leave = false, place }: Step, lines: Lines): void {
+function render(
+  { verb, item, copies = 1, instead = [], ports = [], leave = false, place, position }: Step,
+  lines: Lines,
+): void {
   switch (item.kind) {
     case "sysctl":
       if (verb !== "remove") lines.saves.push(saveSysctl(item.key));
@@ -132,7 +137,7 @@ function render({ verb, item, copies = 1, instead = [], ports = [], leave = fals
       if (verb !== "remove") lines.late.push(dockerCreate(item).map(quote).join(" "));
       break;
     default:
-      firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies));
+      firewallLines(item, lines.firewall).push(...renderFirewall(verb, item, copies, position));
   }
 }
 
@@ -237,12 +242,13 @@ function firewallLines({ family, table }: FirewallItem, firewall: Lines["firewal
   return firewall.get(key)!;
 }
 
-function renderFirewall(verb: Step["verb"], item: FirewallItem, copies: number): string[] {
+function renderFirewall(verb: Step["verb"], item: FirewallItem, copies: number, position = 1): string[] {
   if (item.kind === "chain") {
     return verb === "remove" ? [`-F ${item.chain}`, `-X ${item.chain}`] : [`:${item.chain} - [0:0]`];
   }
   const [chain, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
   const remove = verb === "add" ? [] : Array<string>(copies).fill(`-D ${chain} ${rule}`);
   if (verb === "remove") return remove;
-  return [...remove, item.kind === "rule" ? `-A ${chain} ${rule}` : `-I ${chain} 1 ${rule}`];
+  const atEnd = item.kind === "rule" ? !letsPass(item.rule) : item.atEnd;
+  return [...remove, atEnd ? `-A ${chain} ${rule}` : `-I ${chain} ${position} ${rule}`];
 }

@@ -3,7 +3,7 @@ import { isOurNetwork, wrongNetwork } from "./docker";
 import type { Facts } from "./facts";
 import { type Address, type Item, keyOf, type Link, lists, ROUTE_PROTOCOL, type Route, type Service } from "./items";
 import { unitPath } from "./paths";
-import { placeOf, rulesOf } from "./place";
+import { isBehindStop, placeOf, rulesOf } from "./place";
 import type { RouteFact } from "./routing-facts";
 import { isForUs, wrongEntry } from "./zones";
 
@@ -27,12 +27,11 @@ export const differences = (want: Item[], facts: Facts): Difference[] =>
 
 /**
  * Whether an item concerns this machine. Docker's network does where dockerd runs, or must run; one that is on record still
- * does while dockerd is down. A jump from another program's chain does where that chain is, a zone where firewalld is.
+ * does while dockerd is down. A zone does where firewalld is.
  */
 export function fits(item: Item, facts: Facts): boolean {
-  const { chains, docker, records } = facts;
+  const { docker, records } = facts;
   if (item.kind === "zone") return isForUs(item, facts);
-  if (item.kind === "jump" && item.ifPresent) return chains.has(`${item.family} ${item.table} ${item.from}`);
   if (item.kind !== "docker" || item.required || docker?.answers) return true;
   return docker !== undefined && records.some((record) => lists(record, item));
 }
@@ -67,6 +66,7 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "jump": {
       const place = placeOf(item, facts);
       if (place === 0) return undefined;
+      if (place < 0) return ["place is before DOCKER-USER, should be behind it"];
       return [...mismatch("place", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
     case "file":
@@ -74,7 +74,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "service":
       return wrongService(item, facts);
     case "rule":
-      return copiesOf(item, facts) > 0 ? [] : undefined;
+      if (copiesOf(item, facts) === 0) return undefined;
+      return isBehindStop(item, facts) ? ["it stands behind a rule that drops"] : [];
   }
 }
 

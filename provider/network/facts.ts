@@ -33,6 +33,10 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
+  /** What forwarding was before we switched it on, by its key; kept on the host while a record needs it. */
+  former: Map<string, string>;
+  /** Whether ip6tables is there, and IPv6 itself. */
+  ip6tables: boolean;
   /** Absent: there is no firewalld, or it is stopped for good. */
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
@@ -88,11 +92,12 @@ const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", ...ROUTING4], "|
 const v6 = (part: string, questions: string[]): string =>
   `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;
 
-const FORWARDINGS = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding";
+const FORWARDINGS = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORDS}/former/net.ipv4.ip_forward ${RECORDS}/former/net.ipv6.conf.all.forwarding`;
 /** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
 const LISTENING = `set -- ${RECORDS}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
-const RULES6 = `echo '@@ rules6'; ! command -v ip6tables-save >/dev/null || ${IF_V6} ip6tables-save || exit 1`;
+const RULES6 =
+  "if [ -e /proc/sys/net/ipv6 ] && command -v ip6tables-save >/dev/null; then echo '@@ rules6'; ip6tables-save || exit 1; fi";
 
 /** What does not grow with the number of runners, but for the sums of these files. */
 const rest = (files: string): string[] => [
@@ -178,6 +183,8 @@ export function parseFacts(text: string): Facts {
     rules: [],
     chains: new Map(),
     sysctls: new Map(),
+    former: new Map(),
+    ip6tables: false,
     barriers: [],
     lacks: [],
     files: new Map(),
@@ -215,10 +222,15 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
     facts.legacy = body !== "" && !body.includes("(nf_tables)");
     readRules(facts, 4, body);
   },
-  rules6: (facts, body) => readRules(facts, 6, body),
+  rules6: (facts, body) => {
+    facts.ip6tables = true;
+    readRules(facts, 6, body);
+  },
   sysctls: (facts, body) => {
     for (const [, path, value] of body.matchAll(/^\/proc\/sys\/([\w./-]+):(.*)$/gm))
       facts.sysctls.set(swapped(path!), value!);
+    for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(\d+)$/gm))
+      facts.former.set(key!, value!);
   },
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),

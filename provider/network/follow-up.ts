@@ -1,3 +1,5 @@
+import { INPUT } from "./chains";
+import { acceptPeer } from "./isolation";
 import type { Address } from "./items";
 import type { Step } from "./steps";
 
@@ -26,6 +28,20 @@ export function forgetting(steps: Step[]): string[] {
       `! command -v conntrack >/dev/null || conntrack -D -p ${protocol} --orig-dst ${ip} --orig-port-dst ${port} >/dev/null 2>&1 || :`,
   );
   return [...new Set(forget)];
+}
+
+/** Long enough for the other end to be changed by the same run. */
+const PEER_EXPIRY_SECONDS = 60;
+
+/** Peers that have got another address are let in by the former one for a while: see local-rules.ts. */
+export function expirePeers(steps: Step[]): string[] {
+  const peers = steps.flatMap(({ formerPeer }) => formerPeer ?? []);
+  return peers.map(({ remote, port }) => {
+    const tool = remote.includes(":") ? "ip6tables" : "iptables";
+    const isNeeded = `ip -d link show type vxlan | grep -q ' remote ${remote} '`;
+    const remove = `${tool} -w 10 -D ${INPUT.chain} ${acceptPeer(remote, port)}`;
+    return `( sleep ${PEER_EXPIRY_SECONDS}; ${isNeeded} || ${remove} ) >/dev/null 2>&1 </dev/null &`;
+  });
 }
 
 export const warningsIn = (stderr: string): string[] =>

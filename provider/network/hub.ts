@@ -1,8 +1,10 @@
 import { type Layout, runnerLayout } from "../addressing/layout";
 import type { Family } from "../addressing/line";
 import { deviceName, macOf } from "../addressing/names";
+import { NAT, rulesIn } from "./chains";
 import { type DockerPlan, planDocker } from "./docker";
-import { type Item, keyOf, type Link, type Vxlan } from "./items";
+import { type Isolation, planHubRules, planRunnerRules, planTunnelRules } from "./isolation";
+import { type Item, keyOf, type Link } from "./items";
 import { planZones } from "./zones";
 
 /**
@@ -14,14 +16,12 @@ import { planZones } from "./zones";
  * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns what a host
  * must look like and asks no host: what machines say about themselves (addresses, MTU) is handed in.
  */
-export interface Network {
+export interface Network extends Isolation {
   networkName: string;
-  layouts: Layout[];
   vniBase: number;
   vxlanPort: number;
   mtu: number | "auto";
   masquerade: boolean;
-  devicePrefix: string;
   bridgeName: string;
   hubInterface: string;
   /** Absent: Docker is none of our business. */
@@ -36,9 +36,6 @@ export interface Machine {
   uplink?: string;
 }
 
-export const INPUT = "OVERLAY-IN";
-export const FORWARD = "OVERLAY-FWD";
-export const NAT = "OVERLAY-NAT";
 const UNREACHABLE_METRIC = 4096;
 export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };
 
@@ -51,33 +48,34 @@ export const effectiveMtu = (network: Pick<Network, "mtu">, ...ends: Machine[]):
     : network.mtu;
 
 export function planHub(network: Network): Item[] {
-  return [
+  return unique([
     { kind: "link", name: network.hubInterface, type: "anchor", mac: macOf(network.networkName, 0, "hub") },
     ...network.layouts.flatMap((layout): Item[] => [
       { kind: "address", dev: network.hubInterface, address: `${layout.hubIp}/${layout.family === 4 ? 32 : 128}` },
       { kind: "route", family: layout.family, dst: layout.cidr, metric: UNREACHABLE_METRIC },
-      ...forwarding(layout),
+      forwarding(layout),
     ]),
-  ];
+    ...planHubRules(network),
+  ]);
 }
 
 /** The hub's end of one runner's tunnel. */
 export function planTunnel(network: Network, runnerId: number, hub: Machine, runner: Machine): Item[] {
   const dev = deviceName(network.devicePrefix, runnerId);
-  const link: Link = {
+  const link = {
     ...tunnel(network, runnerId, hub, runner),
     name: dev,
     mac: macOf(network.networkName, runnerId, "hub"),
   };
-  return [
+  return unique([
     link,
-    ...entrance(link.vxlan!),
+    ...planTunnelRules(network, runnerId, dev, link.vxlan),
     ...planZones(link),
     ...network.layouts.map((layout): Item => {
       const { hubIp } = runnerLayout(layout, runnerId);
       return { kind: "address", dev, address: `${hubIp}/${layout.runnerPrefix}` };
     }),
-  ];
+  ]);
 }
 
 export function planRunner(
@@ -91,7 +89,7 @@ export function planRunner(
   const bridge = network.bridgeName;
   const mac = macOf(network.networkName, runnerId, "bridge");
   const over: Link = { kind: "link", name: bridge, type: "bridge", mtu, mac };
-  const link: Link = {
+  const link = {
     ...tunnel(network, runnerId, runner, hub),
     name: runnerDevice,
     master: bridge,
@@ -100,7 +98,7 @@ export function planRunner(
   return unique([
     over,
     link,
-    ...entrance(link.vxlan!),
+    ...planRunnerRules(network, runnerId, bridge, link.vxlan),
     ...planZones(over, network.docker !== undefined),
     ...planZones(link),
     ...network.layouts.flatMap((layout): Item[] => {
@@ -108,7 +106,7 @@ export function planRunner(
       return [
         { kind: "address", dev: bridge, address: `${gateway}/${layout.runnerPrefix}` },
         { kind: "route", family: layout.family, dst: layout.cidr, via: hubIp, dev: bridge },
-        ...forwarding(layout),
+        forwarding(layout),
         ...(network.masquerade ? masquerade(layout, subnet) : []),
       ];
     }),
@@ -133,48 +131,7 @@ function tunnel(network: Network, runnerId: number, here: Machine, there: Machin
   };
 }
 
-function forwarding(layout: Layout): Item[] {
-  const { family, cidr } = layout;
-  const place = { family, table: "filter" as const, chain: FORWARD };
-  return [
-    { kind: "sysctl", key: FORWARDING[family], value: "1" },
-    { kind: "chain", ...place },
-    { kind: "rule", ...place, rule: `-s ${cidr} -j ACCEPT` },
-    { kind: "rule", ...place, rule: `-d ${cidr} -j ACCEPT` },
-    { kind: "jump", ...place, from: "FORWARD" },
-    { kind: "jump", ...place, from: "DOCKER-USER", ifPresent: true },
-    ...echo(layout),
-  ];
-}
+const forwarding = ({ family }: Layout): Item => ({ kind: "sysctl", key: FORWARDING[family], value: "1" });
 
-/** Where the machine lets nothing in by itself: VXLAN from the peer. */
-function entrance({ remote, port }: Vxlan): Item[] {
-  const family = remote.includes(":") ? 6 : 4;
-  const place = { family, table: "filter", chain: INPUT } as const;
-  const from = `${remote}/${family === 4 ? 32 : 128}`;
-  return [
-    { kind: "chain", ...place },
-    { kind: "rule", ...place, rule: `-s ${from} -p udp -m udp --dport ${port} -j ACCEPT` },
-    { kind: "jump", ...place, from: "INPUT" },
-  ];
-}
-
-/** The ping that proves it, too, must come in. */
-function echo({ family, cidr }: Layout): Item[] {
-  const place = { family, table: "filter", chain: INPUT } as const;
-  const type = family === 4 ? "icmp -m icmp --icmp-type 8" : "ipv6-icmp -m icmp6 --icmpv6-type 128";
-  return [
-    { kind: "chain", ...place },
-    { kind: "rule", ...place, rule: `-s ${cidr} -p ${type} -j ACCEPT` },
-    { kind: "jump", ...place, from: "INPUT" },
-  ];
-}
-
-function masquerade({ family, cidr }: Layout, subnet: string): Item[] {
-  const place = { family, table: "nat" as const, chain: NAT };
-  return [
-    { kind: "chain", ...place },
-    { kind: "rule", ...place, rule: `-s ${subnet} ! -d ${cidr} -j MASQUERADE` },
-    { kind: "jump", ...place, from: "POSTROUTING" },
-  ];
-}
+const masquerade = ({ family, cidr }: Layout, subnet: string): Item[] =>
+  rulesIn(NAT, family, [`-s ${subnet} ! -d ${cidr} -j MASQUERADE`]);

@@ -96,7 +96,7 @@ export interface DockerSubnet {
 
 interface InFirewall {
   family: Family;
-  table: "filter" | "nat" | "raw";
+  table: "filter" | "mangle" | "nat" | "raw";
 }
 
 export interface Chain extends InFirewall {
@@ -108,7 +108,9 @@ export interface Jump extends InFirewall {
   kind: "jump";
   from: string;
   chain: string;
-  /** Only where the chain that it leads from is there: it is another program's. */
+  /** It goes behind the rules of others; all other jumps go before them. */
+  atEnd?: true;
+  /** Only in records of version 0.1: it leads from DOCKER-USER, which a boot may have made for Docker. */
   ifPresent?: true;
 }
 
@@ -117,6 +119,8 @@ export interface Rule extends InFirewall {
   chain: string;
   /** In iptables-save's own form, or every refresh would show a change. */
   rule: string;
+  /** It is needed only until the other end has changed, too: no boot brings it back, and the host removes it by itself. */
+  transient?: true;
   /** What the kernel remembers of it is forgotten when it comes or goes. */
   flows?: { protocol: string; ip: string; port: number };
 }

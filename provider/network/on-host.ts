@@ -3,6 +3,8 @@ import { listenersOn, listening } from "./advertised";
 import { fits } from "./compare";
 import type { Facts } from "./facts";
 import type { Item } from "./items";
+import { withLocalRules } from "./local-rules";
+import { isMine } from "./ownership";
 import { scriptPath } from "./paths";
 import { isScriptOf, lasting } from "./persist";
 import type { Want } from "./steps";
@@ -19,7 +21,11 @@ export function onThisHost<W extends Want>(want: W, facts: Facts): W {
 
 function itemsOn(want: Want, facts: Facts): Item[] {
   const items = listening(
-    want.items.filter((item) => fits(item, facts)),
+    withLocalRules(
+      want.items.filter((item) => fits(item, facts)),
+      facts,
+      facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items),
+    ),
     facts,
   );
   const isListed = facts.records.some(({ uid }) => uid === want.record.uid);

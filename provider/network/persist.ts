@@ -17,14 +17,16 @@ export function lasting({ record, items, persist = false }: Want, facts: Facts):
   return [
     ...items,
     { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
-    { kind: "file", path: scriptPath(record), content: bootScript(record.network, items) },
+    { kind: "file", path: scriptPath(record), content: bootScript(record.network, items.filter(isLasting)) },
     ...(facts.systemd ? UNITS : []),
   ];
 }
 
 /** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
 export const isScriptOf = ({ record }: Want, items: Item[], { files }: Facts): boolean =>
-  files.get(scriptPath(record)) === sumOf(bootScript(record.network, items));
+  files.get(scriptPath(record)) === sumOf(bootScript(record.network, items.filter(isLasting)));
+
+const isLasting = (item: Item): boolean => item.kind !== "rule" || !item.transient;
 
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function bootScript(network: string, items: Item[]): string {
@@ -50,9 +52,6 @@ function making(item: Item): Step[] {
   if (item.kind === "docker" || item.kind === "zone") return []; // dockerd and firewalld keep these themselves
   // A device that already stands may have other ends: it is set to the right ones, too.
   if (item.kind === "link") return [add, { verb: "change", item }];
-  // Docker, which starts later, takes the chain as it finds it.
-  if (item.kind === "jump" && item.ifPresent)
-    return [{ verb: "add", item: { ...item, kind: "chain", chain: item.from } }, add];
   return [add];
 }
 
@@ -98,6 +97,7 @@ firewall() {
     while IFS= read -r line; do
       case $line in
       :*) stands "\${line%% *} " || echo "$line" ;;
+      '-I OVERLAY-'*) rule=\${line#-I }; stands "-A \${rule%% *} \${rule#* 1 }$line_end" || printf '%s\\n' "$line" ;;
       -I*) jump_first "\${line#-I }" ;;
       *) stands "$line$line_end" || printf '%s\\n' "$line" ;;
       esac
@@ -108,16 +108,25 @@ firewall() {
 
 stands() { case $have in *"$line_end$1"*) ;; *) false ;; esac }
 
-# jump_first 'CHAIN 1 JUMP': to the top, in one go with taking it away from where it stands
+# jump_first 'CHAIN 1 JUMP': to the top, in one go with taking it away from where it stands. OVERLAY-FWD must not overrule Docker:
+# its jump goes behind DOCKER-USER, and Docker's rules and others that accept may stand before it
 jump_first() {
-  chain=\${1%% *} jump=\${1#* 1 }
-  top=\${have#*"$line_end-A $chain "}
-  [ "\${top%%"$line_end"*}" != "$jump" ] || return 0
-  while stands "-A $chain $jump$line_end"; do
-    echo "-D $chain $jump"
-    have=\${have%%"$line_end-A $chain $jump$line_end"*}$line_end\${have#*"$line_end-A $chain $jump$line_end"}
-  done
-  echo "-I $1"
+  chain=\${1%% *} jump=\${1#* 1 } place=1 number=0 copies=0 well=''
+  while IFS= read -r rule; do
+    rule=\${rule#"-A $chain "}
+    if [ "$rule" = "$jump" ]; then copies=$((copies + 1)) well=\${well:-yes}; continue; fi
+    number=$((number + 1))
+    case "$jump: $rule" in
+    '-j OVERLAY-FWD: -j DOCKER-USER') place=$((number + 1)) well=''; [ "$copies" = 0 ] || well=no ;;
+    *': -j OVERLAY-'* | '-j OVERLAY-FWD: '*'-j DOCKER'* | '-j OVERLAY-FWD: '*'-j ACCEPT') ;;
+    *) well=\${well:-no} ;;
+    esac
+  done <<RULES
+$(printf %s "$have" | grep -e "^-A $chain ")
+RULES
+  [ "$copies-$well" != 1-yes ] || return 0
+  while [ "$copies" -gt 0 ]; do echo "-D $chain $jump"; copies=$((copies - 1)); done
+  echo "-I $chain $place $jump"
 }
 
 all() {
@@ -134,27 +143,10 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
   sleep 1
 done
 # So does firewalld, before it has flushed all rules; it answers when it is done
-active() { systemctl -q is-active "$1" 2>/dev/null; }
-! active firewalld || firewall-cmd --state >/dev/null 2>&1
-
-# dockers_turn: where firewalld is back, Docker puts its rules back, too: by firewalld, one by one, and before ours. It is done
-# when firewalld has answered us three times, and no rule has come in between
-dockers_turn() {
-  active firewalld && active docker || return 1
-  rules='' quiet=0 try=0
-  while [ "$quiet" -lt 3 ] && [ "$try" -lt 15 ]; do
-    before=$rules quiet=$((quiet + 1)) try=$((try + 1))
-    sleep 1
-    firewall-cmd --state >/dev/null 2>&1
-    rules=$(iptables-save | grep '^-A')
-    [ "$rules" = "$before" ] && iptables -w 10 -C FORWARD -j DOCKER-USER 2>/dev/null || quiet=0
-  done
-}
+! systemctl -q is-active firewalld 2>/dev/null || firewall-cmd --state >/dev/null 2>&1
 
 # Once more where something failed: it may stand on what a later one has made.
-all || again=yes
-! dockers_turn || again=yes
-[ "\${again-}" != yes ] || all
+all || all
 `;
 
 /** Their start, restart or reload takes away addresses, routes or rules that are not their own. */

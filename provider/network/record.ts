@@ -25,13 +25,13 @@ const routingTable = z.int().min(1).max(0xffffffff);
 const family = z.union([z.literal(4), z.literal(6)]);
 const chainName = matching(/^[A-Za-z0-9_-]{1,28}$/);
 const ownChain = matching(/^OVERLAY-[A-Z0-9-]{1,20}$/);
-const ruleText = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]-]{0,500}$/);
+const ruleText = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
 const zoneRule = matching(
   /^rule family="ipv[46]" source address="[0-9a-f.:]+" port port="\d{1,5}" protocol="udp" accept$/,
 );
 /** `net.ipv4.ip_forward`, or one of a device, in whose name slashes stand for dots. */
 const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);
-const firewall = { family, table: z.enum(["filter", "nat", "raw"]) };
+const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
 
 /** A field that is added to an item must be added here. */
 type Shape<T> = { [Field in keyof T]-?: z.ZodType };
@@ -100,6 +100,7 @@ const item = z.discriminatedUnion("kind", [
     ...firewall,
     from: chainName,
     chain: ownChain,
+    atEnd: z.literal(true).exactOptional(),
     ifPresent: z.literal(true).exactOptional(),
   } satisfies Shape<items.Jump>),
   z.strictObject({
@@ -107,6 +108,7 @@ const item = z.discriminatedUnion("kind", [
     ...firewall,
     chain: ownChain,
     rule: ruleText,
+    transient: z.literal(true).exactOptional(),
     flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: address, port }).exactOptional(),
   } satisfies Shape<items.Rule>),
   z.strictObject({

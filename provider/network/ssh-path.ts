@@ -1,7 +1,8 @@
 import { familyOf, pointOf, widthOf } from "../addressing/line";
+import { FORWARD, GUARD, REST } from "./chains";
 import { devicesWith } from "./devices";
 import type { Facts, SshPath } from "./facts";
-import type { Rule } from "./items";
+import type { Jump, Rule } from "./items";
 import type { RouteFact } from "./routing-facts";
 import type { Step } from "./steps";
 
@@ -17,6 +18,9 @@ export function endangersSsh(steps: Step[], facts: Facts): Step[] {
 }
 
 function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, facts: Facts): boolean {
+  const mayCut = (firewall: FirewallItem, rules: string[]): boolean =>
+    (seesHostTraffic(firewall, ssh) && rulesEndanger(verb, rules, ssh, carriers)) ||
+    (verb === "remove" && isTunnelled(carriers, facts));
   switch (item.kind) {
     case "link":
       return carriers.has(item.name) || carriers.has(item.master ?? "");
@@ -31,9 +35,9 @@ function endangers({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "sysctl": // a router listens to no router: the kernel drops what it has learnt from advertisements
       return item.key.startsWith("net.ipv6.") && routeTo(ssh.client, facts)?.protocol === "ra";
     case "rule":
-      return rulesEndanger(verb, [item.rule], ssh) || (verb === "remove" && isTunnelled(carriers, facts));
+      return mayCut(item, [item.rule]);
     case "jump":
-      return rulesEndanger(verb, rulesIn(item, facts), ssh) || (verb === "remove" && isTunnelled(carriers, facts));
+      return mayCut(item, rulesIn(item, facts));
     case "chain":
     case "zone": // ours let in VXLAN and what comes from the overlay, and nothing else
     case "file":
@@ -85,15 +89,27 @@ const rulesIn = ({ family, table, chain }: Pick<Rule, "family" | "table" | "chai
 /** What lets a packet pass, or only marks it, does no harm when it comes; anything may when it goes. */
 const HARMLESS = /(^| )-j (ACCEPT|RETURN|MASQUERADE|CONNMARK|MARK)( |$)/;
 
-const rulesEndanger = (verb: Step["verb"], rules: string[], ssh: SshPath): boolean =>
-  rules.some((rule) => mayMatch(rule, ssh) && (verb === "remove" || !HARMLESS.test(rule)));
+const rulesEndanger = (verb: Step["verb"], rules: string[], ssh: SshPath, carriers: Set<string>): boolean =>
+  rules.some((rule) => mayMatch(rule, ssh, carriers) && (verb === "remove" || !HARMLESS.test(rule)));
+
+type FirewallItem = Rule | Jump;
+
+/** Chains that FORWARD leads to see only what the host passes on, and no chain sees the other family. */
+const seesHostTraffic = ({ family, chain }: FirewallItem, { server }: SshPath): boolean =>
+  (family === 6) === server.includes(":") && ![FORWARD, GUARD, REST].some((place) => place.chain === chain);
+
+/** A name in a rule ends with + where it stands for all that begin so. */
+const isNamed = (pattern: string, device: string): boolean =>
+  pattern.endsWith("+") ? device.startsWith(pattern.slice(0, -1)) : device === pattern;
 
 /** Whether a rule in iptables-save's form can see a packet of the path, in either direction. */
-function mayMatch(rule: string, { client, server, port }: SshPath): boolean {
+function mayMatch(rule: string, { client, server, port }: SshPath, carriers: Set<string>): boolean {
   const of = (option: string): string | undefined =>
     new RegExp(`(?<!! )(?:^| )${option} (\\S+)`).exec(rule.replaceAll(/! \S+ \S+/g, ""))?.[1];
   const fits = (option: string, address: string): boolean => covers(of(option) ?? "default", address);
   if ((of("-p") ?? "tcp") !== "tcp") return false;
+  const device = of("-i") ?? of("-o");
+  if (device !== undefined && ![...carriers].some((carrier) => isNamed(device, carrier))) return false;
   const dport = of("--dport");
   const comes = fits("-s", client) && fits("-d", server) && (dport === undefined || inPorts(dport, port));
   return comes || (dport === undefined && fits("-s", server) && fits("-d", client));

@@ -1,7 +1,8 @@
 import { type Family, familyOf, toLine, widthOf } from "../addressing/line";
 import { macOf, tableOf } from "../addressing/names";
-import { FORWARD, FORWARDING, INPUT, type Machine, NAT } from "./hub";
-import type { Item } from "./items";
+import { DNAT, FORWARD, INPUT, NAT, RETURN_PATH, rulesIn } from "./chains";
+import { FORWARDING, type Machine } from "./hub";
+import type { Item, Rule } from "./items";
 
 /**
  * A static address, and what it forwards. The machine that carries it answers for it, and rewrites what comes to a
@@ -42,8 +43,6 @@ export interface ReturnPath {
 }
 
 const ANCHOR = "overlay-vip";
-const DNAT = "OVERLAY-DNAT";
-const RETURN = "OVERLAY-BACK";
 /** One bit, high up, where none of the known users of marks has its own. */
 const MARK = "0x10000000/0x10000000";
 
@@ -53,28 +52,22 @@ const familyOfText = (address: string): Family => familyOf(toLine(address.split(
 export function planCarrier(address: StaticAddress, carrier: Machine, runners: Machine[] = []): Item[] {
   const { ip, forwards } = address;
   const family = familyOfText(ip);
-  const filter = { family, table: "filter" as const, chain: FORWARD };
-  const nat = { family, table: "nat" as const };
+  const led = { kind: "rule", family, table: DNAT.table, chain: DNAT.chain } as const;
   return [
     ...home(ip, family, carrier.uplink),
     ...closed(ip, family),
     { kind: "sysctl", key: FORWARDING[family], value: "1" },
-    { kind: "chain", ...filter },
-    { kind: "rule", ...filter, rule: `-m conntrack --ctstate DNAT --ctorigdst ${ip} -j ACCEPT` },
-    { kind: "jump", ...filter, from: "FORWARD" },
-    { kind: "chain", ...nat, chain: DNAT },
-    ...forwards.map(
-      (forward): Item => ({ kind: "rule", ...nat, chain: DNAT, rule: dnat(ip, forward), ...stale(ip, forward) }),
+    ...rulesIn(FORWARD, family, [`-m conntrack --ctstate DNAT --ctorigdst ${ip} -j ACCEPT`]),
+    ...rulesIn(
+      DNAT,
+      family,
+      forwards.map((forward): Rule => ({ ...led, rule: dnat(ip, forward), ...stale(ip, forward) })),
     ),
-    { kind: "jump", ...nat, chain: DNAT, from: "PREROUTING" },
-    { kind: "jump", ...nat, chain: DNAT, from: "OUTPUT" },
-    { kind: "chain", ...nat, chain: NAT },
-    ...forwards.flatMap((forward) =>
-      hidden(address, family, runners).map(
-        (source): Item => ({ kind: "rule", ...nat, chain: NAT, rule: masquerade(ip, forward, source) }),
-      ),
+    ...rulesIn(
+      NAT,
+      family,
+      forwards.flatMap((forward) => hidden(address, family, runners).map((source) => masquerade(ip, forward, source))),
     ),
-    { kind: "jump", ...nat, chain: NAT, from: "POSTROUTING" },
   ];
 }
 
@@ -97,17 +90,10 @@ function home(ip: string, family: Family, uplink: string | undefined): Item[] {
  * asked for comes back to the address, too.
  */
 function closed(ip: string, family: Family): Item[] {
-  const place = { family, table: "filter" as const, chain: INPUT };
   const [ping, reject] = family === 4 ? ["icmp", "icmp-port-unreachable"] : ["ipv6-icmp", "icmp6-port-unreachable"];
-  return [
-    { kind: "chain", ...place },
-    {
-      kind: "rule",
-      ...place,
-      rule: `-d ${host(ip)} ! -p ${ping} -m conntrack --ctstate NEW -j REJECT --reject-with ${reject}`,
-    },
-    { kind: "jump", ...place, from: "INPUT" },
-  ];
+  return rulesIn(INPUT, family, [
+    `-d ${host(ip)} ! -p ${ping} -m conntrack --ctstate NEW -j REJECT --reject-with ${reject}`,
+  ]);
 }
 
 /** A UDP client that goes on sending would stay with the old target for ever. */
@@ -142,7 +128,6 @@ function hidden({ cidrs, preserveClientIp }: StaticAddress, family: Family, runn
 /** On the runner that has the workloads of these forwards: what they say to clients outside goes back through the hub. */
 export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
   const family = familyOfText(path.subnet);
-  const raw = { family, table: "raw" as const, chain: RETURN };
   const table = tableOf(path.networkName);
   const replies = forwards.map(
     ({ protocol, to, toPort }) => `-s ${host(to)} ! -d ${path.cidr} -p ${protocol} -m ${protocol} --sport ${toPort}`,
@@ -150,14 +135,10 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
   return [
     { kind: "route", family, dst: "default", via: path.hubIp, dev: path.bridge, table },
     { kind: "policy", family, from: path.subnet, mark: MARK, table },
-    { kind: "chain", ...raw },
-    ...replies.flatMap((reply): Item[] => [
-      { kind: "rule", ...raw, rule: `${reply} -j MARK --set-xmark ${MARK}` },
-      { kind: "rule", ...raw, rule: `${reply} -j CT --notrack` },
+    ...rulesIn(RETURN_PATH, family, [
+      ...replies.flatMap((reply) => [`${reply} -j MARK --set-xmark ${MARK}`, `${reply} -j CT --notrack`]),
+      `-d ${path.subnet} -p ${REDIRECT[family]} -j DROP`,
     ]),
-    { kind: "rule", ...raw, rule: `-d ${path.subnet} -p ${REDIRECT[family]} -j DROP` },
-    { kind: "jump", ...raw, from: "PREROUTING" },
-    { kind: "jump", ...raw, from: "OUTPUT" },
     ...(family === 6 ? neighbours(path.bridge) : []),
   ];
 }
@@ -172,11 +153,5 @@ const REDIRECT: Record<Family, string> = { 4: "icmp -m icmp --icmp-type 5", 6: "
  * For a client from outside the hub looks for the workload from its link-local address. Where bridged packets pass the
  * firewall (Docker wants that), nothing else would let its question through.
  */
-function neighbours(bridge: string): Item[] {
-  const place = { family: 6 as const, table: "filter" as const, chain: FORWARD };
-  return [
-    { kind: "chain", ...place },
-    { kind: "rule", ...place, rule: `-i ${bridge} -o ${bridge} -p ipv6-icmp -j ACCEPT` },
-    { kind: "jump", ...place, from: "FORWARD" },
-  ];
-}
+const neighbours = (bridge: string): Item[] =>
+  rulesIn(FORWARD, 6, [`-i ${bridge} -o ${bridge} -p ipv6-icmp -j ACCEPT`]);

@@ -1,12 +1,22 @@
-import type { Family } from "../addressing/line";
+import { type Family, pointOf } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt";
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
-import { type Address, type Chain, type HostRecord, type Item, keyOf, type Link, lists, type Route } from "./items";
+import {
+  type Address,
+  type Chain,
+  type HostRecord,
+  type Item,
+  keyOf,
+  type Link,
+  lists,
+  type Route,
+  type Vxlan,
+} from "./items";
 import { isMine, isProvenAddress, isProvenLink, keptKeys, ownedItems, untouchedRecords } from "./ownership";
-import { rulesOf } from "./place";
+import { positionOf, rulesOf } from "./place";
 import { type Place, placeFor } from "./zones";
 
 /** One change of a host. */
@@ -15,6 +25,10 @@ export interface Step {
   item: Item;
   /** How many of it stand now, where that can be more than one. */
   copies?: number;
+  /** Where a jump goes among the rules of others; the first unless set. */
+  position?: number;
+  /** The tunnel's peer before this change, where it had another address. */
+  formerPeer?: Vxlan;
   /** firewalld's zone that it is about. */
   place?: Place;
   /** The same address with other prefixes, which goes when this has come. */
@@ -128,6 +142,8 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       item,
       copies: copiesOf(item, facts),
       ...(instead.length > 0 && { instead }),
+      ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
+      ...(item.kind === "jump" && { position: positionOf(item, facts) }),
       ...(item.kind === "zone" && { place: placeFor(item, facts) }),
     };
   });
@@ -135,6 +151,13 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
   const again = wanted.filter((item) => !planned.has(keyOf(item)) && (hangsOn(item, lost) || taken.has(keyOf(item))));
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => rank(a.item) - rank(b.item));
+}
+
+/** The peer that a tunnel has now, if its address is to change in place. */
+export function formerPeer({ name, vxlan }: Link, facts: Facts): Vxlan | undefined {
+  const have = facts.links.get(name)?.vxlan;
+  if (!vxlan || !have || have.vni !== vxlan.vni || have.port !== vxlan.port) return undefined;
+  return have.remote !== vxlan.remote && pointOf(have.remote) !== undefined ? have : undefined;
 }
 
 /** Ends, MTU, MAC and master change in place: ifindex, addresses and routes stay. VNI, port and family do not. */

@@ -12,7 +12,7 @@ import type { Want } from "./steps";
 const probe = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
-export const SURROUNDINGS_FACTS = `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore`;
+export const SURROUNDINGS_FACTS = `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
 
 export function refuseSurroundings(want: Want, facts: Facts): void {
   refuseLacks(want.items, facts);

@@ -7,6 +7,7 @@ import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json } from "../pool/types";
 import { defineResource, type Impossible } from "../resource";
 import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
+import { hostAccess, parseHostAccess } from "./host-access";
 import { address, connection, deviceName, devicePrefix, labels, layouts, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
@@ -46,6 +47,11 @@ export const networkSettings = z
       .default(true)
       .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
     docker: docker.prefault({}).describe("Docker on the runners."),
+    hostAccess: hostAccess
+      .default("ping")
+      .describe(
+        "What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`.",
+      ),
     verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
   })
   .meta({ id: "NetworkSettings" });
@@ -55,10 +61,11 @@ export type NetworkSettings = z.output<typeof networkSettings>;
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
   (typeof subnets === "string" ? [subnets] : subnets).map(layoutOf);
 
-export function asNetwork({ docker, ...settings }: NetworkSettings, hubInterface = ""): Network {
+export function asNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
   const layouts = layoutsOf(settings.subnets);
   const plan = dockerPlan(dockerFor({ docker }), layouts);
-  return { ...settings, layouts, hubInterface, ...(plan && { docker: plan }) };
+  const access = parseHostAccess(hostAccess);
+  return { ...settings, layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
 }
 
 export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));

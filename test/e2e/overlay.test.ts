@@ -138,7 +138,7 @@ const DRIFT: [what: string, host: string, spoil: string, drift: RegExp][] = [
     "a flushed chain",
     "r3",
     "iptables -F OVERLAY-FWD",
-    /10\.254\.1\.3: rule '-s 10\.128\.0\.0\/12 -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/,
+    /10\.254\.1\.3: rule '-i kohaku-overlay -o kohaku-overlay -j ACCEPT' in OVERLAY-FWD \(IPv4 filter\): missing/,
   ],
   [
     "a lost address",

@@ -102,7 +102,8 @@ test.each<[string, string, string]>([
     "ip link set vxkr1 type vxlan id 101 remote 10.254.9.9; ip link set vxkr1 mtu 1300 down",
   ],
   ["a flushed firewall", "r1", "iptables -F; iptables -X; iptables -t nat -F; ip6tables -F"],
-  ["one rule", "r1", "iptables -D OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT"],
+  ["a rule that accepts", "r1", "iptables -D OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT"],
+  ["a rule that drops", "r1", "iptables -t mangle -D OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP"],
   [
     "a jump that others have pushed down",
     "r1",
@@ -116,23 +117,27 @@ test.each<[string, string, string]>([
   expect(await drift()).toEqual([]);
 });
 
-test("where firewalld and Docker run, it comes first again when Docker has put its rules back, too", async () => {
-  const stub = (name: string, text: string) =>
-    lab.exec("r1", `cat >/usr/local/bin/${name} && chmod +x /usr/local/bin/${name}`, { input: `#!/bin/sh\n${text}\n` });
-  await stub("systemctl", "exit 0");
-  // The first question is whether it is back at all; at each of the next ones Docker is a rule further.
-  await stub(
-    "firewall-cmd",
-    "echo asked >>/run/asked; case $(wc -l </run/asked) in 2) iptables -N DOCKER-USER; iptables -I FORWARD -j DOCKER-USER ;; 3) iptables -I FORWARD -o docker0 -j ACCEPT ;; esac",
+test("ours goes behind DOCKER-USER, and Docker's own rules may stand before it", async () => {
+  const forward = () => sh("r1", "iptables -S FORWARD | sed 1d");
+  await sh(
+    "r1",
+    "iptables -N DOCKER-USER; iptables -I FORWARD 2 -j DOCKER-USER; iptables -I FORWARD 3 -o docker0 -j ACCEPT",
   );
-  expect(await boot("r1")).toEqual({ code: 0, stdout: "", stderr: "" });
-  expect(await sh("r1", "iptables -S FORWARD")).toBe(
-    [
-      "-P FORWARD ACCEPT",
-      "-A FORWARD -j OVERLAY-FWD",
-      "-A FORWARD -o docker0 -j ACCEPT",
-      "-A FORWARD -j DOCKER-USER",
-    ].join("\n"),
+  expect(await drift()).toEqual([
+    "jump from FORWARD to OVERLAY-FWD (IPv4 filter): place is before DOCKER-USER, should be behind it",
+  ]);
+  expect((await boot("r1")).code).toBe(0);
+  const [user, ours, docker, rest] = ["-j DOCKER-USER", "-j OVERLAY-FWD", "-o docker0 -j ACCEPT", "-j OVERLAY-REST"];
+  const lines = (...rules: string[]): string => rules.map((rule) => `-A FORWARD ${rule}`).join("\n");
+  expect(await forward()).toBe(lines(user!, ours!, docker!, rest!));
+  expect(await drift()).toEqual([]);
+  await sh("r1", "iptables -D FORWARD -j OVERLAY-FWD; iptables -I FORWARD 3 -j OVERLAY-FWD");
+  expect((await boot("r1")).code).toBe(0);
+  expect(await forward()).toBe(lines(user!, docker!, ours!, rest!));
+  expect(await drift()).toEqual([]);
+  await sh(
+    "r1",
+    "iptables -D FORWARD -j DOCKER-USER; iptables -D FORWARD -o docker0 -j ACCEPT; iptables -X DOCKER-USER",
   );
 });
 
@@ -147,9 +152,11 @@ test("rules of others stay, in their order", async () => {
       "-P FORWARD ACCEPT",
       "-A FORWARD -j OVERLAY-FWD",
       "-A FORWARD -s 192.0.2.7/32 -j DROP",
+      "-A FORWARD -j OVERLAY-REST",
       "-N OVERLAY-FWD",
-      "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
-      "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+      "-A OVERLAY-FWD -i kohaku-overlay -o eth0 -j ACCEPT",
+      "-A OVERLAY-FWD -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+      "-A OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
       "-A OVERLAY-FWD -s 198.51.100.0/24 -j ACCEPT",
     ].join("\n"),
   );
@@ -200,20 +207,4 @@ test("persist: false takes the script away, and the last one the rest; without s
   expect(warnings).toEqual([]);
   for (const { uid } of [net!, tunnel!]) await reconciler.apply(hostOf("hub"), work(uid, []));
   expect(await sh("hub", "ls -d /var/lib/overlay")).toBe("");
-});
-
-test("a chain that the boot has made for Docker goes with us if Docker never came, and stays if it did", async () => {
-  const [, , runner] = parts();
-  const begin = "iptables -N DOCKER-USER; iptables -A DOCKER-USER -j RETURN; iptables -I FORWARD -j DOCKER-USER";
-  await lab.exec("r1", begin);
-  await reconciler.apply(hostOf("r1"), work("a", runner!.items));
-  await powerCycle("r1");
-  await boot("r1");
-  expect(await sh("r1", "iptables -S DOCKER-USER")).toBe("-N DOCKER-USER\n-A DOCKER-USER -j OVERLAY-FWD");
-  await reconciler.apply(hostOf("r1"), work("a", []));
-  expect(await sh("r1", "iptables-save | grep -E 'DOCKER|OVERLAY'")).toBe("");
-  await lab.exec("r1", begin);
-  await reconciler.apply(hostOf("r1"), work("a", runner!.items));
-  await reconciler.apply(hostOf("r1"), work("a", []));
-  expect(await sh("r1", "iptables -S DOCKER-USER")).toBe("-N DOCKER-USER\n-A DOCKER-USER -j RETURN");
 });

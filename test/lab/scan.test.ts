@@ -35,6 +35,7 @@ test("a KohakuRiver overlay becomes a program, with ids and device names, and a 
   expect(stdout.slice(stdout.indexOf("const network"))).toBe(`const network = new overlay.OverlayNetwork("overlay", {
   hubConnection: at("10.254.0.1"),
   adopt: true,
+  hostAccess: "all",
 });
 
 // This machine was not read: check its connection and its runnerDevice.

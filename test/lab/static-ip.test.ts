@@ -271,7 +271,9 @@ test("IPv6: answers, clients shown, and nothing left", async () => {
     ["r1", "static-a"],
   ] as const)
     await put(host, uid, []);
-  expect(await sh("hub", "ip -o addr show to fd00:254::200:10; ip6tables-save | grep -e 200:10 -e DNAT")).toBe("");
+  expect(await sh("hub", "ip -o addr show to fd00:254::200:10; ip6tables-save | grep -e 200:10 -e OVERLAY-DNAT")).toBe(
+    "",
+  );
   expect(
     await sh(
       "r1",

@@ -40,7 +40,8 @@ function networkText(variable: string, { name, network, hub, runners }: Surveyed
     ...unusual.map(([key, value]) => `${key}: ${JSON.stringify(value)}`),
     ...(hubInterface === "kohaku-host" ? [] : [`hubInterface: ${JSON.stringify(hubInterface)}`]),
     ...(hubUnderlayIp === hub.connection.host ? [] : [`hubUnderlayIp: ${JSON.stringify(hubUnderlayIp)}`]),
-    ...(network.networkName === undefined ? ["adopt: true"] : []),
+    // What workloads of an overlay that is taken over reach today, they reach tomorrow.
+    ...(network.networkName === undefined ? ["adopt: true", 'hostAccess: "all"'] : []),
   ]);
 }
 

@@ -43,6 +43,7 @@ export class FakeFleet implements Fleet {
 
   check: Fleet["check"] = async (connection) => {
     this.#reach(connection);
+    return { differences: [], foreign: [], containers: [], peerMoves: false };
   };
 
   apply: Fleet["apply"] = async (connection, { record, items, fence }) => {
@@ -59,14 +60,14 @@ export class FakeFleet implements Fleet {
       have.set(keyOf(item), item);
       this.writes.push(`${host}: + ${keyOf(item)}`);
     }
-    return { differences: [], foreign: [], containers: this.containers.get(host) ?? [] };
+    return { differences: [], foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };
 
   inspect: Fleet["inspect"] = async (connection, { items }) => {
     const host = this.#reach(connection);
     const lacking = items.filter((item) => !this.items.get(host)!.has(keyOf(item)));
     const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
-    return { differences, foreign: [], containers: this.containers.get(host) ?? [] };
+    return { differences, foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };
 
   wasReached: Fleet["wasReached"] = ({ host }) => this.items.has(host);

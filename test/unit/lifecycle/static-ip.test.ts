@@ -61,7 +61,9 @@ test("resources of two stacks with one key share an address, and it goes with th
   await stage.of("StaticIP").delete(first);
   expect(stage.fleet.standing(HUB!)).toContain(`address ${first.ip}/32 on overlay-vip`);
   await stage.of("StaticIP").delete(second);
-  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip") || key.includes("DNAT"))).toEqual([]);
+  expect(
+    stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip") || key.includes("OVERLAY-DNAT")),
+  ).toEqual([]);
 });
 
 test("without a key the address is exclusive", async () => {

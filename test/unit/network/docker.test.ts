@@ -4,7 +4,8 @@ import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText, fits, isOurLink, isPresent } from "../../../provider/network/compare";
 import { containersOn, planDocker } from "../../../provider/network/docker";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
-import type { HostRecord, Item, Link } from "../../../provider/network/items";
+import type { HostRecord, Item, Jump, Link } from "../../../provider/network/items";
+import { positionOf } from "../../../provider/network/place";
 import { preflight } from "../../../provider/network/preflight";
 import { planSteps, type Want } from "../../../provider/network/steps";
 import { recordPart } from "./machine";
@@ -201,28 +202,26 @@ test("forwarding stays on for Docker when ours goes", () => {
 });
 
 test.each([
-  ["first", ["-j OVERLAY-FWD"], [], []],
+  ["first", ["-j OVERLAY-FWD"], [], 1],
+  ["behind DOCKER-USER", ["-j DOCKER-USER", "-j OVERLAY-FWD"], [], 2],
+  ["behind what stands before DOCKER-USER", ["-j DROP", "-j DOCKER-USER", "-j OVERLAY-FWD"], [], 3],
   [
-    "behind DOCKER-USER, which leads to it first",
-    ["-j DOCKER-USER", "-o x -j DROP", "-j OVERLAY-FWD"],
-    ["-j OVERLAY-FWD"],
+    "behind all that Docker puts first",
+    ["-j DOCKER-USER", "-j DOCKER-ISOLATION-STAGE-1", "-o docker0 -j DOCKER", "-i docker0 -j ACCEPT", "-j OVERLAY-FWD"],
     [],
+    2,
   ],
-  [
-    "behind DOCKER-USER, which does not",
-    ["-j DOCKER-USER", "-j OVERLAY-FWD"],
-    ["-j RETURN"],
-    ["place is 2, should be 1"],
-  ],
-  ["behind rules for other ranges alone", ["-s 172.17.0.0/16 ! -o docker0 -j DROP", "-j OVERLAY-FWD"], [], []],
-  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], [], ["place is 2, should be 1"]],
-])("place of a jump: %s", (_, forward, user, wrong) => {
+  ["before DOCKER-USER", ["-j OVERLAY-FWD", "-j DOCKER-USER"], ["place is before DOCKER-USER, should be behind it"], 2],
+  ["behind a drop after DOCKER-USER", ["-j DOCKER-USER", "-j DROP", "-j OVERLAY-FWD"], ["place is 2, should be 1"], 2],
+  ["behind rules for other ranges alone", ["-s 172.17.0.0/16 ! -o docker0 -j DROP", "-j OVERLAY-FWD"], [], 1],
+  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], ["place is 2, should be 1"], 1],
+])("place of a jump: %s", (_, forward, wrong, position) => {
   const facts = host("none");
   facts.chains.set("4 filter FORWARD", forward);
-  facts.chains.set("4 filter DOCKER-USER", user);
   facts.chains.set("4 filter OVERLAY-FWD", ["-s 10.128.0.0/12 -j ACCEPT"]);
-  const jump: Item = { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-FWD" };
+  const jump: Jump = { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-FWD" };
   expect(differences([jump], facts).flatMap((difference) => difference.wrong)).toEqual(wrong);
+  expect(positionOf(jump, facts)).toBe(position);
 });
 
 test("containers on our network are known with their addresses while they run, and others on it by name", () => {

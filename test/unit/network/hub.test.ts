@@ -5,7 +5,7 @@ import { fits } from "../../../provider/network/compare";
 import { parseFacts } from "../../../provider/network/facts";
 import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
-import { hub, runner, training } from "../../network";
+import { hub, onIpv4, runner, training } from "../../network";
 
 const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 
@@ -14,7 +14,7 @@ const BARE = parseFacts("");
 /** What a bare machine is told, one line each. */
 const shell = (items: Item[]): string[] =>
   renderChange(
-    items.filter((item) => fits(item, BARE)).map((item) => ({ verb: "add", item })),
+    onIpv4(items.filter((item) => fits(item, BARE))).map((item) => ({ verb: "add", item })),
     [],
   ).split("\n");
 
@@ -30,13 +30,19 @@ test("a hub carries its address, forwards, and refuses subnets that nobody has",
     "route replace unreachable 10.128.0.0/12 proto 183 metric 4096",
     "END",
     "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*mangle",
+    ":OVERLAY-GUARD - [0:0]",
+    "-I OVERLAY-GUARD 1 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "-I OVERLAY-GUARD 1 -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j RETURN",
+    "-I FORWARD 1 -j OVERLAY-GUARD",
+    "COMMIT",
     "*filter",
     ":OVERLAY-FWD - [0:0]",
-    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
-    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-I OVERLAY-FWD 1 -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
     ":OVERLAY-IN - [0:0]",
-    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i vxkr+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i vxkr+ -p icmp -m icmp --icmp-type 8 -j ACCEPT",
     "-I INPUT 1 -j OVERLAY-IN",
     "COMMIT",
     "END",
@@ -65,15 +71,33 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
     "END",
     "iptables-restore --noflush -w 10 <<'END' || rc=1",
+    "*raw",
+    ":OVERLAY-PRE - [0:0]",
+    "-A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
+    "-I PREROUTING 1 -j OVERLAY-PRE",
+    "COMMIT",
+    "*mangle",
+    ":OVERLAY-GUARD - [0:0]",
+    "-I OVERLAY-GUARD 1 -s 10.128.64.0/18 -d 192.0.2.1/32 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j RETURN",
+    "-A OVERLAY-GUARD -d 192.0.2.1/32 -i kohaku-overlay -j DROP",
+    "-I FORWARD 1 -j OVERLAY-GUARD",
+    "-I OVERLAY-GUARD 1 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "-A OVERLAY-GUARD ! -s 10.128.64.0/18 ! -d 10.128.64.0/18 -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "-A OVERLAY-GUARD ! -s 10.128.64.0/18 -i kohaku-overlay ! -o kohaku-overlay -j DROP",
+    "-A OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "COMMIT",
     "*filter",
     ":OVERLAY-IN - [0:0]",
-    "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "-A OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
     "-I INPUT 1 -j OVERLAY-IN",
     ":OVERLAY-FWD - [0:0]",
-    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
-    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
+    "-I OVERLAY-FWD 1 -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
+    "-I OVERLAY-FWD 1 -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
-    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-A OVERLAY-IN -i kohaku-overlay -j REJECT --reject-with icmp-port-unreachable",
     "COMMIT",
     "*nat",
     ":OVERLAY-NAT - [0:0]",

@@ -1,3 +1,4 @@
+import { letsPass } from "../../../provider/network/chains";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
 import type { HostRecord, Item, Link } from "../../../provider/network/items";
 import { recordPath } from "../../../provider/network/paths";
@@ -38,7 +39,8 @@ function put(facts: Facts, item: Item): void {
   if (item.kind === "address") facts.addresses.add(`${item.address} ${item.dev}`);
   if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
   if (item.kind === "chain") chain(item.chain);
-  if (item.kind === "rule" && !chain(item.chain).includes(item.rule)) chain(item.chain).push(item.rule);
+  if (item.kind === "rule" && !chain(item.chain).includes(item.rule))
+    chain(item.chain)[letsPass(item.rule) ? "unshift" : "push"](item.rule);
   if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
     chain(item.from).unshift(`-j ${item.chain}`);
 }

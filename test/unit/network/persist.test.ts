@@ -6,7 +6,7 @@ import { planHub, planRunner } from "../../../provider/network/hub";
 import { type Item, keyOf, type Service } from "../../../provider/network/items";
 import { bootScript, lasting } from "../../../provider/network/persist";
 import { planSteps, type Want } from "../../../provider/network/steps";
-import { hub, runner, training } from "../../network";
+import { hub, onIpv4, runner, training } from "../../network";
 
 const network = training();
 const want = (items: Item[], persist = true): Want => ({
@@ -17,7 +17,7 @@ const want = (items: Item[], persist = true): Want => ({
 const bare = (systemd = false): Facts => parseFacts(systemd ? "@@ systemd\n" : "");
 
 test("a runner's script makes what a change would make, and sets what already stands", () => {
-  expect(bootScript("training", planRunner(network, 1, "vxkr1", hub, runner)).split("\n")).toEqual([
+  expect(bootScript("training", onIpv4(planRunner(network, 1, "vxkr1", hub, runner))).split("\n")).toEqual([
     "# network training",
     "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
     "ours vxkr1 '02:6d:9b:be:e2:62' || return 1",
@@ -32,17 +32,33 @@ test("a runner's script makes what a change would make, and sets what already st
     "address replace 10.128.64.1/18 dev kohaku-overlay",
     "route replace 10.128.0.0/12 via 10.128.64.254 dev kohaku-overlay proto 183",
     "END",
+    "firewall iptables raw <<'END'",
+    ":OVERLAY-PRE - [0:0]",
+    "-A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
+    "-I PREROUTING 1 -j OVERLAY-PRE",
+    "END",
+    "firewall iptables mangle <<'END'",
+    ":OVERLAY-GUARD - [0:0]",
+    "-I OVERLAY-GUARD 1 -s 10.128.64.0/18 -d 192.0.2.1/32 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j RETURN",
+    "-A OVERLAY-GUARD -d 192.0.2.1/32 -i kohaku-overlay -j DROP",
+    "-I OVERLAY-GUARD 1 -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "-A OVERLAY-GUARD ! -s 10.128.64.0/18 ! -d 10.128.64.0/18 -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "-A OVERLAY-GUARD ! -s 10.128.64.0/18 -i kohaku-overlay ! -o kohaku-overlay -j DROP",
+    "-A OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "-I FORWARD 1 -j OVERLAY-GUARD",
+    "END",
     "firewall iptables filter <<'END'",
     ":OVERLAY-IN - [0:0]",
     ":OVERLAY-FWD - [0:0]",
-    ":DOCKER-USER - [0:0]",
-    "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
-    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
-    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
-    "-A OVERLAY-IN -s 10.128.0.0/12 -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "-A OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
+    "-I OVERLAY-FWD 1 -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
+    "-I OVERLAY-FWD 1 -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "-I OVERLAY-IN 1 -s 10.128.0.0/12 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "-A OVERLAY-IN -i kohaku-overlay -j REJECT --reject-with icmp-port-unreachable",
     "-I INPUT 1 -j OVERLAY-IN",
     "-I FORWARD 1 -j OVERLAY-FWD",
-    "-I DOCKER-USER 1 -j OVERLAY-FWD",
     "END",
     "firewall iptables nat <<'END'",
     ":OVERLAY-NAT - [0:0]",

@@ -48,7 +48,7 @@ test("the carrier has the address on a device of ours, and rewrites what comes t
     "-A OVERLAY-IN -d 203.0.113.10/32 ! -p icmp -m conntrack --ctstate NEW -j REJECT --reject-with icmp-port-unreachable",
     "-I INPUT 1 -j OVERLAY-IN",
     ":OVERLAY-FWD - [0:0]",
-    "-A OVERLAY-FWD -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 -j ACCEPT",
+    "-I OVERLAY-FWD 1 -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 -j ACCEPT",
     "-I FORWARD 1 -j OVERLAY-FWD",
     "COMMIT",
     "*nat",
@@ -136,7 +136,7 @@ test("IPv6 answers only for a device's own addresses: there it is on the uplink,
   );
   const path = { ...PATH, cidr: "fd00:128::/40", subnet: "fd00:128:4::/46", hubIp: "fd00:128:4::fe" };
   const back = shell(planReturn(path, six.forwards));
-  expect(back).toContain("-A OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
+  expect(back).toContain("-I OVERLAY-FWD 1 -i kohaku-overlay -o kohaku-overlay -p ipv6-icmp -j ACCEPT");
   expect(back[1]).toMatch(/ip -6 rule add from fd00:128:4::\/46 fwmark/);
 });
 

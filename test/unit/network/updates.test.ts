@@ -3,8 +3,9 @@ import { renderChange } from "../../../provider/network/commands";
 import type { Facts } from "../../../provider/network/facts";
 import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import type { Item } from "../../../provider/network/items";
+import { withLocalRules } from "../../../provider/network/local-rules";
 import { planSteps, type Want } from "../../../provider/network/steps";
-import { hub, runner, training } from "../../network";
+import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith } from "./machine";
 
 /** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
@@ -19,7 +20,7 @@ const start: State = { network, hub, runner };
 
 const want = (uid: string, items: Item[]): Want => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
-  items,
+  items: onIpv4(items),
 });
 const onHub = ({ network, hub, runner }: State): Want[] => [
   want("net", planHub(network)),
@@ -31,7 +32,12 @@ const onRunner = ({ network, hub, runner }: State): Want[] => [
 
 /** The lines that matter of what is sent. */
 const told = (wants: Want[], facts: Facts): string[] => {
-  const steps = planSteps(wants, facts);
+  const recorded = (uid: string) => facts.records.filter((record) => record.uid === uid).flatMap(({ items }) => items);
+  const here = wants.map((want) => ({
+    ...want,
+    items: withLocalRules(want.items, facts, recorded(want.record.uid)),
+  }));
+  const steps = planSteps(here, facts);
   const lines = steps.length === 0 ? [] : renderChange(steps, []).split("\n");
   return lines.filter((line) => !/^(rc=0|ip -force.*|ip6?tables-restore.*|\*\w+|COMMIT|END|exit .*)$/.test(line));
 };
@@ -43,8 +49,8 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.99 local 192.0.2.1 nolearning",
       "link set dev vxkr1 HUBMAC mtu 1450 up",
-      "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
-      "-A OVERLAY-IN -s 192.0.2.99/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-I OVERLAY-IN 1 -s 192.0.2.99/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "( sleep 60; ip -d link show type vxlan | grep -q ' remote 192.0.2.11 ' || iptables -w 10 -D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT ) >/dev/null 2>&1 </dev/null &",
     ],
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.1 local 192.0.2.99 nolearning",
@@ -61,8 +67,12 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.2 local 192.0.2.11 nolearning",
       "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
-      "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
-      "-A OVERLAY-IN -s 192.0.2.2/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "-D OVERLAY-GUARD -s 10.128.64.0/18 -d 192.0.2.1/32 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j RETURN",
+      "-D OVERLAY-GUARD -d 192.0.2.1/32 -i kohaku-overlay -j DROP",
+      "-I OVERLAY-GUARD 1 -s 10.128.64.0/18 -d 192.0.2.2/32 -i kohaku-overlay -p icmp -m icmp --icmp-type 8 -j RETURN",
+      "-A OVERLAY-GUARD -d 192.0.2.2/32 -i kohaku-overlay -j DROP",
+      "-I OVERLAY-IN 1 -s 192.0.2.2/32 -p udp -m udp --dport 4789 -j ACCEPT",
+      "( sleep 60; ip -d link show type vxlan | grep -q ' remote 192.0.2.1 ' || iptables -w 10 -D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT ) >/dev/null 2>&1 </dev/null &",
     ],
   ],
   [
@@ -113,14 +123,20 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
       "link set dev vxkr1 HUBMAC mtu 1450 up",
       "address replace 10.128.64.254/18 dev vxkr1",
       "-D OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
-      "-A OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4790 -j ACCEPT",
+      "-D OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
+      "-I OVERLAY-IN 1 -s 192.0.2.11/32 -p udp -m udp --dport 4790 -j ACCEPT",
+      "-A OVERLAY-IN -p udp -m udp --dport 4790 -j DROP",
     ],
     [
       "link del dev vxkr1",
       "link add vxkr1 RUNNERMAC type vxlan id 101 dstport 4790 remote 192.0.2.1 local 192.0.2.11 nolearning",
       "link set dev vxkr1 RUNNERMAC mtu 1450 master kohaku-overlay up",
+      "-D OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
+      "-A OVERLAY-PRE ! -d 10.128.0.0/12 -i kohaku-overlay -p udp -m udp --dport 4790 -j DROP",
       "-D OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT",
-      "-A OVERLAY-IN -s 192.0.2.1/32 -p udp -m udp --dport 4790 -j ACCEPT",
+      "-D OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
+      "-I OVERLAY-IN 1 -s 192.0.2.1/32 -p udp -m udp --dport 4790 -j ACCEPT",
+      "-A OVERLAY-IN -p udp -m udp --dport 4790 -j DROP",
     ],
   ],
 ])("%s", (_, change, hubLines, runnerLines) => {
@@ -136,15 +152,14 @@ const named = (line: string): string =>
     .replace("address 02:6d:9b:be:e2:62", "RUNNERMAC")
     .replace("address 02:b4:50:c4:a4:32", "BRIDGEMAC");
 
-test("chain repair: what is missing comes back in one piece, and the jump goes to the top", () => {
+test("chain repair: what is missing comes back in one piece, and the jump goes behind DOCKER-USER", () => {
   const facts = machineWith(onHub(start));
   facts.chains.delete("4 filter OVERLAY-FWD");
   facts.chains.set("4 filter FORWARD", ["-j DOCKER-USER"]);
   expect(told(onHub(start), facts)).toEqual([
     ":OVERLAY-FWD - [0:0]",
-    "-A OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT",
-    "-A OVERLAY-FWD -d 10.128.0.0/12 -j ACCEPT",
-    "-I FORWARD 1 -j OVERLAY-FWD",
+    "-I OVERLAY-FWD 1 -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT",
+    "-I FORWARD 2 -j OVERLAY-FWD",
   ]);
 });
 
@@ -152,7 +167,7 @@ test("the hub moves: the new machine gets everything, the old one loses it, a ru
   const moved = { ...start, hub: { ...hub, underlayIp: "192.0.2.2" } };
   const bare = machineWith([]);
   bare.sysctls.set("net.ipv4.ip_forward", "1");
-  expect(told(onHub(moved), bare)).toHaveLength(15);
+  expect(told(onHub(moved), bare)).toHaveLength(26);
   expect(told([want("net", []), want("r1", [])], machineWith(onHub(start)))).toEqual(
     expect.arrayContaining([
       "link del dev vxkr1",
@@ -160,5 +175,5 @@ test("the hub moves: the new machine gets everything, the old one loses it, a ru
       "route del unreachable 10.128.0.0/12 proto 183 metric 4096",
     ]),
   );
-  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(4);
+  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(8);
 });

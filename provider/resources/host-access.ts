@@ -1,0 +1,36 @@
+import { z } from "zod";
+import { numbersOf } from "../addressing/ranges";
+import type { HostAccess, HostPort } from "../network/isolation";
+
+const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
+
+/** `tcp/22` or `udp/6000-6100`; undefined: it is neither. */
+function parsePorts(text: string): HostPort | undefined {
+  const [, protocol, range = ""] = PORTS.exec(text) ?? [];
+  const numbers = protocol === undefined ? undefined : numbersOf(range);
+  if (!numbers || numbers.first < 1n || numbers.last > 65535n) return undefined;
+  return { protocol: protocol as HostPort["protocol"], first: Number(numbers.first), last: Number(numbers.last) };
+}
+
+const portsText = ({ protocol, first, last }: HostPort): string =>
+  `${protocol}/${first === last ? first : `${first}-${last}`}`;
+
+/** In one form and order, so that another way to write the same is no change. */
+export const hostAccess = z.union(
+  [
+    z.enum(["ping", "all"]),
+    z
+      .array(
+        z.string().refine((text) => parsePorts(text) !== undefined, {
+          message: "must be PROTOCOL/PORT or PROTOCOL/FIRST-LAST, with tcp, udp or sctp and ports from 1 to 65535",
+          abort: true,
+        }),
+      )
+      .transform((texts) => [...new Set(texts.map((text) => portsText(parsePorts(text)!)))].sort()),
+  ],
+  "must be ping, all, or a list of ports such as tcp/22",
+);
+
+/** States that are older than the setting have none. */
+export const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"): HostAccess =>
+  typeof given === "string" ? given : given.map((text) => parsePorts(text)!);

@@ -1,0 +1,239 @@
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { Lab } from "../../lab/lab";
+import { layoutOf } from "../../provider/addressing/layout";
+import { Reconciler } from "../../provider/host/reconcile";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
+import type { Item } from "../../provider/network/items";
+import { training } from "../network";
+import { labHost } from "./world";
+
+/**
+ * What gets through, and what does not, by real packets of both families. r1 and r2 are runners of one network, r4 of another on
+ * the same hub and UDP port; r3 is a host on the underlay that has nothing to do with either. Each runner has a workload `job`.
+ */
+let lab: Lab;
+
+const network = (changes: Partial<Network> = {}) =>
+  training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")], mtu: "auto", ...changes });
+const second = () =>
+  network({
+    networkName: "second",
+    layouts: [layoutOf("10.64.0.0/12/6/14"), layoutOf("fd00:64::/48/16/64")],
+    vniBase: 300,
+    devicePrefix: "vxse",
+    bridgeName: "second",
+    hubInterface: "second-host",
+  });
+
+const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const warnings: string[] = [];
+const reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
+const apply = (name: string, uid: string, of: Network, items: Item[]) =>
+  reconciler.apply(labHost(lab, name), {
+    record: { uid, owner: uid, network: of.networkName, store: "s" },
+    items,
+    fence: async () => {},
+    isGone: async () => false,
+  });
+
+async function runner(of: Network, name: string, id: number): Promise<void> {
+  const tunnel = `${of.devicePrefix}${id}`;
+  await apply("hub", name, of, planTunnel(of, id, machine("hub"), machine(name)));
+  await apply(name, name, of, planRunner(of, id, tunnel, machine("hub"), machine(name)));
+}
+
+async function overlay(of: Network, runners: Record<string, number>): Promise<void> {
+  await apply("hub", of.networkName, of, planHub(of));
+  for (const [name, id] of Object.entries(runners)) await runner(of, name, id);
+}
+
+const sh = async (host: string, script: string): Promise<string> => {
+  const { code, stdout, stderr } = await lab.exec(host, script);
+  if (code !== 0) throw new Error(`${host}: ${script}: ${stderr}${stdout}`);
+  return stdout.trim();
+};
+const mac = (host: string, device: string, inside = ""): Promise<string> =>
+  sh(host, `${inside && `ip netns exec ${inside} `}cat /sys/class/net/${device}/address`);
+
+type Family = 4 | 6;
+const FAMILIES: Family[] = [4, 6];
+const WORKLOADS: Record<string, Record<Family, string>> = {
+  r1: { 4: "10.128.64.9", 6: "fd00:128:0:1::9" },
+  r2: { 4: "10.128.128.9", 6: "fd00:128:0:2::9" },
+  r4: { 4: "10.64.64.9", 6: "fd00:64:0:1::9" },
+};
+const JOB = (name: string, family: Family): string => WORKLOADS[name]![family];
+const subnet = (ip: string): string => (ip.includes(":") ? `${ip.slice(0, -1)}/64` : `${ip.slice(0, -1)}0/18`);
+const width = (family: Family): number => (family === 4 ? 32 : 128);
+
+/** How many pings a workload has ever got. */
+async function echoes(name: string, family: Family): Promise<number> {
+  const counter =
+    family === 4
+      ? "awk '/^Icmp:/ && !n { for (i = 1; i <= NF; i++) if ($i == \"InEchos\") n = i; next } /^Icmp:/ { print $n }' /proc/net/snmp"
+      : "awk '$1 == \"Icmp6InEchos\" { print $2 }' /proc/net/snmp6";
+  return Number(await sh(name, `ip netns exec job ${counter}`));
+}
+
+/** How many of three pings that a script sends, whose answers need not find back, come to a workload. */
+async function arrivals(name: string, family: Family, from: string, script: string): Promise<number> {
+  const before = await echoes(name, family);
+  await lab.exec(from, script);
+  return (await echoes(name, family)) - before;
+}
+const ping = (target: string, options = ""): string => `ping -c 3 -i 0.2 -W 1 ${options} ${target}`;
+
+beforeAll(async () => {
+  lab = await Lab.up({ runners: 4 });
+  await overlay(network(), { r1: 1, r2: 2 });
+  await overlay(second(), { r4: 1 });
+  for (const [name, addresses] of Object.entries(WORKLOADS)) {
+    const bridge = name === "r4" ? "second" : "kohaku-overlay";
+    const gateway = addresses[4].replace(/9$/, "1");
+    await lab.container(name, "job", { bridge, address: `${addresses[4]}/18`, gateway });
+    await sh(
+      name,
+      `ip netns exec job sh -c 'dev=$(ip -o link show type veth | sed -E "s/^[0-9]+: ([^@:]+).*/\\1/" | head -1); ip addr add ${addresses[6]}/64 dev $dev nodad; ip -6 route add default via ${addresses[6].replace(/9$/, "1")}; echo $dev'`,
+    );
+  }
+});
+afterAll(async () => {
+  await lab?.down();
+});
+
+describe.each(FAMILIES)("IPv%s", (family) => {
+  const on = (name: string) => JOB(name, family);
+
+  test("workloads reach each other, the hub and the world", async () => {
+    const tries = (command: string): string => `for i in $(seq 10); do ${command} && exit; done; exit 1`;
+    await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${on("r2")}`));
+    await sh("r2", tries(`ip netns exec job ping -c 1 -W 1 ${on("r1")}`));
+    await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? "10.128.0.1" : "fd00:128::1"}`));
+    await sh("r1", `ip netns exec job ping -c 1 -W 1 ${on("r1").replace(/9$/, "1")}`);
+    const stranger = lab.host("r3");
+    await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? stranger.address : stranger.address6}`));
+    await sh("hub", tries(`ping -c 1 -W 1 ${on("r1")}`));
+  });
+
+  test("VXLAN from a host that is no peer comes neither to a runner's workloads nor through the hub", async () => {
+    const evil = (peer: string, to: string, link: string): string => `
+      ip link add evil type vxlan id 101 remote ${lab.host(peer).address} local ${lab.host("r3").address} dstport 4789
+      ip addr add ${on("r1").replace(/9$/, "77")}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}
+      ip link set evil up; ip route add ${to}/${width(family)} dev evil
+      ip neigh add ${to} lladdr ${link} dev evil
+      ${ping(to)}; ip link del evil`;
+    const device = await sh("r1", "ip netns exec job ip -o link show type veth | sed -E 's/^[0-9]+: ([^@:]+).*/\\1/'");
+    const direct = evil("r1", on("r1"), await mac("r1", device, "job"));
+    expect(await arrivals("r1", family, "r3", direct)).toBe(0);
+    const through = evil("hub", on("r2"), await mac("hub", "vxkr1"));
+    expect(await arrivals("r2", family, "r3", through)).toBe(0);
+  });
+
+  test("a workload does not pass as its runner by sending VXLAN itself", async () => {
+    const link = await mac("hub", "vxkr1");
+    const from = JOB("r1", 4);
+    const script = `ip netns exec job sh -c '
+      ip link add evil type vxlan id 101 remote ${lab.host("hub").address} local ${from} dstport 4789
+      ip addr add ${on("r1").replace(/9$/, "77")}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}
+      ip link set evil up; ip route add ${on("r2")}/${width(family)} dev evil
+      ip neigh add ${on("r2")} lladdr ${link} dev evil
+      ${ping(on("r2"), "-I evil")}; ip link del evil'`;
+    expect(await arrivals("r2", family, "r1", script)).toBe(0);
+  });
+
+  test.each(["its runner", "the hub itself"])(
+    "a workload that sends with another runner's address by %s is not heard",
+    async (by) => {
+      const forged = on("r2").replace(/9$/, "77");
+      const gateway = on("r1").replace(/9$/, by === "its runner" ? "1" : family === 4 ? "254" : "fe");
+      const script = `ip netns exec job sh -c '
+        ip addr add ${forged}/${width(family)} dev lo
+        ip route add ${on("r2")}/${width(family)} via ${gateway}
+        ${ping(on("r2"), `-I ${forged}`)}
+        ip route del ${on("r2")}/${width(family)}; ip addr del ${forged}/${width(family)} dev lo'`;
+      expect(await arrivals("r2", family, "r1", script)).toBe(0);
+    },
+  );
+
+  test.each(["hub", "r1"])("a host of the underlay with a route by %s does not reach workloads", async (by) => {
+    const { address, address6 } = lab.host(by);
+    const to = subnet(on("r1"));
+    const script = `ip route add ${to} via ${family === 4 ? address : address6}; ${ping(on("r1"))}; ip route del ${to}`;
+    expect(await arrivals("r1", family, "r3", script)).toBe(0);
+  });
+
+  test("a hub does not route between its networks", async () => {
+    const to = subnet(on("r1"));
+    const gateway = on("r4").replace(/9$/, family === 4 ? "254" : "fe");
+    const script = `ip netns exec job sh -c 'ip route add ${to} via ${gateway}; ${ping(on("r1"))}; ip route del ${to}'`;
+    expect(await arrivals("r1", family, "r4", script)).toBe(0);
+  });
+
+  test("a hub that did not forward before us is no router between its own networks", async () => {
+    const [far, plus] = family === 4 ? ["10.99.0.1", ""] : ["fd00:99::1", "nodad"];
+    const at = (name: string) => (family === 4 ? lab.host(name).address : lab.host(name).address6);
+    await sh("r2", `ip addr add ${far}/${width(family)} dev lo ${plus}`);
+    await sh("hub", `ip route add ${far}/${width(family)} via ${at("r2")}; ping -c 1 -W 2 ${far}`);
+    await sh("r3", `ip route add ${far}/${width(family)} via ${at("hub")}`);
+    expect((await lab.exec("r3", `ping -c 2 -W 1 ${far}`)).code).toBe(1);
+    const key = family === 4 ? "net.ipv4.ip_forward" : "net.ipv6.conf.all.forwarding";
+    await sh("hub", `echo 1 >/var/lib/overlay/former/${key}`);
+    await overlay(network(), {});
+    await overlay(second(), {});
+    await runner(network(), "r1", 1);
+    await runner(network(), "r2", 2);
+    expect((await lab.exec("r3", `ping -c 2 -W 1 ${far}`)).code, "after it is said that it was on before").toBe(0);
+    await sh("hub", `echo 0 >/var/lib/overlay/former/${key}; ip route del ${far}/${width(family)}`);
+    await overlay(network(), {});
+  });
+});
+
+/** Where a workload of r1 gets a TCP connection to an sshd: gateway, hub by both overlay addresses, and the underlay's. */
+async function reached(): Promise<string[]> {
+  const targets = {
+    gateway: "10.128.64.1",
+    gateway6: "fd00:128:0:1::1",
+    hub: "10.128.64.254",
+    hub6: "fd00:128:0:1::fe",
+    "hub's own": "10.128.0.1",
+    "runner's underlay": lab.host("r1").address,
+    "hub's underlay": lab.host("hub").address,
+  };
+  const connects = (ip: string): string =>
+    `ip netns exec job /usr/bin/python3 -c 'import socket; socket.create_connection(("${ip}", 22), 2)'`;
+  const codes = await Promise.all(Object.values(targets).map(async (ip) => (await lab.exec("r1", connects(ip))).code));
+  return Object.keys(targets).filter((_, i) => codes[i] === 0);
+}
+
+test("workloads reach no service of the hosts, unless hostAccess names it", async () => {
+  expect(await reached()).toEqual([]);
+  const open = network({ hostAccess: [{ protocol: "tcp", first: 22, last: 22 }] });
+  await overlay(open, { r1: 1, r2: 2 });
+  expect(await reached()).toHaveLength(7);
+  await overlay(network(), { r1: 1, r2: 2 });
+  expect(await reached()).toEqual([]);
+  await overlay(network({ hostAccess: "all" }), { r1: 1, r2: 2 });
+  expect(await reached()).toHaveLength(7);
+  await overlay(network(), { r1: 1, r2: 2 });
+});
+
+test("IPv6 of a network that has none leads nowhere either", async () => {
+  const v4 = network({ layouts: [layoutOf("10.128.0.0/12/6/14")] });
+  await overlay(v4, { r1: 1, r2: 2 });
+  const [local] = (await sh("r1", "ip -6 -o addr show dev kohaku-overlay scope link | awk '{print $4}'")).split("/");
+  const device = await sh("r1", "ip netns exec job ip -o link show type veth | sed -E 's/^[0-9]+: ([^@:]+).*/\\1/'");
+  const script = `ip netns exec job /usr/bin/python3 -c 'import socket; s = socket.socket(socket.AF_INET6); s.settimeout(2); s.connect(("${local}", 22, 0, socket.if_nametoindex("${device}")))'`;
+  expect((await lab.exec("r1", script)).code).toBe(1);
+  await overlay(network(), { r1: 1, r2: 2 });
+});
+
+test("a second run changes nothing, and a host is told once what it should know", async () => {
+  const reports: number[] = [];
+  const again = new Reconciler(({ steps }) => reports.push(steps));
+  const { record, items } = {
+    record: { uid: "r1", owner: "r1", network: "training", store: "s" },
+    items: planTunnel(network(), 1, machine("hub"), machine("r1")),
+  };
+  expect((await again.inspect(labHost(lab, "hub"), { record, items })).differences).toEqual([]);
+  expect(warnings.filter((text) => text.includes("not dropped"))).toEqual([]);
+});

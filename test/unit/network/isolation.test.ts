@@ -1,0 +1,212 @@
+import { expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
+import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { type Network, planRunner, planTunnel } from "../../../provider/network/hub";
+import type { HostAccess } from "../../../provider/network/isolation";
+import type { Item } from "../../../provider/network/items";
+import { localWarnings, withLocalRules } from "../../../provider/network/local-rules";
+import { hub, runner, training } from "../../network";
+
+const DUAL = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")];
+const dual = (changes: Partial<Network> = {}) => training({ layouts: DUAL, ...changes });
+
+/** Rules as iptables-save writes them, without the addresses' translation. */
+const rules = (items: Item[], family: 4 | 6): string[] =>
+  items.flatMap((item) =>
+    item.kind === "rule" && item.family === family && item.table !== "nat" ? [`${item.chain} ${item.rule}`] : [],
+  );
+
+test("the hub's end of a tunnel, IPv4", () => {
+  expect(rules(planTunnel(dual(), 1, hub, runner), 4)).toEqual([
+    "OVERLAY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "OVERLAY-GUARD -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j RETURN",
+    "OVERLAY-FWD -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT",
+    "OVERLAY-IN -s 10.128.0.0/12 -i vxkr+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "OVERLAY-IN -s 10.128.0.0/12 -i vxkr+ -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+    "OVERLAY-IN -s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT",
+    "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
+    "OVERLAY-PRE ! -s 10.128.64.0/18 -i vxkr1 -j DROP",
+    "OVERLAY-GUARD -i vxkr1 -j DROP",
+    "OVERLAY-GUARD -o vxkr1 -j DROP",
+    "OVERLAY-IN -i vxkr1 -j REJECT --reject-with icmp-port-unreachable",
+  ]);
+});
+
+test("the hub's end of a tunnel, IPv6: neighbours are found by link-local addresses", () => {
+  expect(rules(planTunnel(dual(), 1, hub, runner), 6)).toEqual([
+    "OVERLAY-PRE -s fe80::/10 -i vxkr+ -j RETURN",
+    "OVERLAY-PRE -s ::/128 -i vxkr+ -j RETURN",
+    "OVERLAY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "OVERLAY-GUARD -s fd00:128::/48 -d fd00:128::/48 -i vxkr+ -o vxkr+ -j RETURN",
+    "OVERLAY-FWD -s fd00:128::/48 -d fd00:128::/48 -i vxkr+ -o vxkr+ -j ACCEPT",
+    "OVERLAY-IN -i vxkr+ -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT",
+    "OVERLAY-IN -i vxkr+ -p ipv6-icmp -m icmp6 --icmpv6-type 136 -j ACCEPT",
+    "OVERLAY-IN -s fd00:128::/48 -i vxkr+ -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "OVERLAY-IN -s fd00:128::/48 -i vxkr+ -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT",
+    "OVERLAY-PRE ! -s fd00:128:0:1::/64 -i vxkr1 -j DROP",
+    "OVERLAY-GUARD -i vxkr1 -j DROP",
+    "OVERLAY-GUARD -o vxkr1 -j DROP",
+    "OVERLAY-IN -i vxkr1 -j REJECT --reject-with icmp6-port-unreachable",
+  ]);
+});
+
+test("a runner, IPv6 over an IPv6 underlay", () => {
+  const [there, here] = [
+    { ...hub, underlayIp: "2001:db8::1" },
+    { ...runner, underlayIp: "2001:db8::11" },
+  ];
+  expect(rules(planRunner(dual(), 1, "vxkr1", there, here), 6)).toEqual([
+    "OVERLAY-IN -s 2001:db8::1/128 -p udp -m udp --dport 4789 -j ACCEPT",
+    "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP",
+    "OVERLAY-PRE ! -d fd00:128::/48 -i kohaku-overlay -p udp -m udp --dport 4789 -j DROP",
+    "OVERLAY-GUARD -s fd00:128:0:1::/64 -d 2001:db8::1/128 -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j RETURN",
+    "OVERLAY-GUARD -d 2001:db8::1/128 -i kohaku-overlay -j DROP",
+    "OVERLAY-GUARD -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN",
+    "OVERLAY-GUARD -s fe80::/10 -i kohaku-overlay -o kohaku-overlay -j RETURN",
+    "OVERLAY-GUARD -s ::/128 -i kohaku-overlay -o kohaku-overlay -j RETURN",
+    "OVERLAY-GUARD ! -s fd00:128:0:1::/64 ! -d fd00:128:0:1::/64 -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "OVERLAY-GUARD ! -s fd00:128:0:1::/64 -i kohaku-overlay ! -o kohaku-overlay -j DROP",
+    "OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT",
+    "OVERLAY-FWD -o kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "OVERLAY-IN -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 135 -j ACCEPT",
+    "OVERLAY-IN -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 136 -j ACCEPT",
+    "OVERLAY-IN -s fd00:128::/48 -i kohaku-overlay -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+    "OVERLAY-IN -s fd00:128::/48 -i kohaku-overlay -p ipv6-icmp -m icmp6 --icmpv6-type 128 -j ACCEPT",
+    "OVERLAY-IN -i kohaku-overlay -j REJECT --reject-with icmp6-port-unreachable",
+  ]);
+});
+
+test("in a family that the network does not have, hub and runner let nothing pass", () => {
+  const v4 = training();
+  expect(rules(planTunnel(v4, 1, hub, runner), 6)).toEqual(["OVERLAY-PRE -i vxkr1 -j DROP"]);
+  expect(rules(planRunner(v4, 1, "vxkr1", hub, runner), 6)).toEqual([
+    "OVERLAY-GUARD -i kohaku-overlay ! -o kohaku-overlay -j DROP",
+    "OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP",
+    "OVERLAY-IN -i kohaku-overlay -j REJECT --reject-with icmp6-port-unreachable",
+  ]);
+});
+
+const FROM = "OVERLAY-IN -s 10.128.0.0/12 -i kohaku-overlay";
+const CLOSED = "OVERLAY-IN -i kohaku-overlay -j REJECT --reject-with icmp-port-unreachable";
+
+test.each<[HostAccess, string[]]>([
+  ["ping", [`${FROM} -p icmp -m icmp --icmp-type 8 -j ACCEPT`, CLOSED]],
+  ["all", [`${FROM} -j ACCEPT`, `${FROM} -p icmp -m icmp --icmp-type 8 -j ACCEPT`]],
+  [
+    [
+      { protocol: "tcp", first: 22, last: 22 },
+      { protocol: "udp", first: 6000, last: 6100 },
+    ],
+    [
+      `${FROM} -p icmp -m icmp --icmp-type 8 -j ACCEPT`,
+      `${FROM} -p tcp -m tcp --dport 22 -j ACCEPT`,
+      `${FROM} -p udp -m udp --dport 6000:6100 -j ACCEPT`,
+      CLOSED,
+    ],
+  ],
+])("hostAccess %j", (hostAccess, expected) => {
+  const all = rules(planRunner(training({ hostAccess }), 1, "vxkr1", hub, runner), 4);
+  const mine = all.filter((rule) => rule.startsWith("OVERLAY-IN") && !/ctstate|4789/.test(rule));
+  expect(mine).toEqual(expected);
+});
+
+const ETH0 = { ifname: "eth0", mtu: 1500, flags: ["UP"], addr_info: [{ local: "192.0.2.11", prefixlen: 24 }] };
+const vxlan = (ifname: string, data: object) => ({
+  ...{ ifname, mtu: 1450, flags: ["UP"], addr_info: [] },
+  linkinfo: { info_kind: "vxlan", info_data: { id: 7, port: 4789, ...data } },
+});
+const facts = (links: object[], ...more: string[]): Facts =>
+  parseFacts([`@@ link\n${JSON.stringify([ETH0, ...links])}`, "@@ rules6", ...more, ""].join("\n"));
+const PLAN = planRunner(training(), 1, "vxkr1", hub, runner);
+const added = (host: Facts, plan = PLAN): string[] => {
+  const before = rules([...plan], 4);
+  return rules(withLocalRules(plan, host), 4).filter((rule) => !before.includes(rule));
+};
+const DROP = "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP";
+
+test("workloads leave by the devices of the default route and of the underlay, and by no other", () => {
+  const routes =
+    '[{"dst":"default","gateway":"198.51.100.1","dev":"eth1","protocol":"dhcp"},{"dst":"172.17.0.0/16","dev":"docker0","protocol":"kernel"}]';
+  expect(added(facts([], `@@ routing4\n${routes}`))).toEqual([
+    "OVERLAY-FWD -i kohaku-overlay -o eth0 -j ACCEPT",
+    "OVERLAY-FWD -i kohaku-overlay -o eth1 -j ACCEPT",
+  ]);
+});
+
+const OFF = "/proc/sys/net/ipv4/ip_forward:0";
+const ON = "/proc/sys/net/ipv4/ip_forward:1";
+const former = (value: number): string => `/var/lib/overlay/former/net.ipv4.ip_forward:${value}`;
+const REST = ["OVERLAY-REST -i kohaku-overlay -j RETURN", "OVERLAY-REST -j DROP"];
+
+test.each<[string, string, string[]]>([
+  ["off until now", OFF, REST],
+  ["switched on by us", `${former(0)}\n${ON}`, REST],
+  ["on before us", ON, []],
+  ["on before us, as is on record", `${former(1)}\n${ON}`, []],
+])("forwarding that was %s", (_, sysctls, rest) => {
+  expect(added(facts([], `@@ sysctls\n${sysctls}`)).filter((rule) => rule.startsWith("OVERLAY-REST"))).toEqual(rest);
+});
+
+test.each<[string, object[], string[], added: string[], dropped: boolean, warning: string]>([
+  ["no other tunnel", [], [], [], true, ""],
+  ["another's tunnel on another port", [vxlan("theirs", { port: 8472, remote: "192.0.2.77" })], [], [], true, ""],
+  [
+    "another's tunnel on our port",
+    [vxlan("theirs", { remote: "192.0.2.77" })],
+    [],
+    ["OVERLAY-IN -s 192.0.2.77/32 -p udp -m udp --dport 4789 -j ACCEPT"],
+    true,
+    "",
+  ],
+  [
+    "one whose peers are not known",
+    [vxlan("vxlan.calico", {})],
+    [],
+    [],
+    false,
+    "because device vxlan.calico uses UDP port 4789",
+  ],
+  [
+    "one with a multicast group",
+    [vxlan("theirs", { group: "239.1.1.1" })],
+    [],
+    [],
+    false,
+    "because device theirs uses",
+  ],
+  [
+    "Docker's overlay networks",
+    [],
+    ['@@ docker\n[{"Name":"ingress","Driver":"overlay"}]'],
+    [],
+    false,
+    "because Docker's overlay network ingress uses UDP port 4789",
+  ],
+])("VXLAN from hosts that are not peers, with %s", (_, links, more, accepts, dropped, warning) => {
+  const host = facts(links, ...more);
+  expect(added(host).filter((rule) => rule.startsWith("OVERLAY-IN"))).toEqual(accepts);
+  expect(rules(withLocalRules(PLAN, host), 4).includes(DROP)).toBe(dropped);
+  expect(localWarnings(PLAN, host).join()).toContain(warning);
+  expect(localWarnings(PLAN, host)).toHaveLength(warning ? 1 : 0);
+});
+
+const SECOND = { ...ETH0, ifname: "eth1", addr_info: [{ local: "198.51.100.2", prefixlen: 24 }] };
+
+test.each<[string, links: object[], all: number, device: number, warned: boolean]>([
+  ["strict on the other network", [SECOND], 0, 1, false],
+  ["off on the other network", [SECOND], 0, 0, true],
+  ["loose on the other network", [SECOND], 2, 1, true],
+  ["off where there is no other network", [], 0, 0, false],
+])("reverse path filtering %s", (_, links, all, device, warned) => {
+  const sysctls = `@@ sysctls\n/proc/sys/net/ipv4/conf/all/rp_filter:${all}\n/proc/sys/net/ipv4/conf/eth1/rp_filter:${device}`;
+  const found = localWarnings(PLAN, facts(links, sysctls));
+  expect(found.map((text) => text.split(":")[0])).toEqual(
+    warned ? [`net.ipv4.conf.eth1.rp_filter is ${Math.max(all, device)}`] : [],
+  );
+});
+
+test("a host without ip6tables gets no rules for a family that the network does not have", () => {
+  expect(rules(withLocalRules(PLAN, parseFacts("")), 6)).toEqual([]);
+  expect(rules(withLocalRules(PLAN, facts([])), 6)).toHaveLength(3);
+});
