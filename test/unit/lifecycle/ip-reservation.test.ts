@@ -205,7 +205,7 @@ describe("use", () => {
     await stage.runner("r2", "192.0.2.12");
     await stage.make("IPReservation", "a", on(r1, { usedBy: "job-7" }));
     expect(await stage.refusal("IPReservation", "b", { runner: "training/r2", usedBy: "job-7" })).toMatch(
-      /^RESERVATION_EXISTS: The name user\/training\/job-7 belongs to .*::a /,
+      /^RESERVATION_EXISTS: The address for job-7 on network training belongs to .*::a /,
     );
   });
 

@@ -24,7 +24,9 @@ export class Stage {
 
   static async up({ store = "memory:", ...more }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
     const stage = new Stage();
-    const settings = { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, clock: () => stage.now, ...more };
+    // A file is also opened by other processes, which have the machine's clock.
+    const clock = store === "memory:" ? { clock: () => stage.now } : {};
+    const settings = { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, ...clock, ...more };
     const rows = await openStore(store, settings);
     await ensureVersion(rows);
     stage.newRun = () => {
