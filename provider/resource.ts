@@ -1,4 +1,5 @@
 import type { z } from "zod";
+import { OverlayError } from "./errors";
 import type { Connection } from "./host/types";
 import type { Container } from "./network/docker";
 import type { Machine } from "./network/hub";
@@ -126,12 +127,40 @@ export interface Reference {
   fills?: Record<string, string>;
   /** Given by name: the pool whose data holds the same values under `settings`. */
   pool(name: string): string;
+  /** What is read from there. */
+  stored: StoredSettings;
   /** The input is a list of such resources; what they fill in are lists, too. */
   many?: true;
 }
 
-/** What the opener of a pool left there for those who refer to it by name. */
-export const settingsIn = <T>({ data }: PoolSpec): T => (data as unknown as { settings: T }).settings;
+/** Settings that the opener of a pool keeps in the store, for resources that refer to it by name. */
+export interface StoredSettings<S extends z.ZodType = z.ZodType> {
+  schema: S;
+  /** Name of the pool in which they belong. */
+  poolOf(settings: z.output<S>): string;
+}
+
+/** Other stacks write to the store, too, and settings end up in commands: they are parsed like the inputs of a user. */
+export function settingsIn<S extends z.ZodType>(
+  { schema, poolOf }: StoredSettings<S>,
+  { name, data }: PoolSpec,
+): z.output<S> {
+  const isObject = typeof data === "object" && data !== null && !Array.isArray(data);
+  const parsed = schema.safeParse(isObject ? data.settings : undefined);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
+    throw invalidSettings(name, [...issue!.path, issue!.message].join(": "));
+  }
+  if (poolOf(parsed.data) !== name) throw invalidSettings(name, `they are those of ${poolOf(parsed.data)}`);
+  return parsed.data;
+}
+
+const invalidSettings = (pool: string, reason: string): OverlayError =>
+  new OverlayError(
+    "STORE_CORRUPT",
+    `The settings of pool ${pool} in the store are not valid (${reason}).`,
+    "Find out what wrote them. `pulumi up` of the stack that owns the pool writes them again; if a newer release did, update this one.",
+  );
 
 export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
   Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);

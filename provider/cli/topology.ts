@@ -5,7 +5,7 @@ import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";
 import { networkSpec, runnerNameOf } from "../reservations/runners";
 import { settingsIn } from "../resource";
-import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
+import { hubIn, layoutsOf, storedNetwork } from "../resources/overlay-network";
 import { command, withPool } from "./command";
 import { machineIn } from "./hosts/members";
 
@@ -46,8 +46,8 @@ export const topologyCommand = (): Command =>
 
 /** Offers count: a drawing on a pull request shows what it will add. */
 export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): Topology {
-  const settings = settingsIn<NetworkSettings>(spec);
-  const { hub } = spec.data as { hub: string | null };
+  const settings = settingsIn(storedNetwork, spec);
+  const hub = hubIn(spec);
   const layouts = layoutsOf(settings.subnets);
   const runners = leases
     .filter(({ state }) => state !== "resting")
@@ -67,7 +67,7 @@ export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): To
   return {
     network,
     cidr: layouts.map(({ cidr }) => cidr).join(", "),
-    hub: hub ?? undefined,
+    hub,
     hubIp: layouts.map(({ hubIp }) => hubIp).join(", "),
     runners: runners.sort((a, b) => a.id - b.id),
   };

@@ -135,7 +135,7 @@ async function settingsNamed(world: World, property: string, references: Referen
   const pool = await world.pool();
   for (const reference of references) {
     const spec = await pool.spec(reference.pool(name));
-    if (spec) return settingsIn<Values>(spec);
+    if (spec) return settingsIn(reference.stored, spec);
   }
   throw new OverlayError(
     "POOL_NOT_FOUND",

@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import type { Lease, Pool, PoolSpec } from "../pool/types";
 import { settingsIn } from "../resource";
 import { addressPool, addressPoolOf } from "../resources/addresses";
-import { layoutsOf, type NetworkSettings } from "../resources/overlay-network";
+import { layoutsOf, storedNetwork } from "../resources/overlay-network";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
 export interface Runner {
@@ -42,7 +42,7 @@ export async function runnerNamed(pool: Pool, network: string, name: string): Pr
 }
 
 export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
-  const settings = settingsIn<NetworkSettings>(spec);
+  const settings = settingsIn(storedNetwork, spec);
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
   const addresses = addressPoolOf(settings, name, id);
@@ -75,4 +75,4 @@ export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Pr
 }
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>
-  layoutsOf(settingsIn<NetworkSettings>(spec).subnets).find(({ block }) => block.first <= ip && ip <= block.last);
+  layoutsOf(settingsIn(storedNetwork, spec).subnets).find(({ block }) => block.first <= ip && ip <= block.last);

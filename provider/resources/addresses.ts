@@ -4,8 +4,9 @@ import { overlaps, toLine } from "../addressing/line";
 import type { Container } from "../network/docker";
 import { containerOwner } from "../owner";
 import type { Extent, Fact, PoolSpec } from "../pool/types";
-import { dockerFor, dockerRanges } from "./docker";
-import { resourceName } from "./inputs";
+import type { StoredSettings } from "../resource";
+import { dockerFor, dockerNetworkName, dockerRanges } from "./docker";
+import { cidr, resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
 
 /** The addresses of a runner: the pool that its lease opens, and what those who take addresses from it must know. */
@@ -15,12 +16,23 @@ export const runnerSettings = z
   .object({
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
-    subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family."),
-    dockerNetwork: z.string().describe("Name of the Docker network on the runner; empty when Docker is off."),
+    subnets: z.array(cidr).min(1).max(2).describe("The ranges of its workloads, one for each address family."),
+    dockerNetwork: z
+      .string()
+      .refine(
+        (name) => name === "" || dockerNetworkName.safeParse(name).success,
+        "must be the name of a Docker network",
+      )
+      .describe("Name of the Docker network on the runner; empty when Docker is off."),
   })
   .meta({ id: "RunnerSettings" });
 
 export type RunnerSettings = z.output<typeof runnerSettings>;
+
+export const storedRunner: StoredSettings<typeof runnerSettings> = {
+  schema: runnerSettings,
+  poolOf: ({ networkName, runnerName }) => addressPool(networkName, runnerName),
+};
 
 /** Also the name under which the store knows the runner. */
 export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;

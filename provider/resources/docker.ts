@@ -11,12 +11,11 @@ const enabled = z
   .enum(["auto", "on", "off"])
   .meta({ id: "DockerEnabled" })
   .describe("`auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none.");
-const networkName = resourceName
-  .refine(
-    (name) => !["bridge", "host", "none", "default"].includes(name),
-    "must be none of the names that Docker keeps for itself (bridge, host, none, default)",
-  )
-  .describe("Name of the Docker network, as in `docker run --network`.");
+export const dockerNetworkName = resourceName.refine(
+  (name) => !["bridge", "host", "none", "default"].includes(name),
+  "must be none of the names that Docker keeps for itself (bridge, host, none, default)",
+);
+const networkName = dockerNetworkName.describe("Name of the Docker network, as in `docker run --network`.");
 const range = z
   .string()
   .refine((text) => /^1\/[1-9]\d{0,9}$/.test(text) && isPowerOfTwo(shareOf(text)), "must be a share: 1/2, 1/4, 1/8 …")

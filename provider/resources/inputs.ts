@@ -28,6 +28,26 @@ export const layouts = z
     typeof given === "string" ? layoutOf(given).text : [layoutOf(given[0]).text, layoutOf(given[1]).text],
   );
 
+/** One range as `BASE/PREFIX`, without host bits. */
+export const cidr = z
+  .string()
+  .refine((text) => text.includes("/") && rangeOf(text) !== undefined, "must be a CIDR without host bits");
+
+/** A layout of a network, or the CIDR of a part of it. */
+export const layoutOrCidr = z
+  .string()
+  .refine((text) => isLayout(text) || cidr.safeParse(text).success, "must be a layout or a CIDR without host bits");
+
+export function isLayout(text: string): boolean {
+  try {
+    layoutOf(text);
+    return true;
+  } catch (error) {
+    if (error instanceof OverlayError) return false;
+    throw error;
+  }
+}
+
 export const address = z
   .string()
   .refine((text) => pointOf(text) !== undefined, { message: "must be an IP address", abort: true })
@@ -39,6 +59,14 @@ export const resourceName = z
     /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i,
     "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
   );
+
+/** Name of a pool. Those that tenants get by themselves have slashes in theirs: `tenant/acme/web/clusterIP`. */
+export const poolPath = z
+  .string()
+  .regex(/^[a-z0-9]([a-z0-9._/-]{0,250}[a-z0-9])?$/i, "must be letters, digits, '.', '_', '-' or '/'");
+
+/** A machine in the words of `machineOf`: `HOST`, `HOST:PORT`, or either `by` the jump host. */
+export const machineName = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
 
 /** In their shortest form, so that another way to write the same is no change. */
 export const ranges = z
@@ -99,8 +127,11 @@ export const deviceName = deviceNameUpTo(DEVICE_NAME_BYTES);
 /** Room for the runner's id in base 36: ids have up to 16 bits. */
 export const devicePrefix = deviceNameUpTo(DEVICE_NAME_BYTES - 4);
 
+/** For people; it reaches terminals and no command. */
+export const printable = z.string().regex(/^[^\p{Cc}]*$/u, "must have no control characters");
+
 export const labels = z
-  .record(z.string(), z.string())
+  .record(printable, printable)
   .optional()
   .describe("Free text for people and tools; kept with the lease.");
 

@@ -2,13 +2,20 @@ import { z } from "zod";
 import { exactNumber, familyOf, widthOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
-import { defineResource, type Impossible, type PoolChange, type Reference, settingsIn } from "../resource";
-import { labels, part, parts, ports, ranges, resourceName, tenant } from "./inputs";
+import {
+  defineResource,
+  type Impossible,
+  type PoolChange,
+  type Reference,
+  type StoredSettings,
+  settingsIn,
+} from "../resource";
+import { labels, part, parts, poolPath, ports, ranges, resourceName, tenant } from "./inputs";
 
 /** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
 export const poolSettings = z
   .object({
-    poolName: z.string().describe("Name of the pool."),
+    poolName: poolPath.describe("Name of the pool."),
     addressSpace: resourceName
       .default("default")
       .describe("Where its ranges must not overlap others. Networks are in `default`."),
@@ -24,24 +31,28 @@ export const poolSettings = z
 
 export type PoolSettings = z.output<typeof poolSettings>;
 
+export const storedPool: StoredSettings<typeof poolSettings> = {
+  schema: poolSettings,
+  poolOf: ({ poolName }) => poolNamed(poolName),
+};
+
 /** How other resources refer to a pool. */
 export const poolReference: Reference = {
   to: "IPPool",
   passes: Object.keys(poolSettings.shape),
   pool: (name) => poolNamed(name),
+  stored: storedPool,
 };
 
 /** How a pool that is passed by reference differs from what the store has: its own resource changes in the same run. */
 export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
-  const now = spec && settingsIn<Partial<PoolSettings>>(spec);
-  return rangeChange(pool.ranges, spec, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
+  const now = spec && settingsIn(storedPool, spec);
+  return rangeChange(pool.ranges, now?.ranges, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
 }
 
 /** The same for ranges alone. A pool that is not there yet is made by the same run, and nothing changes about it. */
-export function rangeChange(texts: string[], spec: PoolSpec | undefined, replaced: boolean): PoolChange | undefined {
-  if (!spec) return undefined;
-  const { subnets, ranges = subnets } = settingsIn<{ subnets?: string[]; ranges?: string[] }>(spec);
-  if (JSON.stringify(ranges) === JSON.stringify(texts)) return undefined;
+export function rangeChange(texts: string[], stored: string[] | undefined, replaced: boolean): PoolChange | undefined {
+  if (!stored || JSON.stringify(stored) === JSON.stringify(texts)) return undefined;
   const whole = merged(texts.map((text) => rangeOf(text) ?? numbersOf(text)!));
   const isPart = (part: Extent) => whole.some(({ first, last }) => first <= part.first && part.last <= last);
   return { replaced, keeps: (extents) => extents.every(isPart) };

@@ -5,10 +5,11 @@ import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
-import { defineResource, type Impossible, type Settling } from "../resource";
-import { addressPool, runnerSettings, userName } from "./addresses";
+import { defineResource, type Impossible, type Settling, settingsIn } from "../resource";
+import { addressPool, runnerSettings, storedRunner, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolNamed, poolReference, poolSettings, rangeChange } from "./ip-pool";
+import { storedNetwork } from "./overlay-network";
 import { PLACEMENTS, placed, placeName } from "./placement";
 import { chooseTenantPool, claimTenantPool, tenantFacts, tenantPlace } from "./tenants";
 
@@ -38,7 +39,7 @@ const inputs = z.strictObject({
     .describe(
       "Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
     ),
-  type: z.string().optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
+  type: resourceName.optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
   ip: address.optional().describe("A wish for this address. Default: the pool picks."),
   ip6: address
     .optional()
@@ -94,8 +95,18 @@ export const ipReservation = defineResource({
   secrets: ["token"],
   exactlyOneOf: ["runner", "network", "pool", "type"],
   references: {
-    runner: { to: "RunnerSubnet", passes: Object.keys(runnerSettings.shape), pool: (name) => `runner/${name}` },
-    network: { to: "OverlayNetwork", passes: ["networkName"], pool: (name) => `network/${name}` },
+    runner: {
+      to: "RunnerSubnet",
+      passes: Object.keys(runnerSettings.shape),
+      pool: (name) => `runner/${name}`,
+      stored: storedRunner,
+    },
+    network: {
+      to: "OverlayNetwork",
+      passes: ["networkName"],
+      pool: (name) => `network/${name}`,
+      stored: storedNetwork,
+    },
     pool: poolReference,
   },
   replaceOn: ["runner.networkName", "runner.runnerName", "runner.subnets", "pool.poolName", "ip", "ip6", "port"],
@@ -118,7 +129,10 @@ export const ipReservation = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
     ...(inputs.labels && { labels: inputs.labels }),
   }),
-  poolChange: ({ runner, pool }, spec) => (runner ? rangeChange(runner.subnets, spec, true) : poolChange(pool!, spec)),
+  poolChange: ({ runner, pool }, spec) =>
+    runner
+      ? rangeChange(runner.subnets, spec && settingsIn(storedRunner, spec).subnets, true)
+      : poolChange(pool!, spec),
   unaffectedBy: ["pool.ranges"],
   values,
   held: ({ ip, ip6, port }) =>

@@ -4,11 +4,11 @@ import { exactNumber } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
-import type { Json } from "../pool/types";
-import { defineResource, type Impossible } from "../resource";
+import type { Json, PoolSpec } from "../pool/types";
+import { defineResource, type Impossible, type StoredSettings, settingsIn } from "../resource";
 import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
 import { hostAccess, parseHostAccess } from "./host-access";
-import { address, connection, deviceName, devicePrefix, labels, layouts, resourceName } from "./inputs";
+import { address, connection, deviceName, devicePrefix, labels, layouts, machineName, resourceName } from "./inputs";
 
 /** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
 export const networkSettings = z
@@ -57,6 +57,17 @@ export const networkSettings = z
   .meta({ id: "NetworkSettings" });
 
 export type NetworkSettings = z.output<typeof networkSettings>;
+
+export const storedNetwork: StoredSettings<typeof networkSettings> = {
+  schema: networkSettings,
+  poolOf: ({ networkName }) => `network/${networkName}`,
+};
+
+/** The machine of the hub as the network's pool names it; undefined: it is not known yet. */
+export function hubIn({ data }: PoolSpec): string | undefined {
+  const parsed = z.object({ hub: machineName }).safeParse(data);
+  return parsed.success ? parsed.data.hub : undefined;
+}
 
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
   (typeof subnets === "string" ? [subnets] : subnets).map(layoutOf);
@@ -162,7 +173,7 @@ export const overlayNetwork = defineResource({
   refuse: (props, others) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
     for (const other of others) {
-      const { hub, settings } = other.data as unknown as { hub: string | null; settings: NetworkSettings };
+      const [hub, settings] = [hubIn(other), settingsIn(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (
         settings.networkName === props.networkName ||

@@ -2,7 +2,7 @@ import { isIn } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { type Settling, settingsIn } from "../resource";
-import { addressPool, type RunnerSettings } from "./addresses";
+import { addressPool, type RunnerSettings, storedRunner } from "./addresses";
 
 /** Which runner of a network gets a reservation that may be on any. */
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
@@ -27,18 +27,18 @@ export async function placed(wish: Wish, { pool, owner, olds }: Settling): Promi
   ];
   for (const name of places) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasAddress(spec, wish)) return settingsIn(spec);
+    if (spec && hasAddress(spec, wish)) return settingsIn(storedRunner, spec);
   }
   const prefix = addressPool(wish.network, "");
   const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, wish));
   const usages = wish.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
   const best = candidates.sort((a, b) => rank(wish.placement, usages.get(a.name), usages.get(b.name)))[0];
   if (!best) throw nowhere(wish);
-  return settingsIn(best);
+  return settingsIn(storedRunner, best);
 }
 
 const hasAddress = (spec: PoolSpec, { ip }: Wish): boolean =>
-  ip === undefined || settingsIn<RunnerSettings>(spec).subnets.some((cidr) => isIn(ip, cidr));
+  ip === undefined || settingsIn(storedRunner, spec).subnets.some((cidr) => isIn(ip, cidr));
 
 /** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
 function rank(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {

@@ -9,7 +9,7 @@ import { defineResource, type Impossible, type Machines, settingsIn } from "../r
 import { addressPool, addressPoolOf, containerFacts } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
-import { asNetwork, layoutsOf, maxRunnersOf, type NetworkSettings, networkSettings, tooSmall } from "./overlay-network";
+import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, storedNetwork, tooSmall } from "./overlay-network";
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -94,6 +94,7 @@ export const runnerSubnet = defineResource({
       passes: Object.keys(networkSettings.shape),
       fills: { hubConnection: "hubConnection" },
       pool: (name) => `network/${name}`,
+      stored: storedNetwork,
     },
   },
   replaceOn: [
@@ -124,8 +125,7 @@ export const runnerSubnet = defineResource({
     ...(labels && { labels }),
   }),
   poolChange: ({ network }, spec) => {
-    const isSame =
-      !spec || JSON.stringify(settingsIn<NetworkSettings>(spec).subnets) === JSON.stringify(network.subnets);
+    const isSame = !spec || JSON.stringify(settingsIn(storedNetwork, spec).subnets) === JSON.stringify(network.subnets);
     return isSame ? undefined : { replaced: true, keeps: () => false };
   },
   opens: ({ network, runnerName, docker }, extents) =>

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { address, connection, labels, resourceName, tenant } from "./inputs";
+import { address, cidr, connection, deviceName, labels, layoutOrCidr, printable, resourceName, tenant } from "./inputs";
 import { poolSettings } from "./ip-pool";
 
 /** What the user says of a StaticIP, and what the lease adds. */
@@ -12,7 +12,7 @@ const forward = z
     port: port.describe("Port of the static address."),
     to: address.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
     toPort: port.optional().describe("Port there. Default: the same."),
-    name: z.string().max(63).optional().describe("A word for people, such as `https`."),
+    name: printable.max(63).optional().describe("A word for people, such as `https`."),
   })
   .meta({ id: "Forward" });
 
@@ -22,9 +22,9 @@ const attachment = z
     networkName: resourceName.describe("Name of the network."),
     runnerName: resourceName.optional().describe("Name of the runner; none: the network's hub."),
     subnets: z
-      .union([z.string(), z.array(z.string())])
+      .union([layoutOrCidr, z.array(layoutOrCidr).min(1).max(2)])
       .describe("Layouts of the network, or the ranges of the runner's workloads."),
-    bridgeName: z.string().optional().describe("Bridge on the network's runners."),
+    bridgeName: deviceName.optional().describe("Bridge on the network's runners."),
   })
   .meta({ id: "Attachment" });
 
@@ -32,7 +32,7 @@ const runner = z
   .object({
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
-    subnets: z.array(z.string()).describe("The ranges of its workloads."),
+    subnets: z.array(cidr).min(1).max(2).describe("The ranges of its workloads."),
   })
   .meta({ id: "ReturnRunner" });
 
@@ -47,8 +47,7 @@ export const inputs = z.strictObject({
     "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
   ),
   connection: connection.describe("How SSH reaches that machine. Default: as `attach` says, where that is a resource."),
-  sharingKey: z
-    .string()
+  sharingKey: printable
     .min(1)
     .max(253)
     .optional()

@@ -4,6 +4,7 @@ import { isIn, rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { StaticAddress } from "../network/static-ip";
 import type { Impossible } from "../resource";
+import { isLayout } from "./inputs";
 import type { PoolSettings } from "./ip-pool";
 import type { Inputs, StaticProps } from "./static-ip-inputs";
 
@@ -77,7 +78,10 @@ export function* impossible(inputs: Inputs): Generator<Impossible> {
   }
   if (runnerConnections.length !== runners.length)
     yield { property: "runnerConnections", reason: `must be one for each of ${runners.length} runners` };
-  if (preserveClientIp) yield* noWayBack(inputs);
+  const isWrong = (text: string): boolean => isLayout(text) === (attach.runnerName !== undefined);
+  if ([attach.subnets].flat().some(isWrong))
+    yield { property: "attach.subnets", reason: attach.runnerName ? "must be CIDRs of the runner" : "must be layouts" };
+  else if (preserveClientIp) yield* noWayBack(inputs);
 }
 
 function* noWayBack({ attach, forwards, runners }: Inputs): Generator<Impossible> {

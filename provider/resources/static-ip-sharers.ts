@@ -1,3 +1,4 @@
+import { z } from "zod";
 import { toLine } from "../addressing/line";
 import { OverlayError } from "../errors";
 import { sameStack } from "../owner";
@@ -27,7 +28,9 @@ export function isElsewhere(fellow: Lease, { attach, sharingKey }: Inputs, owner
   return !moves && (carrierOf(fellow) ?? carrierName(attach)) !== carrierName(attach);
 }
 
-const carrierOf = ({ data }: Lease): string | undefined => (data as { attach?: string } | undefined)?.attach;
+const carrierOf = ({ data }: Lease): string | undefined => carrierNote.safeParse(data).data?.attach;
+
+const carrierNote = z.object({ attach: z.string().regex(/^[A-Za-z0-9._/-]{1,130}$/) });
 
 export const elsewhere = ({ ip, attach }: StaticProps, fellow: Lease): OverlayError =>
   new OverlayError(

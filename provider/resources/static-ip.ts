@@ -3,7 +3,9 @@ import { fromLine, toLine } from "../addressing/line";
 import { labelOf } from "../addressing/names";
 import { planCarrier, planReturn } from "../network/static-ip";
 import { defineResource, type Part } from "../resource";
+import { storedRunner } from "./addresses";
 import { poolChange, poolNamed, poolReference } from "./ip-pool";
+import { storedNetwork } from "./overlay-network";
 import { computed, inputs } from "./static-ip-inputs";
 import { familyWanted, impossible, refuseOtherFamily, returnRunners, staticAddress } from "./static-ip-paths";
 import { carrierName, elsewhere, fellowsOf, isElsewhere } from "./static-ip-sharers";
@@ -27,12 +29,14 @@ export const staticIp = defineResource({
         passes: ["networkName", "subnets", "bridgeName"],
         fills: { connection: "hubConnection" },
         pool: (name) => `network/${name}`,
+        stored: storedNetwork,
       },
       {
         to: "RunnerSubnet",
         passes: ["networkName", "runnerName", "subnets"],
         fills: { connection: "connection" },
         pool: (name) => `runner/${name}`,
+        stored: storedRunner,
       },
     ],
     runners: {
@@ -40,6 +44,7 @@ export const staticIp = defineResource({
       passes: ["networkName", "runnerName", "subnets"],
       fills: { runnerConnections: "connection" },
       pool: (name) => `runner/${name}`,
+      stored: storedRunner,
       many: true,
     },
   },

@@ -4,7 +4,7 @@ import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { type Settling, settingsIn, type TenantDefaults } from "../resource";
-import { type PoolSettings, poolNamed } from "./ip-pool";
+import { type PoolSettings, poolNamed, storedPool } from "./ip-pool";
 import { placeName } from "./placement";
 
 /**
@@ -39,10 +39,10 @@ export async function chooseTenantPool(wish: TenantWish, settling: Settling): Pr
   const lease = await pool.holder(tenantPlace(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, wish)) return settingsIn(spec);
+    if (spec && hasValue(spec, wish)) return settingsIn(storedPool, spec);
   }
   const own = await findOwnPools(wish, pool);
-  return own.length > 0 ? settingsIn(own[0]!) : tenantBlock(tenant, type, settling, "offer");
+  return own.length > 0 ? settingsIn(storedPool, own[0]!) : tenantBlock(tenant, type, settling, "offer");
 }
 
 function formerPool({ tenant, type }: TenantWish, olds: Settling["olds"]): PoolSettings | undefined {
@@ -55,7 +55,7 @@ async function findOwnPools(wish: TenantWish, pool: Pool): Promise<PoolSpec[]> {
   const own = (await pool.pools(poolNamed(""))).filter(
     (spec) =>
       isSameTenant(spec.tenant, wish.tenant) &&
-      settingsIn<PoolSettings>(spec).type === wish.type &&
+      settingsIn(storedPool, spec).type === wish.type &&
       spec.name !== poolNamed(blockName(wish.tenant, wish.type)),
   );
   if (own.length === 0) return [];
@@ -84,13 +84,13 @@ export async function claimTenantPool({ poolName, tenant, type }: PoolSettings, 
 async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask: Ask): Promise<PoolSettings> {
   const { pool, tenantDefaults } = settling;
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
-  if (known && (ask === "offer" || (await isClaimed(settling, tenant, type)))) return settingsIn(known);
+  if (known && (ask === "offer" || (await isClaimed(settling, tenant, type)))) return settingsIn(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? unknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.find("space/default", { owner: sharedName(type) });
   if (!shared || shared.state === "offered") await pool[ask](sharedRange(type, range)).catch(explained(type));
   const size = 1n << BigInt(widthOf(familyOf(range.first)) - prefixLength);
   const { extents } = await pool[ask](block(tenant, type, size));
-  return settingsIn(blockSpec(tenant, type, extents));
+  return settingsIn(storedPool, blockSpec(tenant, type, extents));
 }
 
 async function isClaimed({ pool }: Settling, tenant: Tenant, type: string): Promise<boolean> {

@@ -5,6 +5,7 @@ import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import type { Values } from "../../provider/lifecycle/values";
 import type { Lease, Pool } from "../../provider/pool/types";
 import { settingsIn } from "../../provider/resource";
+import { storedNetwork } from "../../provider/resources/overlay-network";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 
 /** A pool that is lost, and one that has more than the stacks. */
@@ -110,7 +111,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const settings = await ctl.withPool((pool) => pool.spec("network/training"));
     const late = await ctl.withPool((pool) =>
       make(lifecyclesOn(pool).runners, "late", {
-        network: settingsIn(settings!),
+        network: settingsIn(storedNetwork, settings!),
         connection: { host: "192.0.2.99" },
         hubConnection: { host: "192.0.2.1" },
       }),

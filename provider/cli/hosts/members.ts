@@ -3,7 +3,8 @@ import type { Connection } from "../../host/types";
 import type { Lease, Pool } from "../../pool";
 import { isFirm } from "../../pool/types";
 import { networkSpec, runnerNameOf } from "../../reservations/runners";
-import type { NetworkSettings } from "../../resources/overlay-network";
+import { machineName } from "../../resources/inputs";
+import { hubIn, type NetworkSettings } from "../../resources/overlay-network";
 import { type Exported, readExport } from "../exports";
 import { connectionOf } from "./machines";
 
@@ -61,7 +62,7 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
   const known = (await pool.pools("network/")).map(({ name }) => name.slice("network/".length));
   const network = theOne(known, wanted, "the store");
   const spec = await networkSpec(pool, network);
-  const { hub } = spec.data as { hub: string | null };
+  const hub = hubIn(spec);
   if (!hub) {
     const what = `The store does not know on which machine the hub of ${network} is.`;
     throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");
@@ -76,7 +77,7 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
 
 /** A runner's lease holds the names of its devices, each with its machine: `host/MACHINE/link/BRIDGE`. */
 export const machineIn = ({ names = [] }: Lease): string | undefined =>
-  names.map((name) => /^host\/(.*)\/link\//.exec(name)?.[1]).find((machine) => machine !== undefined);
+  names.map((name) => machineName.safeParse(/^host\/(.*)\/link\//.exec(name)?.[1]).data).find(Boolean);
 
 /** The inverse of `machineOf`. */
 export function connectionAt(machine: string): Connection {

@@ -3,6 +3,7 @@ import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
 import { resourceOf } from "../../resources";
+import { hubIn } from "../../resources/overlay-network";
 import { connectionAt, machineIn } from "../hosts/members";
 import type { Planned } from "./planned";
 
@@ -33,7 +34,8 @@ const isHidden = (value: unknown): boolean => typeof value === "string" || value
 async function hubOf(pool: Pool, props: Values, { hub }: Given): Promise<Connection | undefined> {
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
-  const machine = ((await pool.spec(`network/${name}`))?.data as { hub?: string | null } | undefined)?.hub;
+  const spec = await pool.spec(`network/${name}`);
+  const machine = spec && hubIn(spec);
   return machine ? connectionAt(machine) : undefined;
 }
 

@@ -1,7 +1,9 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { rangeOf } from "../../../provider/addressing/ranges";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
+import type { Extent, Json, Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
 
@@ -32,6 +34,24 @@ const RUNNER = {
   hubConnection: { host: "192.0.2.1" },
 };
 
+const POOL = { poolName: "web", type: "container", ranges: ["198.51.100.0/24"] };
+const ON_RUNNER = {
+  networkName: "training",
+  runnerName: "r1",
+  subnets: ["10.128.64.0/18"],
+  dockerNetwork: "kohakuriver-overlay",
+};
+const STATIC_IP = {
+  pool: POOL,
+  staticIpName: "front",
+  attach: { networkName: "training", subnets: "10.128.0.0/12/6/14", bridgeName: "kohaku-overlay" },
+  connection: { host: "192.0.2.1" },
+  forwards: [{ port: 80, to: "10.128.64.10" }],
+  preserveClientIp: true,
+  runners: [{ networkName: "training", runnerName: "r1", subnets: ["10.128.64.0/18"] }],
+  runnerConnections: [{ host: "192.0.2.11" }],
+};
+
 const INPUTS: [type: string, given: Values, paths: string[]][] = [
   [
     "OverlayNetwork",
@@ -39,6 +59,8 @@ const INPUTS: [type: string, given: Values, paths: string[]][] = [
     [
       "networkName",
       "subnets",
+      "subnets.0",
+      "subnets.1",
       "hubUnderlayIp",
       "devicePrefix",
       "bridgeName",
@@ -69,22 +91,112 @@ const INPUTS: [type: string, given: Values, paths: string[]][] = [
       "network.docker.networkName",
     ],
   ],
+  [
+    "IPPool",
+    { poolName: "web", ranges: ["198.51.100.0/24"] },
+    [
+      "poolName",
+      "addressSpace",
+      "type",
+      "ranges.0",
+      "ranges.1",
+      "reserved.0",
+      "staticOnly.0",
+      "portRange",
+      "allocation",
+      "tenant.org",
+      "tenant.project",
+      "parent.poolName",
+      "parent.addressSpace",
+      "parent.type",
+      "parent.ranges.0",
+    ],
+  ],
+  [
+    "IPReservation",
+    { runner: ON_RUNNER },
+    [
+      "ip",
+      "ip6",
+      "kind",
+      "placement",
+      "type",
+      "tenant.org",
+      "tenant.project",
+      "runner.networkName",
+      "runner.runnerName",
+      "runner.subnets.0",
+      "runner.subnets.1",
+      "runner.dockerNetwork",
+      "network.networkName",
+      "pool.poolName",
+      "pool.addressSpace",
+      "pool.type",
+      "pool.ranges.0",
+    ],
+  ],
+  [
+    "StaticIP",
+    STATIC_IP,
+    [
+      "staticIpName",
+      "ip",
+      "onConflict",
+      "onPortConflict",
+      "pool.poolName",
+      "pool.ranges.0",
+      "tenant.org",
+      "attach.networkName",
+      "attach.runnerName",
+      "attach.subnets",
+      "attach.subnets.0",
+      "attach.bridgeName",
+      "connection.host",
+      "forwards.0.to",
+      "forwards.0.protocol",
+      "runners.0.networkName",
+      "runners.0.runnerName",
+      "runners.0.subnets.0",
+      "runnerConnections.0.host",
+    ],
+  ],
 ];
 
-/** DNS has longer names than these; they go to the resolver, and into no command. */
-const isPlain = (path: string, kind: string): boolean => path.endsWith(".host") && kind === "200 characters";
+/**
+ * DNS has longer names than these; they go to the resolver, and into no command. Names of pools are no part of a command
+ * either. A runner without Docker has no Docker network.
+ */
+const isPlain = (path: string, kind: string): boolean =>
+  (kind === "200 characters" && /\.host$|\.poolName$/.test(path)) ||
+  (kind === "empty" && path.endsWith("dockerNetwork"));
+
+/** Pools that a resource needs. */
+const STANDS_ON: Record<string, string[]> = {
+  RunnerSubnet: ["network/training"],
+  IPReservation: ["runner/training/r1"],
+  StaticIP: ["pool/web"],
+};
 
 let fleet: FakeFleet;
+let pool: Pool;
 let lifecycle: (type: string) => Lifecycle;
 
 beforeEach(async () => {
   fleet = new FakeFleet();
-  const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+  pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   lifecycle = (type) => new Lifecycle(resourceOf(type), worldOf(fleet, pool));
 });
 
-function withValue(values: Values, [key, ...rest]: string[], value: string): Values {
-  return { ...values, [key!]: rest.length > 0 ? withValue((values[key!] ?? {}) as Values, rest, value) : value };
+/** A copy with `value` at this path. Lists grow to the length that it needs. */
+function withValue<T>(values: T, [key, ...rest]: string[], value: string): T {
+  if (key === undefined) return value as T;
+  if (!/^\d+$/.test(key)) {
+    const inner = (values as Values | undefined)?.[key];
+    return { ...values, [key]: withValue(inner, rest, value) } as T;
+  }
+  const list = Array.isArray(values) ? [...values] : Array.from({ length: Number(key) + 1 }, () => values);
+  list[Number(key)] = withValue(list[Number(key)], rest, value);
+  return list as T;
 }
 
 const caller = (name: string) => ({ owner: `org/urn:pulumi:dev::p::overlay:index:X::${name}`, dryRun: false });
@@ -98,19 +210,18 @@ describe.each(INPUTS)("%s", (type, given, paths) => {
         undefined,
         withValue(given, path.split("."), value),
       );
+      const refused = failures.map(({ path }) => path);
+      // Of a list or a union the whole may be named.
       expect(
-        failures.map(({ path }) => path),
-        `${path}: ${kind}`,
-      ).toContain(path);
+        refused.some((each) => path === each || path.startsWith(`${each}.`)),
+        `${path}: ${kind}: ${refused}`,
+      ).toBe(true);
     }
     expect(fleet.asked).toEqual([]);
   });
 
   test("plain values pass, so that the refusals above are for what they say", async () => {
-    if (type === "RunnerSubnet") {
-      const network = lifecycle("OverlayNetwork");
-      await network.create((await network.check(caller("training"), undefined, NETWORK)).inputs);
-    }
+    for (const name of STANDS_ON[type] ?? []) await open(STORED[name]!, { name });
     expect((await lifecycle(type).check(caller("x"), undefined, given)).failures).toEqual([]);
   });
 });
@@ -125,3 +236,99 @@ test.each(["OverlayNetwork", "RunnerSubnet"])(
     expect(fleet.asked).toEqual([]);
   },
 );
+
+/** What a stack that shares the store has written there: anything, since it writes to the store itself. */
+const settingsOfNetwork = {
+  networkName: "training",
+  subnets: "10.128.0.0/12/6/14",
+  hubUnderlayIp: "192.0.2.1",
+  vniBase: 100,
+  vxlanPort: 4789,
+  mtu: "auto",
+  masquerade: true,
+  devicePrefix: "vxkr",
+  bridgeName: "kohaku-overlay",
+  persist: true,
+  docker: { enabled: "auto", networkName: "kohakuriver-overlay", range: "1/4" },
+  verify: true,
+};
+const STORED: Record<string, { settings: Values; extents: Extent[]; kind: "id" | "address" }> = {
+  "network/training": { settings: settingsOfNetwork, extents: [{ first: 1n, last: 63n }], kind: "id" },
+  "runner/training/r1": { settings: ON_RUNNER, extents: [range("10.128.64.0/18")], kind: "address" },
+  "pool/web": {
+    settings: { ...POOL, addressSpace: "default", tenant: { org: "acme", project: "web" } },
+    extents: [range("198.51.100.0/24")],
+    kind: "address",
+  },
+};
+
+function range(cidr: string): Extent {
+  return rangeOf(cidr)!;
+}
+
+const open = ({ settings, extents, kind }: (typeof STORED)[string], { name }: { name: string }) =>
+  pool.claim({
+    pool: `space/${name.replaceAll("/", "-")}`,
+    owner: `evil/urn:pulumi:dev::p::overlay:index:X::${name}`,
+    type: "X",
+    want: extents,
+    opens: { name, kind, extents, allocation: "lowest", data: { settings: settings as Json, hub: null } },
+  });
+
+/** Paths of all texts in these settings. */
+const textsIn = (value: unknown): string[][] =>
+  typeof value === "string"
+    ? [[]]
+    : Object.entries(value ?? {}).flatMap(([key, inner]) => textsIn(inner).map((path) => [key, ...path]));
+
+const tenant = { org: "acme", project: "web" };
+const BY_NAME: [type: string, stored: string, given: Values][] = [
+  ["RunnerSubnet", "network/training", { ...RUNNER, network: "training" }],
+  ["IPPool", "pool/web", { poolName: "part", parent: "web", prefixLength: 28, tenant }],
+  ["IPReservation", "runner/training/r1", { runner: "training/r1" }],
+  ["IPReservation", "network/training", { network: "training" }],
+  ["IPReservation", "pool/web", { pool: "web", tenant }],
+  ["StaticIP", "pool/web", { ...STATIC_IP, pool: "web", tenant }],
+  ["StaticIP", "network/training", { ...STATIC_IP, attach: "training" }],
+  ["StaticIP", "runner/training/r1", { ...STATIC_IP, attach: "training/r1", runners: [], runnerConnections: [] }],
+  ["StaticIP", "runner/training/r1", { ...STATIC_IP, runners: ["training/r1"] }],
+];
+
+describe.each(BY_NAME)("%s by name, from %s", (type, stored, given) => {
+  const paths = textsIn(STORED[stored]!.settings).map((path) => path.join("."));
+  test.each(paths)("%s is refused unless it is plain, with the row that has it", async (path) => {
+    for (const [kind, value] of Object.entries(HOSTILE)) {
+      if (isPlain(path, kind)) continue;
+      pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
+      const { settings, ...rest } = STORED[stored]!;
+      await open({ ...rest, settings: withValue(settings, path.split("."), value) }, { name: stored });
+      const { failures } = await lifecycle(type).check(caller("x"), undefined, given);
+      expect(failures.map(({ reason }) => reason).join(), `${path}: ${kind}`).toMatch(
+        new RegExp(`^STORE_CORRUPT: .*${stored}`, "s"),
+      );
+    }
+    expect(fleet.asked).toEqual([]);
+  });
+
+  test("plain settings pass, so that the refusals above are for what they say", async () => {
+    for (const name of new Set([stored, ...(STANDS_ON[type] ?? [])])) await open(STORED[name]!, { name });
+    expect((await lifecycle(type).check(caller("x"), undefined, given)).failures).toEqual([]);
+  });
+
+  test("settings of another pool are refused", async () => {
+    const { settings, ...rest } = STORED[stored]!;
+    const renamed = { ...settings, ...("poolName" in settings ? { poolName: "other" } : { networkName: "other" }) };
+    await open({ ...rest, settings: renamed }, { name: stored });
+    const { failures } = await lifecycle(type).check(caller("x"), undefined, given);
+    expect(failures.map(({ reason }) => reason).join()).toMatch(/^STORE_CORRUPT: .*they are those of /);
+  });
+});
+
+test("a reservation on any runner is not placed on one whose settings are not plain", async () => {
+  const { settings, ...rest } = STORED["runner/training/r1"]!;
+  await open(STORED["network/training"]!, { name: "network/training" });
+  const privileged = { ...settings, dockerNetwork: "x --privileged -v /:/host" };
+  await open({ ...rest, settings: privileged }, { name: "runner/training/r1" });
+  const { failures } = await lifecycle("IPReservation").check(caller("x"), undefined, { network: "training" });
+  expect(failures.map(({ reason }) => reason).join()).toMatch(/^STORE_CORRUPT: .*dockerNetwork/);
+});
