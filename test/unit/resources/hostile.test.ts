@@ -62,6 +62,8 @@ const INPUTS: [type: string, given: Values, paths: string[]][] = [
       "subnets.0",
       "subnets.1",
       "hubUnderlayIp",
+      "hostAccess",
+      "hostAccess.0",
       "devicePrefix",
       "bridgeName",
       "hubInterface",
@@ -249,6 +251,7 @@ const settingsOfNetwork = {
   devicePrefix: "vxkr",
   bridgeName: "kohaku-overlay",
   persist: true,
+  hostAccess: ["tcp/22"],
   docker: { enabled: "auto", networkName: "kohakuriver-overlay", range: "1/4" },
   verify: true,
 };
