@@ -15,7 +15,7 @@ import { formerPeer } from "./steps";
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = []): Item[] {
   const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !isIpv6Rule(item));
   const added = [
-    ...acceptFormer(items, facts),
+    ...acceptFormer(items, facts, recorded),
     ...acceptOthers(items, facts, recorded),
     ...acceptEgress(items, facts),
     ...closeForwarding(items, facts),
@@ -33,11 +33,13 @@ export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] =
  * While a peer gets another address, VXLAN from the former one is accepted, too, until the peer has changed as well. See
  * `expirePeers` in follow-up.ts.
  */
-function acceptFormer(items: Item[], facts: Facts): Item[] {
+function acceptFormer(items: Item[], facts: Facts, recorded: Item[]): Item[] {
+  const before = new Set(recorded.map(keyOf));
   return items.filter(isLink).flatMap((link): Item[] => {
     const former = formerPeer(link, facts);
     if (!former) return [];
     const rules = rulesIn(INPUT, familyOfIp(former.remote), [acceptPeer(former.remote, former.port)]);
+    if (!rules.every((item) => before.has(keyOf(item)))) return []; // another program has set this remote
     return rules.map((item) => (item.kind === "rule" ? { ...item, transient: true } : item));
   });
 }

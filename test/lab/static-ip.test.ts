@@ -168,7 +168,7 @@ test("shared: the address goes with the last of its owners", async () => {
   expect(
     await sh(
       "hub",
-      "ip -o addr show to 10.254.200.10; ip -o link show | grep overlay-vip; iptables-save | grep -e 200.10 -e DNAT",
+      "ip -o addr show to 10.254.200.10; ip -o link show | grep overlay-vip; iptables-save | grep -e 200.10 -e OVERLAY-DNAT",
     ),
   ).toBe("");
 });

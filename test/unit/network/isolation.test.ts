@@ -210,3 +210,12 @@ test("a host without ip6tables gets no rules for a family that the network does 
   expect(rules(withLocalRules(PLAN, parseFacts("")), 6)).toEqual([]);
   expect(rules(withLocalRules(PLAN, facts([])), 6)).toHaveLength(3);
 });
+
+test("a peer that gets another address is accepted by the former one meanwhile, but not one that another program has set", () => {
+  const moved = planRunner(training(), 1, "vxkr1", { ...hub, underlayIp: "192.0.2.2" }, runner);
+  const standing = (remote: string) => facts([vxlan("vxkr1", { id: 101, remote })]);
+  const transient = (host: Facts): string[] =>
+    withLocalRules(moved, host, PLAN).flatMap((item) => (item.kind === "rule" && item.transient ? [item.rule] : []));
+  expect(transient(standing("192.0.2.1"))).toEqual(["-s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT"]);
+  expect(transient(standing("198.51.100.7"))).toEqual([]);
+});
