@@ -75,7 +75,9 @@ export const settingsSchema = z.object({
     .optional()
     .transform((name) => name ?? defaultActor())
     .describe("The user that the history names for each change. Default: `USER@HOST`."),
-  offerTtl: seconds(3600).describe("Seconds for which a preview's promise holds; 0: previews show no values of new resources."),
+  offerTtl: seconds(3600).describe(
+    "Seconds for which a preview's promise holds; 0: previews show no values of new resources.",
+  ),
   quarantine: seconds(300).describe("Seconds for which a released value rests before another owner gets it."),
   tokenKeys: z
     .string()

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import { OverlayError } from "../errors";
 import { renderRecords } from "../network/commands";
 import { sumOf } from "../network/compare";
@@ -24,7 +25,9 @@ export const recordOf = (want: Want): HostRecord => ({ ...want.record, items: wa
 export const recordsOf = (want: Want, facts: Facts): HostRecord[] =>
   facts.records.filter((record) => isMine(record, want));
 
-const isSame = (a: HostRecord, b: HostRecord): boolean => JSON.stringify(a) === JSON.stringify(b);
+/** As JSON, in which the order of fields does not count. */
+const isSame = (a: HostRecord, b: HostRecord): boolean => isDeepStrictEqual(asJson(a), asJson(b));
+const asJson = (record: HostRecord): unknown => JSON.parse(JSON.stringify(record));
 
 /**
  * The record is written before the first change, with what stands and what shall stand, and cut to what shall stand

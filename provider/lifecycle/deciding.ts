@@ -30,7 +30,8 @@ export async function decide(
   // What stands in an address space opens its pool by itself; whether the store is the right one, diff can tell.
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith("space/")) await refuseLost(def, pool, olds);
   if (olds && (await cannotPromise(def, world, caller))) return unknownValues(def);
-  const lease = await offered(def, world, caller, inputs);
+  const before = olds && isKnown(def, olds) ? def.held(olds) : undefined;
+  const lease = await offered(def, world, { ...caller, prefer: caller.prefer ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
   if (!olds && isFirm(lease)) world.warn(takesOver(def, lease));
@@ -78,7 +79,7 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
  * replaced, or resized so that what it has now does not serve.
  */
 async function offered(def: Definition, world: World, caller: Caller, inputs: Values): Promise<Lease | undefined> {
-  const { owner, formerly, dryRun, prefer, isDeclared } = caller;
+  const { owner, formerly: formerOwner, dryRun, prefer, isDeclared } = caller;
   const pool = await world.pool();
   const request = def.request(inputs, owner);
   const change = dryRun ? def.poolChange?.(inputs, await pool.spec(request.pool)) : undefined;
@@ -87,8 +88,6 @@ async function offered(def: Definition, world: World, caller: Caller, inputs: Va
   };
   if (change?.replaced) return unshown("it is being replaced");
   const data = def.notes && { data: def.notes(inputs) };
-  // A resource that is deleted before it is made anew stands in its own way under its old name.
-  const formerOwner = def.createFirst ? undefined : formerly;
   const whole = { ...request, ...opening(def, inputs), ...data, owner, type: def.type };
   const options = { inUp: !dryRun, ...(isDeclared && { isDeclared }) };
   try {
@@ -154,9 +153,12 @@ async function warnIfFull(def: Definition, world: World, inputs: Values, extents
   }
 }
 
+const isKnown = (def: Definition, olds: Values): boolean =>
+  !unknownPaths(olds).some((path) => path[0]! in def.computed.shape);
+
 /** What it will have without a new life: what it holds, or the other bounds of a block that its inputs ask for. */
 function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
-  if (unknownPaths(olds).some((path) => path[0]! in def.computed.shape)) return undefined;
+  if (!isKnown(def, olds)) return undefined;
   const extents = def.request(inputs, String(olds.owner)).want ?? def.held(olds);
   const candidate = { ...inputs, ...def.values(inputs, extents) };
   return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? extents : undefined;

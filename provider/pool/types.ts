@@ -93,7 +93,7 @@ export interface Request extends Omit<Details, "opens"> {
   idempotent?: boolean;
   /** Picked where the pool has the choice and they are free: what the owner held before it was replaced. */
   prefer?: Extent[];
-  /** The owner's name before it was renamed in this run. That owner's lease ends before this one is claimed. */
+  /** The owner's name before it was renamed in this run: what that one holds is the owner's own. */
   formerOwner?: string;
 }
 
