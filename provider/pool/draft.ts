@@ -1,4 +1,5 @@
 import type { Key, Span } from "./keys";
+import { decodeRow } from "./records";
 import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Row, Tx, Write } from "./store";
@@ -52,7 +53,7 @@ export class Draft {
     if (text === undefined || text === null) return undefined;
     const known = this.#meaning.get(at);
     if (known?.text === text) return known.value as T;
-    const value = codec.decode(text);
+    const value = decodeRow(codec, at, text);
     this.#meaning.set(at, { text, value });
     return value;
   }
@@ -116,7 +117,7 @@ export class Draft {
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
-        if (text !== null) found.push([key, codec.decode(text)]);
+        if (text !== null) found.push([key, decodeRow(codec, key, text)]);
         if (found.length === limit) return found;
       }
       start = horizon;

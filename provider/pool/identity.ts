@@ -1,9 +1,8 @@
 import { randomBytes } from "node:crypto";
-import { z } from "zod";
 import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
-import { epochKey, epochsFrom, headKey, recoveredIds, secretKey } from "./keys";
-import type { Epoch, StoreHead } from "./records";
+import { epochKey, epochsFrom, headKey, type Key, recoveredIds, secretKey } from "./keys";
+import { type Epoch, type StoreHead, wordCodec } from "./records";
 import type { Rule } from "./rule";
 import type { StoreIdentity } from "./types";
 
@@ -21,8 +20,7 @@ const KEPT_EPOCHS = 50_000;
 /** The epoch of versions that were recovered from what stacks have seen. */
 const ANY = "";
 
-const idKey = secretKey("identity");
-const ids = z.array(z.string().min(1));
+const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
 /** Every commit calls this. */
 export function* advance(tx: Draft): Rule<void> {
@@ -48,7 +46,7 @@ type Found = Omit<StoreIdentity, "id"> & {
 
 export function* readIdentity(tx: Draft): Rule<Found> {
   yield* tx.foresee([idKey, headKey, recoveredIds]);
-  const recovered = ids.parse(JSON.parse((yield* tx.get(recoveredIds)) ?? "[]"));
+  const recovered = (yield* tx.get(recoveredIds)) ?? [];
   const { last: version = 0, id: epoch = ANY } = (yield* tx.get(headKey)) ?? {};
   return { id: yield* tx.get(idKey), version, epoch, recovered };
 }
@@ -98,7 +96,7 @@ export function* adoptIdentity(tx: Draft, from: string[], version: number): Rule
   if (own === undefined && from[0] !== undefined) tx.put(idKey, from[0]);
   const { id, recovered, version: reached } = yield* readIdentity(tx);
   const all = new Set([...recovered, ...from.filter((each) => each !== id)]);
-  if (all.size > recovered.length) tx.put(recoveredIds, JSON.stringify([...all]));
+  if (all.size > recovered.length) tx.put(recoveredIds, [...all]);
   for (const { last } of yield* tx.all(epochsFrom(0))) tx.delete(epochKey(last));
   const last = Math.max(version, reached);
   tx.put(headKey, { id: ANY, first: 0, last, since: 0, number: 0 });

@@ -9,6 +9,7 @@ import {
   type Gone,
   goneCodec,
   headCodec,
+  idsCodec,
   leaseCodec,
   type Place,
   type PoolRecord,
@@ -18,6 +19,7 @@ import {
   type StoreHead,
   seatCodec,
   textCodec,
+  uidCodec,
 } from "./records";
 import type { Event, Extent, Lease, Port } from "./types";
 
@@ -91,7 +93,7 @@ export const movement: Key<string> = key(textCodec, "v", "move");
 export const headKey: Key<StoreHead> = key(headCodec, "v", "head");
 export const epochKey = (last: number): Key<Epoch> => key(epochCodec, "v", "epoch", counter(last));
 export const epochsFrom = (version: number): Span<Epoch> => from(under(epochCodec, "v", "epoch"), counter(version));
-export const recoveredIds: Key<string> = key(textCodec, "v", "recovered");
+export const recoveredIds: Key<string[]> = key(idsCodec, "v", "recovered");
 export const poolKey = (pool: string): Key<PoolRecord> => key(poolCodec, "p", part(pool));
 /** All pools whose name begins so. */
 const between = (letter: string, prefix: string) => ({
@@ -125,15 +127,15 @@ export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> 
   from(under(extentCodec, tree, part(pool)), digits(value));
 
 export const ownerKey = (pool: string, owner: string, uid: string): Key<string> =>
-  key(textCodec, "o", part(pool), part(owner), uid);
+  key(uidCodec, "o", part(pool), part(owner), uid);
 export const ownedBy = (pool: string, owner: string): Span<string> => ({
-  ...under(textCodec, "o", part(pool), part(owner)),
+  ...under(uidCodec, "o", part(pool), part(owner)),
   rare: true,
 });
 
 export const timeKey = (pool: string, type: Class, time: number, uid: string): Key<string> =>
-  key(textCodec, "x", part(pool), type, moment(time), uid);
-export const byTime = (pool: string, type: Class): Span<string> => under(textCodec, "x", part(pool), type);
+  key(uidCodec, "x", part(pool), type, moment(time), uid);
+export const byTime = (pool: string, type: Class): Span<string> => under(uidCodec, "x", part(pool), type);
 /** Those whose time is over: a lease still stands at its very last millisecond. */
 export const dueBy = (pool: string, type: Class, now: number): Span<string> => ({
   ...byTime(pool, type),
@@ -141,14 +143,14 @@ export const dueBy = (pool: string, type: Class, now: number): Span<string> => (
 });
 
 export const sharerKey = (pool: string, sharedAs: string, last: bigint, uid: string): Key<string> =>
-  key(textCodec, "s", part(pool), part(sharedAs), digits(last), uid);
+  key(uidCodec, "s", part(pool), part(sharedAs), digits(last), uid);
 export const sharersOf = (pool: string, sharedAs: string, last?: bigint): Span<string> =>
-  under(textCodec, "s", part(pool), part(sharedAs), ...(last === undefined ? [] : [digits(last)]));
+  under(uidCodec, "s", part(pool), part(sharedAs), ...(last === undefined ? [] : [digits(last)]));
 export const portKey = (pool: string, last: bigint, { protocol, port }: Port): Key<string> =>
-  key(textCodec, "q", part(pool), digits(last), protocol, String(port));
+  key(uidCodec, "q", part(pool), digits(last), protocol, String(port));
 
 export const waiterKey = (pool: string, uid: string): Key<string> => ({
-  ...key(textCodec, "w", part(pool), uid),
+  ...key(uidCodec, "w", part(pool), uid),
   rare: true,
 });
 

@@ -1,5 +1,28 @@
-import { z } from "zod";
-import type { Event, Extent, Lease, PoolSpec } from "./types";
+import { OverlayError } from "../errors";
+import {
+  InvalidField,
+  isBoolean,
+  isCount,
+  isDigits,
+  isExtent,
+  isJson,
+  isLeaseId,
+  isListOf,
+  isNumber,
+  isOf,
+  isOneOf,
+  isPoolName,
+  isPort,
+  isRequestId,
+  isText,
+  isTextMap,
+  isUid,
+  isWord,
+  requireShape,
+  type Shape,
+  shape,
+} from "./fields";
+import type { Event, Extent, Former, Lease, LeaseEnd, PoolSpec, Port, Tenant } from "./types";
 
 /** What lies under the keys, and how it is written: JSON, with extents as `FIRST-LAST` in hexadecimal. */
 export interface Codec<T> {
@@ -45,19 +68,150 @@ export type Gone = { pool: string; at: number };
 const extentText = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
 
 function extentOf(text: string): Extent {
+  if (!isExtent(text)) throw new InvalidField("extent");
   const dash = text.indexOf("-");
-  return { first: BigInt(`0x${text.slice(0, dash)}`), last: BigInt(`0x${text.slice(dash + 1)}`) };
+  const [first, last] = [BigInt(`0x${text.slice(0, dash)}`), BigInt(`0x${text.slice(dash + 1)}`)];
+  if (first > last) throw new InvalidField("extent");
+  return { first, last };
+}
+
+const isTenant = isOf(shape<Tenant>({ org: isText, project: isText }));
+const portShape = shape<Port>({ protocol: isOneOf("tcp", "udp", "sctp"), port: isPort });
+
+const formerShape = shape<Former>({
+  owner: isText,
+  type: isWord,
+  uid: isUid,
+  leaseId: isLeaseId,
+  createdAt: isNumber,
+  lastSeen: isNumber,
+});
+
+const leaseShape = shape<Lease>(
+  {
+    pool: isPoolName,
+    owner: isText,
+    type: isWord,
+    extents: isListOf(isExtent),
+    state: isOneOf("offered", "reserved", "used", "resting", "ended"),
+    leaseId: isLeaseId,
+    uid: isUid,
+    createdAt: isNumber,
+    updatedAt: isNumber,
+    lastSeen: isNumber,
+  },
+  {
+    opens: isPoolName,
+    sharingKey: isText,
+    ports: isListOf(isOf(portShape)),
+    expiresAt: isNumber,
+    restsUntil: isNumber,
+    restsFor: isOf(formerShape),
+    request: isRequestId,
+    waitsFor: isListOf(isUid),
+    deletingSince: isNumber,
+    end: isOf(
+      shape<LeaseEnd>(
+        { reason: isOneOf("released", "expired", "taken", "out of range") },
+        { takenBy: isText, wasOffer: isBoolean },
+      ),
+    ),
+    names: isListOf(isText),
+    tenant: isTenant,
+    labels: isTextMap,
+    usedBy: isText,
+    ttl: isNumber,
+    data: isJson,
+    by: isText,
+  },
+);
+
+const WHAT: Record<Event["what"], true> = {
+  claimed: true,
+  renewed: true,
+  used: true,
+  unused: true,
+  amended: true,
+  renamed: true,
+  released: true,
+  expired: true,
+  reclaimed: true,
+  "handed over": true,
+  enrolled: true,
+};
+
+const eventShape = shape<Event>(
+  {
+    at: isNumber,
+    what: isOneOf(...Object.keys(WHAT)),
+    pool: isPoolName,
+    owner: isText,
+    uid: isUid,
+    leaseId: isLeaseId,
+    extents: isListOf(isExtent),
+  },
+  { usedBy: isText, by: isText },
+);
+
+const isExtents = isListOf(isExtent);
+const specShape = shape<PoolSpec>(
+  {
+    name: isPoolName,
+    kind: isOneOf("space", "address", "id", "port"),
+    extents: isExtents,
+    allocation: isOneOf("lowest", "hashed", "random", "external"),
+  },
+  {
+    reserved: isExtents,
+    staticOnly: isExtents,
+    autoAssign: isBoolean,
+    avoidBoundaryIps: isBoolean,
+    quota: isOf(shape<NonNullable<PoolSpec["quota"]>>({}, { maxIps: isNumber, maxReservations: isNumber })),
+    tenant: isTenant,
+    warnAtPercent: isNumber,
+    reclaimAfter: isNumber,
+    data: isJson,
+  },
+);
+
+const placeShape = shape<Place>({ pool: isPoolName, uid: isUid });
+const poolShape = shape<PoolRecord>(
+  { spec: isOf(specShape) },
+  { opener: isOf(placeShape), until: isNumber, closing: isBoolean },
+);
+const seatShape = shape<Seat>({ extent: isExtent }, { uid: isUid, sharedAs: isText });
+const countsShape = shape<Counts>(
+  { offered: isCount, reserved: isCount, used: isCount, resting: isCount, held: isDigits },
+  { soonest: isNumber, events: isCount },
+);
+
+/** Leases and pools have text of users: what could not be read again is not written. All other rows follow from them. */
+function requireWritable<T extends object>(packed: T, form: Shape): T {
+  if (form !== leaseShape && form !== poolShape) return packed;
+  try {
+    requireShape(packed, form);
+    return packed;
+  } catch (error) {
+    if (!(error instanceof InvalidField)) throw error;
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `The ${error.field} of this resource has characters that the store does not take, such as control characters.`,
+      "Give it a plain name.",
+    );
+  }
 }
 
 /** JSON, with one field written in another way. Every claim goes through here a dozen times: nothing is copied twice. */
 const json = <T extends object, K extends keyof T, P>(
+  form: Shape,
   field: K,
   pack: (value: T[K]) => P,
   unpack: (raw: P) => T[K],
 ): Codec<T> => ({
-  encode: (value) => JSON.stringify({ ...value, [field]: pack(value[field]) }),
+  encode: (value) => JSON.stringify(requireWritable({ ...value, [field]: pack(value[field]) }, form)),
   decode: (text) => {
     const value = JSON.parse(text);
+    requireShape(value, form);
     value[field] = unpack(value[field]);
     return value;
   },
@@ -94,22 +248,32 @@ const unpackSpec = ({ extents, reserved, staticOnly, ...spec }: ReturnType<typeo
 /** Two specs are equal when they are written equally. */
 export const specText = (spec: PoolSpec): string => JSON.stringify(packSpec(spec));
 
-const extentList = <T extends { extents: Extent[] }>(): Codec<T> =>
+const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
   json<T, "extents", string[]>(
+    form,
     "extents",
     (extents) => extents.map(extentText),
     (texts) => texts.map(extentOf),
   );
 
-export const leaseCodec = extentList<Lease>();
-export const eventCodec = extentList<Event>();
+export const leaseCodec = extentList<Lease>(leaseShape);
+export const eventCodec = extentList<Event>(eventShape);
 export const poolCodec = remembering(
-  json<PoolRecord, "spec", ReturnType<typeof packSpec>>("spec", packSpec, unpackSpec),
+  json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec),
 );
-export const seatCodec = json<Seat, "extent", string>("extent", extentText, extentOf);
-export const countsCodec = json<Counts, "held", string>("held", String, BigInt);
-export const placeCodec: Codec<Place> = { encode: JSON.stringify, decode: JSON.parse };
-export const goneCodec: Codec<Gone> = { encode: JSON.stringify, decode: JSON.parse };
+export const seatCodec = json<Seat, "extent", string>(seatShape, "extent", extentText, extentOf);
+export const countsCodec = json<Counts, "held", string>(countsShape, "held", String, BigInt);
+
+export const plainJson = <T extends object>(form: Shape): Codec<T> => ({
+  encode: JSON.stringify,
+  decode: (text) => {
+    const value = JSON.parse(text);
+    requireShape(value, form);
+    return value;
+  },
+});
+export const placeCodec = plainJson<Place>(placeShape);
+export const goneCodec = plainJson<Gone>(shape<Gone>({ pool: isPoolName, at: isNumber }));
 
 /** Versions `first` to `last` of a store, which belong to one history of it. */
 export interface Epoch {
@@ -124,14 +288,50 @@ export interface StoreHead extends Epoch {
   /** How many epochs there were before it. */
   number: number;
 }
-const count = z.int().nonnegative();
-const epoch = z.strictObject({ id: z.string(), first: count, last: count });
-export const epochCodec: Codec<Epoch> = { encode: JSON.stringify, decode: (text) => epoch.parse(JSON.parse(text)) };
-const head = epoch.extend({ since: z.number(), number: count });
-export const headCodec: Codec<StoreHead> = { encode: JSON.stringify, decode: (text) => head.parse(JSON.parse(text)) };
+const isEpochId = (value: unknown): boolean => value === "" || isWord(value);
+const epochFields = { id: isEpochId, first: isCount, last: isCount };
+export const epochCodec = plainJson<Epoch>(shape<Epoch>(epochFields));
+export const headCodec = plainJson<StoreHead>(shape<StoreHead>({ ...epochFields, since: isNumber, number: isCount }));
 
 export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };
+export const uidCodec: Codec<string> = {
+  encode: (uid) => uid,
+  decode: (text) => {
+    if (isUid(text)) return text;
+    throw new InvalidField("uid");
+  },
+};
+/** The id of a store. */
+export const wordCodec: Codec<string> = {
+  encode: (id) => id,
+  decode: (text) => {
+    if (isWord(text)) return text;
+    throw new InvalidField("id");
+  },
+};
+export const idsCodec: Codec<string[]> = {
+  encode: JSON.stringify,
+  decode: (text) => {
+    const ids = JSON.parse(text);
+    if (isListOf(isWord)(ids)) return ids;
+    throw new InvalidField("id");
+  },
+};
+
+/** The row under `key`; `STORE_CORRUPT` names it where it is not in its form. */
+export function decodeRow<T>({ decode }: Codec<T>, key: string, text: string): T {
+  try {
+    return decode(text);
+  } catch (error) {
+    const reason = error instanceof InvalidField ? error.message : "it is not JSON";
+    throw new OverlayError(
+      "STORE_CORRUPT",
+      `Row ${key} of the store is not valid (${reason}).`,
+      "It was damaged, or written by another program. Find out by which, and restore the store from a backup, or rebuild it with `overlayctl recover`.",
+    );
+  }
+}
 
 /** Optional fields are there or not, never undefined. */
 export function given<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {

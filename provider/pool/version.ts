@@ -1,7 +1,9 @@
 import { OverlayError } from "../errors";
 import { type Draft, drafted, type Terms } from "./draft";
+import { isCount, isText, isWhen, isWord, shape } from "./fields";
 import { advance } from "./identity";
 import { byTime, headKey, movement, poolsFrom, version } from "./keys";
+import { decodeRow, plainJson } from "./records";
 import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
 
@@ -39,10 +41,14 @@ export interface State {
   since?: string;
 }
 
+const stateCodec = plainJson<State>(
+  shape<State>({}, { version: isCount, to: isText, from: isText, move: isWord, since: isWhen }),
+);
+
 export function* stateOf(tx: Tx): Rule<State> {
   const text = (yield tx.get(version.at)) as string | undefined;
   const why = text === CLOSED ? ((yield tx.get(movement.at)) as string | undefined) : undefined;
-  if (why !== undefined) return JSON.parse(why) as State;
+  if (why !== undefined) return decodeRow(stateCodec, movement.at, why);
   return text === undefined ? {} : { version: Number(text) };
 }
 

@@ -65,8 +65,8 @@ export function identityContract(engine: Engine): void {
 
   test("an unused store becomes the store that is recovered into it", async () => {
     const { pool } = await world(engine);
-    await pool.adoptIdentity(["lost", "also lost"], 40);
+    await pool.adoptIdentity(["lost", "also-lost"], 40);
     expect(await pool.identity()).toMatchObject({ id: "lost", version: 41 });
-    await pool.mustInclude({ id: "also lost", version: 39, epoch: "12345678" });
+    await pool.mustInclude({ id: "also-lost", version: 39, epoch: "12345678" });
   });
 }

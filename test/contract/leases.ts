@@ -180,7 +180,16 @@ export function leaseContract(engine: Engine): void {
   test("of a long history the oldest lines go, also when its pool is opened anew", async () => {
     const { pool, store } = await world(engine);
     const opener = await opened(pool, { extents: extents("1-9"), kind: "id" });
-    const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, '{"extents":[]}'];
+    const event = JSON.stringify({
+      at: 1,
+      what: "claimed",
+      pool: "pool/p",
+      owner: "o",
+      uid: "u",
+      leaseId: "u.1",
+      extents: [],
+    });
+    const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, event];
     await store.transact("", function* (tx) {
       yield tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
     });
