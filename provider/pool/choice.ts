@@ -114,13 +114,20 @@ function* stepAside(
     return yield* displace(tx, spec, asking, holder, "handed over", choice);
   if (isInactive(tx, spec, holder) && !(yield* pick(tx, spec, pickerFor(asking), 1n)))
     return yield* displace(tx, spec, asking, holder, "reclaimed", choice);
-  if (asking.refuse && holder.state === "offered" && sameStack(holder.owner, request.owner) && !isByValue(holder)) {
+  const isOfNeighbour = holder.state === "offered" && sameStack(holder.owner, request.owner) && !isByValue(holder);
+  if (asking.refuse && isOfNeighbour && (yield* hasOtherRoom(tx, spec, asking, holder))) {
     asking.refuse(keptForValue(spec, extent, holder, request.owner));
     return yield* vacate(tx, holder, NO_REST, end);
   }
   if (holder.sharingKey !== undefined && key !== undefined)
     throw sharingConflict(spec, extent, request.sharingKey, holder);
   throw asking.planned ? planStale(spec, extent, holder, request.owner) : taken(spec, extent, holder, request.owner);
+}
+
+/** Whether the next run can offer this holder another value. Otherwise the two would take it from each other for ever. */
+function* hasOtherRoom(tx: Draft, spec: PoolSpec, asking: Asking, { owner, uid, extents }: Lease): Rule<boolean> {
+  const free = yield* pick(tx, spec, { ...pickerFor(asking), owner }, sizeOf(extents[0]!));
+  return free !== undefined || (yield* whoGoes(tx, spec, zonesOf(spec).automatic, owner, uid))[1] !== undefined;
 }
 
 const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
@@ -211,10 +218,16 @@ function* roomFor(tx: Draft, spec: PoolSpec, asking: Asking, choice: Choice, wit
 
 const pickerFor = ({ request: { owner }, chance }: Asking): Picker => ({ owner, chance });
 
-function* whoGoes(tx: Draft, spec: PoolSpec, zone: Extent[], owner: string): Rule<[Class, Lease | undefined]> {
+function* whoGoes(
+  tx: Draft,
+  spec: PoolSpec,
+  zone: Extent[],
+  owner: string,
+  except?: string,
+): Rule<[Class, Lease | undefined]> {
   for (const type of ["r", "o", "h"] as const) {
     if (type === "h" && spec.reclaimAfter === undefined) break;
-    const holder = yield* oldest(tx, spec, type, zone, owner);
+    const holder = yield* oldest(tx, spec, type, zone, owner, except);
     if (holder) return [type, holder];
   }
   return ["h", undefined];

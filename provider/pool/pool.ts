@@ -60,9 +60,9 @@ export class LivePool implements Pool {
     private readonly store: Store,
     settings: Settings,
   ) {
-    // Offers to other requests of the same owner are of other branches of its program.
+    // Offers to other requests of an owner are of other branches of its program.
     const abandoned = (holder: Lease, owner: string) =>
-      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#met.has(intentKey(holder)));
+      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#isUsed(holder));
     this.settings = { ...settings, abandoned };
     this.#queue = new Queue(store, this.settings);
   }
@@ -255,6 +255,13 @@ export class LivePool implements Pool {
     if (this.#kept.has(holder.uid)) return false;
     const intent = this.#intents.get(intentKey(holder));
     return intent ? !meet(intent, holder.extents) : isDeclared(holder.owner);
+  }
+
+  /** Whether this run has met the owner of an offer, and may give it these values. */
+  #isUsed(offer: Lease): boolean {
+    const key = intentKey(offer);
+    const intent = this.#intents.get(key);
+    return this.#met.has(key) && (!intent || meet(intent, offer.extents));
   }
 
   #isLeaving(request: Request, holder: Lease): boolean {

@@ -51,6 +51,29 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
   });
 
+  test("where the pool has no other value, the value stays where it is, and running preview again is not advised", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, { ...small, extents: extents("1") });
+    for (const _ of [1, 2]) {
+      const run = another();
+      expect(firstOf(await run.offer(by(n)))).toBe(1n);
+      await expect(run.offer(wants(r, "1"))).rejects.toThrow(
+        /RUNNER_ID_TAKEN: .* is promised to \S*::n\.(?!.*Run preview again)/,
+      );
+    }
+  });
+
+  test("an offer to another branch of a resource that this run has met gives way to a request by value", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    await another().offer(wants(r, "2"));
+    const main = another();
+    expect(firstOf(await main.offer(by(r)))).toBe(1n);
+    expect(firstOf(await main.offer(wants(n, "2")))).toBe(2n);
+    await expect(another().offer(wants(r, "2"), { inUp: true })).rejects.toThrow(/^PLAN_STALE: Runner id 2 /);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("what this run has claimed is refused to a later request of the run", async () => {
     const { pool, another } = await world(engine);
     await opened(pool, small);

@@ -1,0 +1,25 @@
+import { fuzzPrograms } from "./programs";
+
+/** `npm run fuzz -- NAME`: random work from a seed; ends with 1 if anything disagreed. */
+const RUNS: Record<string, (args: string[]) => Promise<boolean>> = {
+  programs: fuzzPrograms,
+};
+
+async function main([name = "", ...args]: string[]): Promise<number> {
+  const run = RUNS[name];
+  if (run) return (await run(args)) ? 0 : 1;
+  console.error(
+    `npm run fuzz -- ${Object.keys(RUNS).join(" | ")} [--seed N] [--minutes M] [--programs P] [--store sqlite|postgres]`,
+  );
+  return 2;
+}
+
+main(process.argv.slice(2)).then(
+  (code) => {
+    process.exitCode = code;
+  },
+  (error: unknown) => {
+    console.error(error);
+    process.exitCode = 1;
+  },
+);

@@ -1,0 +1,200 @@
+import type { Random } from "../random";
+import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
+import { addressIn, inPool, type Naming, newPool, newReservation, pinIn } from "./resources";
+
+export interface EditContext {
+  random: Random;
+  naming: Naming;
+  /** Pools of other stacks that are up. */
+  others: Declaration[];
+}
+
+/** Changes a program in one way. undefined: there is nothing to change in that way. */
+type Edit = (program: Program, context: EditContext) => Program | undefined;
+
+const EDITS: Record<string, { weight: number; edit: Edit }> = {
+  add: { weight: 6, edit: add },
+  addPool: { weight: 2, edit: (program, { random, naming }) => [...program, newPool(random, naming, program)] },
+  remove: { weight: 3, edit: remove },
+  rename: { weight: 3, edit: rename },
+  pin: { weight: 3, edit: pin },
+  pinToOwn: { weight: 2, edit: pinToOwn },
+  unpin: { weight: 3, edit: unpin },
+  swap: { weight: 3, edit: swap },
+  takeFromRemoved: { weight: 1.5, edit: takeFromRemoved },
+  takeFromOther: { weight: 1, edit: takeFromOther },
+  move: { weight: 2, edit: move },
+  resize: { weight: 3, edit: resize },
+  changePool: { weight: 3, edit: changePool },
+  changeDetails: { weight: 1, edit: changeDetails },
+};
+
+/** One to three edits. */
+export function editProgram(program: Program, context: EditContext): Program {
+  const weights = Object.fromEntries(Object.entries(EDITS).map(([name, { weight }]) => [name, weight]));
+  let edited = program;
+  for (let left = context.random.integer(1, 3); left > 0; left--) {
+    const { edit } = EDITS[context.random.weighted(weights)]!;
+    edited = edit(edited, context) ?? edited;
+  }
+  return edited;
+}
+
+export function newProgram(context: EditContext): Program {
+  const { random, naming, others } = context;
+  const program: Program = [];
+  for (let left = random.integer(others.length > 0 ? 0 : 1, 2); left > 0; left--)
+    program.push(newPool(random, naming, program));
+  for (let left = random.integer(1, 5); left > 0; left--) {
+    const reservation = newReservation(random, naming, program, others);
+    if (reservation) program.push(reservation);
+  }
+  return program;
+}
+
+const ofType = (program: Program, type: Declaration["type"]): Declaration[] =>
+  program.filter((each) => each.type === type);
+
+const reservationsOf = (program: Program): Declaration[] => ofType(program, "IPReservation");
+
+const replaceOne = (program: Program, name: string, args: Declaration["args"]): Program =>
+  program.map((each) => (each.name === name ? { ...each, args } : each));
+
+/** The program's own pool that a reservation is in. */
+function poolOf(program: Program, { args }: Declaration): Declaration | undefined {
+  const { pool } = args;
+  return isResourceReference(pool) ? program.find(({ name }) => name === pool.$resource) : undefined;
+}
+
+const withoutPin = ({ ip: _, port: __, ...args }: Declaration["args"]): Declaration["args"] => args;
+
+/** Pinned to what another resource has. */
+function pinnedTo(program: Program, each: Declaration, holder: string, id: number): Declaration["args"] {
+  const key = poolOf(program, each)?.args.type === "nodePort" ? "port" : "ip";
+  return { ...withoutPin(each.args), [key]: { $valueOf: holder, id } };
+}
+
+function add(program: Program, { random, naming, others }: EditContext): Program | undefined {
+  const added = newReservation(random, naming, program, others);
+  return added && [...program, added];
+}
+
+function remove(program: Program, { random }: EditContext): Program | undefined {
+  const gone = random.chance(0.8) ? random.pick(reservationsOf(program)) : random.pick(program);
+  return gone && withoutResource(program, gone.name);
+}
+
+function rename(program: Program, { random, naming }: EditContext): Program | undefined {
+  const each = random.pick(program);
+  if (!each) return undefined;
+  const name = naming.name(each.type === "IPPool" ? "p" : "r");
+  const renameIn = (arg: Arg): Arg => {
+    if (typeof arg !== "object") return arg;
+    if (isResourceReference(arg)) return arg.$resource === each.name ? { $resource: name } : arg;
+    if (Array.isArray(arg)) return arg.map(renameIn);
+    return Object.fromEntries(Object.entries(arg).map(([key, value]) => [key, renameIn(value as Arg)]));
+  };
+  return program.map((other): Declaration => {
+    if (other === each) return { ...other, name, aliases: [each.name, ...(each.aliases ?? [])] };
+    const dependsOn = other.dependsOn?.map((former) => (former === each.name ? name : former));
+    return { ...other, args: renameIn(other.args) as Declaration["args"], ...(dependsOn && { dependsOn }) };
+  });
+}
+
+function pin(program: Program, { random }: EditContext): Program | undefined {
+  const each = random.pick(reservationsOf(program));
+  const pool = each && poolOf(program, each);
+  return pool && replaceOne(program, each.name, { ...withoutPin(each.args), ...pinIn(random, pool, 1) });
+}
+
+function pinToOwn(program: Program, { random, naming }: EditContext): Program | undefined {
+  const each = random.pick(
+    reservationsOf(program).filter(({ args }) => args.ip === undefined && args.port === undefined),
+  );
+  return each && replaceOne(program, each.name, pinnedTo(program, each, each.name, naming.valueId()));
+}
+
+function unpin(program: Program, { random }: EditContext): Program | undefined {
+  const each = random.pick(
+    reservationsOf(program).filter(({ args }) => args.ip !== undefined || args.port !== undefined),
+  );
+  return each && replaceOne(program, each.name, withoutPin(each.args));
+}
+
+/** Two reservations of one pool. */
+function pairOf(program: Program, random: Random): [Declaration, Declaration] | undefined {
+  const one = random.pick(reservationsOf(program));
+  const pool = JSON.stringify(one?.args.pool);
+  const other = random.pick(
+    reservationsOf(program).filter((each) => each !== one && JSON.stringify(each.args.pool) === pool),
+  );
+  return one && other && [one, other];
+}
+
+function swap(program: Program, { random, naming }: EditContext): Program | undefined {
+  const pair = pairOf(program, random);
+  if (!pair) return undefined;
+  const [one, other] = pair;
+  const half = replaceOne(program, one.name, pinnedTo(program, one, other.name, naming.valueId()));
+  return replaceOne(half, other.name, pinnedTo(program, other, one.name, naming.valueId()));
+}
+
+function takeFromRemoved(program: Program, { random, naming }: EditContext): Program | undefined {
+  const gone = random.pick(reservationsOf(program));
+  if (!gone) return undefined;
+  const { aliases: _, dependsOn: __, ...kept } = gone;
+  const args = pinnedTo(program, gone, gone.name, naming.valueId());
+  return [...withoutResource(program, gone.name), { ...kept, name: naming.name("r"), args }];
+}
+
+/** The other one keeps its wish, or leaves the choice to the pool. */
+function takeFromOther(program: Program, { random, naming }: EditContext): Program | undefined {
+  const pair = pairOf(program, random);
+  if (!pair) return undefined;
+  const [one, other] = pair;
+  return replaceOne(program, one.name, pinnedTo(program, one, other.name, naming.valueId()));
+}
+
+function move(program: Program, { random }: EditContext): Program | undefined {
+  const each = random.pick(reservationsOf(program));
+  const pool = random.pick(ofType(program, "IPPool"));
+  if (!each || !pool) return undefined;
+  const { tenant: _, ...rest } = withoutPin(each.args);
+  const moved = { ...each, args: { ...rest, ...inPool(pool, false), ...pinIn(random, pool, 0.2) } };
+  // Behind its pool, which may be declared later.
+  return [...program.filter((other) => other !== each), moved];
+}
+
+function resize(program: Program, { random }: EditContext): Program | undefined {
+  const pool = random.pick(ofType(program, "IPPool").filter(({ args }) => Array.isArray(args.ranges)));
+  if (!pool) return undefined;
+  const ranges = pool.args.ranges as string[];
+  const by = random.one([-1, -1, 1]);
+  const resized = ranges.map((text) => text.replace(/\/(\d+)$/, (_, length) => `/${Number(length) + by}`));
+  const [first] = ranges as [string];
+  const grown =
+    random.chance(0.3) && first.startsWith("10.") ? [...ranges, first.replace(/^(10\.\d+)\..*/, "$1.9.0/30")] : resized;
+  return replaceOne(program, pool.name, { ...pool.args, ranges: [...new Set(grown)] });
+}
+
+function changePool(program: Program, { random }: EditContext): Program | undefined {
+  const pool = random.pick(ofType(program, "IPPool"));
+  if (!pool) return undefined;
+  const { ranges, type } = pool.args;
+  const change = random.weighted({ type: 2, allocation: 2, quota: 1, reserved: 3, staticOnly: 1, unreserved: 1 });
+  const args = { ...pool.args };
+  if (change === "type" && type !== "nodePort") args.type = random.one(["container", "loadBalancer", "clusterIP"]);
+  if (change === "allocation") args.allocation = random.one(["hashed", "lowest", "random"]);
+  if (change === "quota") args.quota = random.one([{ maxReservations: 2 }, { maxIps: 6 }]);
+  if ((change === "reserved" || change === "staticOnly") && Array.isArray(ranges)) {
+    const address = addressIn(ranges, random.integer(0, 4));
+    if (address !== undefined) args[change] = [address];
+  }
+  if (change === "unreserved") delete args.reserved;
+  return replaceOne(program, pool.name, args);
+}
+
+function changeDetails(program: Program, { random }: EditContext): Program | undefined {
+  const each = random.pick(program);
+  return each && replaceOne(program, each.name, { ...each.args, labels: { tier: random.one(["a", "b", "c"]) } });
+}

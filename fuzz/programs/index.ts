@@ -1,0 +1,140 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { Random } from "../random";
+import { renderSteps } from "./report";
+import { Scenario } from "./scenario";
+import { type Counts, Disagreement, noCounts, Session, type Step } from "./session";
+import { shrink } from "./shrink";
+import { type StoreName, startStore, type TestStore } from "./store";
+
+export interface Failure {
+  /** Of the scenario that failed; it alone reproduces it. */
+  seed: number;
+  kind: string;
+  detail: string;
+  steps: Step[];
+}
+
+export interface FuzzOptions {
+  seed: number;
+  /** No scenario begins after this time (ms since 1970). */
+  until: number;
+  scenarios: number;
+  store: StoreName;
+  /** Rounds of each scenario. Default: random. */
+  rounds?: number;
+  /** How long a failure is shrunk. */
+  shrinkSeconds: number;
+}
+
+/** `npm run fuzz -- programs`: false if anything disagreed. */
+export async function fuzzPrograms(args: string[]): Promise<boolean> {
+  const { values } = parseArgs({
+    args,
+    options: {
+      seed: { type: "string", default: "1" },
+      minutes: { type: "string", default: "10" },
+      programs: { type: "string", default: "1000000" },
+      store: { type: "string", default: "sqlite" },
+      "shrink-seconds": { type: "string", default: "180" },
+    },
+  });
+  const { failures, counts, scenarios } = await fuzz({
+    seed: Number(values.seed),
+    until: Date.now() + Number(values.minutes) * 60_000,
+    scenarios: Number(values.programs),
+    store: values.store as StoreName,
+    shrinkSeconds: Number(values["shrink-seconds"]),
+  });
+  console.log(`${scenarios} programs, ${textOf(counts)}, ${failures.length} disagreements`);
+  return failures.length === 0;
+}
+
+const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: Counts): string =>
+  `${previews} previews, ${ups} ups, ${destroys} destroys, ${kills} kills, ${values} values compared, ${refused} refused by preview, ${unshown} not shown`;
+
+export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[]; counts: Counts; scenarios: number }> {
+  const store = await startStore(options.store);
+  const [failures, counts] = [[] as Failure[], noCounts()];
+  let scenarios = 0;
+  try {
+    for (; scenarios < options.scenarios && Date.now() < options.until; scenarios++) {
+      const seed = options.seed + scenarios;
+      const { steps, disagreement, counts: more } = await runScenario(seed, store, options.rounds);
+      for (const key of Object.keys(counts) as (keyof Counts)[]) counts[key] += more[key];
+      console.error(`seed ${seed}: ${textOf(more)}${disagreement ? `: ${disagreement.kind}` : ""}`);
+      if (!disagreement) continue;
+      const failure = await shrinkFailure(steps, disagreement, store, options.shrinkSeconds);
+      failures.push({ seed, ...failure });
+      console.log(`\nseed ${seed}: ${failure.detail}\n\n${renderSteps(failure.steps)}\n`);
+    }
+  } finally {
+    await store.stop();
+  }
+  return { failures, counts, scenarios };
+}
+
+async function runScenario(seed: number, store: TestStore, rounds?: number) {
+  const scenario = new Scenario(new Random(seed), rounds);
+  const steps: Step[] = [];
+  return inSession(store, async (session) => {
+    const disagreement = await disagreementIn(async () => {
+      for (let round = scenario.next(); round; round = scenario.next()) {
+        for (const step of round) {
+          steps.push(step);
+          scenario.learn(step, await session.run(step));
+        }
+      }
+    });
+    return { steps, disagreement, counts: session.counts };
+  });
+}
+
+/** Runs given steps on a new store. */
+export function replay(steps: Step[], store: TestStore): Promise<Disagreement | undefined> {
+  return inSession(store, (session) =>
+    disagreementIn(async () => {
+      for (const step of steps) await session.run(step);
+    }),
+  );
+}
+
+async function shrinkFailure(
+  steps: Step[],
+  found: Disagreement,
+  store: TestStore,
+  seconds: number,
+): Promise<Omit<Failure, "seed">> {
+  let detail = found.message;
+  const fails = async (candidate: Step[]) => {
+    const disagreement = await replay(candidate, store);
+    if (disagreement?.kind !== found.kind) return false;
+    detail = disagreement.message;
+    return true;
+  };
+  const shortest = await shrink(steps, fails, Date.now() + seconds * 1000);
+  return { kind: found.kind, detail, steps: shortest };
+}
+
+async function disagreementIn(act: () => Promise<void>): Promise<Disagreement | undefined> {
+  try {
+    await act();
+    return undefined;
+  } catch (error) {
+    if (error instanceof Disagreement) return error;
+    throw error;
+  }
+}
+
+async function inSession<T>(store: TestStore, act: (session: Session) => Promise<T>): Promise<T> {
+  const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
+  const url = await store.create();
+  try {
+    return await act(new Session(home, url));
+  } finally {
+    await store.drop(url);
+    rmSync(home, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,35 @@
+import { renderProgram } from "./program";
+import type { Step } from "./session";
+
+/** The steps as programs and commands, for a person to read and run. */
+export function renderSteps(steps: Step[]): string {
+  const printed = new Map<number, string>();
+  return steps
+    .map((step, i) => {
+      const text = renderProgram(step.program);
+      const isKnown = printed.get(step.stack) === text;
+      printed.set(step.stack, text);
+      const program = isKnown ? [] : [`// program of s${step.stack}`, text];
+      return [...program, ...commandsOf(step).map((command) => `$ ${command}`), ""]
+        .map((line) => (line ? line : ""))
+        .join("\n")
+        .replace(/^/, i === 0 ? "" : "\n");
+    })
+    .join("");
+}
+
+function commandsOf(step: Step): string[] {
+  const stack = `--stack s${step.stack}`;
+  const preview = `pulumi preview ${stack}`;
+  const up = `pulumi up --yes --skip-preview ${stack}`;
+  if (step.act === "preview") return [preview];
+  const { kill } = step;
+  const target = kill && { cli: "the CLI", provider: "the provider", both: "the CLI and the provider" }[kill.target];
+  const killed = kill && `# kill -9 of ${target} ${kill.milliseconds} ms after ${kill.afterChanges} changes`;
+  if (step.act === "destroy")
+    return [
+      `pulumi destroy --yes --skip-preview ${stack}`,
+      ...(killed ? [killed, `pulumi cancel --yes ${stack}`, up] : []),
+    ];
+  return [...(step.previewFirst ? [preview] : []), up, ...(killed ? [killed, `pulumi cancel --yes ${stack}`, up] : [])];
+}

@@ -1,0 +1,136 @@
+import { fromLine } from "../../provider/addressing/line";
+import { rangeOf } from "../../provider/addressing/ranges";
+import type { Random } from "../random";
+import type { Arg, Declaration, Program } from "./program";
+
+/** Random resources. Pools are small, so that requests meet. */
+
+/** What names and address blocks the programs of one store have used. */
+export class Naming {
+  #count = 0;
+  #blocks = 0;
+  #values = 0;
+
+  name(prefix: string): string {
+    this.#count += 1;
+    return `${prefix}${this.#count}`;
+  }
+
+  /** A block of addresses that no pool has yet; seldom one that another has. */
+  block(random: Random): number {
+    this.#blocks += 1;
+    return random.chance(0.04) ? random.integer(1, this.#blocks) : this.#blocks;
+  }
+
+  valueId(): number {
+    this.#values += 1;
+    return this.#values;
+  }
+}
+
+const TENANTS: [Arg, Arg] = [
+  { org: "acme", project: "web" },
+  { org: "acme", project: "db" },
+];
+
+const V4_RANGES: [(block: number) => string[], ...((block: number) => string[])[]] = [
+  (block) => [`10.${block}.0.0/29`],
+  (block) => [`10.${block}.0.0/28`],
+  (block) => [`10.${block}.0.0/30`],
+  (block) => [`10.${block}.0.2-10.${block}.0.9`],
+  (block) => [`10.${block}.0.0/30`, `10.${block}.1.0/30`],
+];
+
+const V6_RANGES: typeof V4_RANGES = [
+  (block) => [`fd00:${block}::/125`],
+  (block) => [`fd00:${block}::10-fd00:${block}::17`],
+];
+
+export function newPool(random: Random, naming: Naming, program: Program): Declaration {
+  const name = naming.name("p");
+  const kind = random.weighted({ ranges: 10, nodePort: 1, child: 2 });
+  const parent = random.pick(program.filter(({ type, args }) => type === "IPPool" && isWide(args)));
+  if (kind === "child" && parent) {
+    const prefixLength = String((parent.args.ranges as string[])[0]).includes(":") ? 126 : 30;
+    return { type: "IPPool", name, args: { parent: { $resource: parent.name }, prefixLength, ...rules(random) } };
+  }
+  if (kind === "nodePort") {
+    const portRange = random.one(["30000-30005", "30000-30011"]);
+    return { type: "IPPool", name, args: { type: "nodePort", portRange, ...rules(random) } };
+  }
+  const block = naming.block(random);
+  const ranges = random.one(random.chance(0.2) ? V6_RANGES : V4_RANGES)(block);
+  const args: Declaration["args"] = { ranges, ...rules(random) };
+  const type = random.weighted({ default: 6, loadBalancer: 2, clusterIP: 1, vip: 1 });
+  if (type !== "default") args.type = type;
+  if (random.chance(0.1)) args.tenant = random.one(TENANTS);
+  if (random.chance(0.1)) args.addressSpace = "lab";
+  if (random.chance(0.15)) args.reserved = [addressIn(ranges, random.integer(0, 2))!];
+  if (random.chance(0.1)) args.staticOnly = [addressIn(ranges, random.integer(1, 3))!];
+  return { type: "IPPool", name, args };
+}
+
+const isWide = ({ ranges, type }: Declaration["args"]): boolean =>
+  type === undefined && Array.isArray(ranges) && /\/(28|29|125)$/.test(String(ranges[0]));
+
+function rules(random: Random): Declaration["args"] {
+  const args: Declaration["args"] = {};
+  const allocation = random.weighted({ default: 4, lowest: 4, random: 3, external: 0.3 });
+  if (allocation !== "default") args.allocation = allocation;
+  if (random.chance(0.1)) args.quota = random.chance(0.5) ? { maxReservations: 3 } : { maxIps: 4 };
+  if (random.chance(0.05)) args.autoAssign = false;
+  if (random.chance(0.05)) args.avoidBoundaryIps = true;
+  return args;
+}
+
+/** The nth address of the first of these ranges that has so many. */
+export function addressIn(ranges: readonly Arg[], offset: number): string | undefined {
+  for (const text of ranges) {
+    const range = rangeOf(String(text));
+    if (range && range.first + BigInt(offset) <= range.last) return fromLine(range.first + BigInt(offset));
+  }
+  return undefined;
+}
+
+/** `others`: pools of other stacks, which are named by their names. */
+export function newReservation(
+  random: Random,
+  naming: Naming,
+  program: Program,
+  others: Declaration[],
+): Declaration | undefined {
+  const own = program.filter(({ type }) => type === "IPPool");
+  const isForeign = others.length > 0 && random.chance(own.length > 0 ? 0.25 : 1);
+  const pool = random.pick(isForeign ? others : own);
+  if (!pool) return undefined;
+  const declaration: Declaration = {
+    type: "IPReservation",
+    name: naming.name("r"),
+    args: { ...inPool(pool, isForeign), ...pinIn(random, pool, mustPin(pool) ? 0.9 : 0.25) },
+  };
+  if (random.chance(0.1)) declaration.args.kind = "vm";
+  if (random.chance(0.1)) declaration.args.ttl = 86_400;
+  if (random.chance(0.1)) declaration.args.labels = { tier: random.one(["a", "b"]) };
+  if (random.chance(0.1)) declaration.component = random.one(["g1", "g2"]);
+  const before = random.pick(program.filter(({ type }) => type === "IPReservation"));
+  if (before && random.chance(0.15)) declaration.dependsOn = [before.name];
+  return declaration;
+}
+
+/** How a reservation names its pool, with the tenant whose pool it is. */
+export const inPool = (pool: Declaration, isForeign: boolean): Declaration["args"] => ({
+  // A pool keeps the name that it was made with.
+  pool: isForeign ? (pool.aliases?.at(-1) ?? pool.name) : { $resource: pool.name },
+  ...(pool.args.tenant !== undefined && { tenant: pool.args.tenant }),
+});
+
+const mustPin = ({ args }: Declaration): boolean =>
+  args.type === "vip" || args.autoAssign === false || args.allocation === "external";
+
+/** A wish for a certain address or port, or none. */
+export function pinIn(random: Random, { args }: Declaration, probability: number): Declaration["args"] {
+  if (!random.chance(probability)) return {};
+  if (args.type === "nodePort") return { port: 30_000 + random.integer(0, 5) };
+  const ip = addressIn((args.ranges ?? []) as Arg[], random.integer(0, 7));
+  return ip === undefined ? {} : { ip };
+}

@@ -1,0 +1,109 @@
+import type { Random } from "../random";
+import { type EditContext, editProgram, newProgram } from "./edits";
+import type { Declaration, Program } from "./program";
+import { Naming } from "./resources";
+import type { Outcome, Step } from "./session";
+import type { Kill } from "./stack";
+
+/** The life of one to four stacks on one store. Each next step depends on the seed and on how the earlier ones ended. */
+export class Scenario {
+  readonly #naming = new Naming();
+  /** By stack: the program of the last up that succeeded. */
+  readonly #programs: (Program | undefined)[];
+  #left: number;
+
+  constructor(
+    private readonly random: Random,
+    rounds: number = random.integer(4, 9),
+  ) {
+    const stacks = Number(random.weighted({ 1: 5, 2: 4, 3: 2, 4: 1 }));
+    this.#programs = Array.from({ length: stacks }, () => undefined);
+    this.#left = rounds;
+  }
+
+  /** The next steps, or undefined at the end. At the end everything is destroyed; users of a pool come after its stack. */
+  next(): Step[] | undefined {
+    this.#left--;
+    if (this.#left > 0) return this.#round();
+    if (this.#left < 0) return undefined;
+    return this.#programs
+      .flatMap((program, stack): Step[] => (program ? [{ act: "destroy", stack, program: [] }] : []))
+      .reverse();
+  }
+
+  learn(step: Step, outcome: Outcome): void {
+    if (step.act === "up" && outcome === "done") this.#programs[step.stack] = step.program;
+    if (step.act === "destroy" && outcome === "done" && !step.kill) this.#programs[step.stack] = undefined;
+  }
+
+  #round(): Step[] {
+    const { random } = this;
+    const stack = random.integer(0, this.#programs.length - 1);
+    const current = this.#programs[stack];
+    const program = this.#edited(stack);
+    const up = (more: Partial<Step> = {}): Step =>
+      ({ act: "up", stack, program, previewFirst: true, ...this.#insist(), ...more }) as Step;
+    const kind = random.weighted({
+      previewed: 9,
+      unpreviewed: 3,
+      branch: 3,
+      interleaved: this.#programs.length > 1 ? 5 : 0,
+      killedUp: 4,
+      killedDestroy: current ? 2 : 0,
+      destroyed: current ? 0.5 : 0,
+    });
+    if (kind === "unpreviewed") return [up({ previewFirst: false })];
+    if (kind === "branch") {
+      const branch = current ? editProgram(current, this.#context(stack)) : newProgram(this.#context(stack));
+      return [
+        { act: "preview", stack, program },
+        { act: "preview", stack, program: branch },
+        up({ previewFirst: random.chance(0.3) }),
+      ];
+    }
+    if (kind === "interleaved") return this.#interleaved(stack, program);
+    if (kind === "killedUp") return [up({ previewFirst: random.chance(0.8), kill: this.#kill() })];
+    if (kind === "killedDestroy") return [{ act: "destroy", stack, program: current!, kill: this.#kill() }];
+    if (kind === "destroyed") return [{ act: "destroy", stack, program: current! }, up({ program: current! })];
+    return [up()];
+  }
+
+  /** Two stacks preview, and then go up in either order. */
+  #interleaved(stack: number, program: Program): Step[] {
+    const other = (stack + this.random.integer(1, this.#programs.length - 1)) % this.#programs.length;
+    const theirs = this.#edited(other);
+    const ups: Step[] = [
+      { act: "up", stack, program, previewFirst: false },
+      { act: "up", stack: other, program: theirs, previewFirst: this.random.chance(0.3) },
+    ];
+    return [
+      { act: "preview", stack, program },
+      { act: "preview", stack: other, program: theirs },
+      ...(this.random.chance(0.5) ? ups : ups.reverse()),
+    ];
+  }
+
+  #edited(stack: number): Program {
+    const current = this.#programs[stack];
+    return current ? editProgram(current, this.#context(stack)) : newProgram(this.#context(stack));
+  }
+
+  /** Stacks use pools of those before them only, so that they can be destroyed in the other order. */
+  #context(stack: number): EditContext {
+    const earlier = this.#programs.slice(0, stack).flatMap((program) => program ?? []);
+    const others = earlier.filter(({ type }): boolean => type === "IPPool") as Declaration[];
+    return { random: this.random, naming: this.#naming, others };
+  }
+
+  #insist(): { insist?: boolean } {
+    return this.random.chance(0.4) ? { insist: true } : {};
+  }
+
+  #kill(): Kill {
+    return {
+      afterChanges: this.random.integer(0, 4),
+      milliseconds: this.random.one([0, 0, 5, 20, 60, 150]),
+      target: this.random.weighted({ both: 5, cli: 3, provider: 2 }),
+    };
+  }
+}

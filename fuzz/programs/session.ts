@@ -1,0 +1,258 @@
+import { isDeepStrictEqual } from "node:util";
+import type { Lab } from "../../lab/lab";
+import { checkStore } from "./check-store";
+import { type Arg, isValueReference, type Program } from "./program";
+import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
+
+export type Step =
+  /** A branch that is previewed and may never be merged. */
+  | { act: "preview"; stack: number; program: Program }
+  /** `insist`: run up although the preview was refused, to see that up is refused, too. */
+  | { act: "up"; stack: number; program: Program; previewFirst: boolean; insist?: boolean; kill?: Kill }
+  /** A destroy that was killed is followed by an up of the program. */
+  | { act: "destroy"; stack: number; program: Program; kill?: Kill };
+
+/** `refused`: with an error of ours, in preview and up alike. */
+export type Outcome = "done" | "refused";
+
+/** Preview and up, state and store, or two runs do not agree. */
+export class Disagreement extends Error {
+  constructor(
+    readonly kind: string,
+    detail: string,
+  ) {
+    super(`${kind}: ${detail}`);
+  }
+}
+
+export interface Counts {
+  previews: number;
+  ups: number;
+  destroys: number;
+  kills: number;
+  /** Values that were shown and compared with the state. */
+  values: number;
+  refused: number;
+  /** Resources whose values were not shown, with the reason. */
+  unshown: number;
+}
+
+export const noCounts = (): Counts => ({
+  previews: 0,
+  ups: 0,
+  destroys: 0,
+  kills: 0,
+  values: 0,
+  refused: 0,
+  unshown: 0,
+});
+
+/** A refusal that is settled by running preview again is settled in so many. */
+const PREVIEWS_TO_SETTLE = 4;
+
+/** Stacks on one store. Runs steps, and compares what each run showed, did and left behind. */
+export class Session {
+  readonly counts = noCounts();
+  readonly #stacks = new Map<number, FuzzStack>();
+  /** What previews have shown, by stack and program. An up of the stack ends its promises. */
+  readonly #promises = new Map<number, Map<string, { shown: Shown; upsOfOthers: number }>>();
+  readonly #values = new Map<number, Arg>();
+  #ups = 0;
+
+  constructor(
+    private readonly home: string,
+    readonly store: string,
+    private readonly lab?: Lab,
+  ) {}
+
+  async run(step: Step): Promise<Outcome> {
+    const stack = await this.#stack(step.stack);
+    const program = this.#resolve(stack, step.program);
+    stack.declare(program);
+    if (step.act === "preview")
+      return (await this.#preview(step.stack, stack, program)).code === 0 ? "done" : "refused";
+    if (step.act === "up") return this.#up(step, stack, program);
+    return this.#destroy(step, stack, program);
+  }
+
+  async #stack(index: number): Promise<FuzzStack> {
+    const known = this.#stacks.get(index);
+    if (known) return known;
+    const stack = new FuzzStack(this.home, `s${index}`, this.store, this.lab);
+    this.#stacks.set(index, stack);
+    await stack.init();
+    return stack;
+  }
+
+  /** Values that are meant by reference; a wish for the value of a resource that is not there is no wish. */
+  #resolve(stack: FuzzStack, program: Program): Program {
+    const state = stack.state();
+    return program.map((each) => ({
+      ...each,
+      args: Object.fromEntries(
+        Object.entries(each.args).flatMap(([key, arg]) => {
+          if (!isValueReference(arg)) return [[key, arg]];
+          const value = this.#values.get(arg.id) ?? (state.get(arg.$valueOf)?.inputs[key] as Arg | undefined);
+          if (value === undefined) return [];
+          this.#values.set(arg.id, value);
+          return [[key, value]];
+        }),
+      ),
+    }));
+  }
+
+  async #preview(index: number, stack: FuzzStack, program: Program): Promise<Shown> {
+    const promises = this.#promises.get(index) ?? new Map();
+    this.#promises.set(index, promises);
+    const key = JSON.stringify(program);
+    const earlier = promises.get(key)?.shown as Shown | undefined;
+    let shown = await stack.preview();
+    this.counts.previews++;
+    for (let left = PREVIEWS_TO_SETTLE; shown.code !== 0 && shown.text.includes("Run preview again"); left--) {
+      if (left === 0) throw new Disagreement("previews do not settle", shown.text);
+      shown = await stack.preview();
+      this.counts.previews++;
+    }
+    if (shown.code !== 0) mustBeOurs("preview", shown.text);
+    else this.#checkUnshown(shown);
+    if (earlier?.code === 0 && shown.code === 0 && !shown.text.includes("was promised")) {
+      for (const [name, { inputs }] of shown.planned) {
+        const before = earlier.planned.get(name);
+        if (before) mustAgree("a second preview shows another value", name, before.inputs, inputs);
+      }
+    }
+    // It has moved promises of other branches that ask for the same, and said so.
+    if (shown.text.includes("was promised")) promises.clear();
+    promises.set(key, { shown, upsOfOthers: this.#ups });
+    return shown;
+  }
+
+  #checkUnshown({ planned, text }: Shown): void {
+    const unshown = [...planned].filter(([, { inputs }]) => Object.values(inputs).some(isUnknown));
+    this.counts.unshown += unshown.length;
+    if (unshown.length > 0 && !text.includes("not shown in this preview"))
+      throw new Disagreement("a value is not shown, and no warning says why", unshown.map(([name]) => name).join(", "));
+  }
+
+  async #up(step: Step & { act: "up" }, stack: FuzzStack, program: Program): Promise<Outcome> {
+    const earlier = this.#promises.get(step.stack)?.get(JSON.stringify(program));
+    const shown = step.previewFirst ? await this.#preview(step.stack, stack, program) : earlier?.shown;
+    const isStale = !step.previewFirst && earlier !== undefined && earlier.upsOfOthers !== this.#ups;
+    if (shown && shown.code !== 0) {
+      this.counts.refused++;
+      if (!step.insist) return "refused";
+    }
+    const before = stack.state();
+    const ended = await this.#runUp(step, stack);
+    if (ended.code !== 0) {
+      mustBeOurs("up", ended.text);
+      await this.#checkStore();
+      const mayFail = shown?.code !== 0 || isStale || shown.text.includes("POOL_NOT_FOUND");
+      if (!mayFail) throw new Disagreement(ended.wasKilled ? KILLED : "preview succeeded, up failed", ended.text);
+      return "refused";
+    }
+    if (shown && shown.code !== 0 && !isStale)
+      throw new Disagreement("preview refused, up succeeded", shown.text.slice(-2000));
+    await this.#checkDone(stack, program, before, shown);
+    return "done";
+  }
+
+  async #runUp({ stack: index, kill }: Step & { act: "up" }, stack: FuzzStack): Promise<Ended> {
+    this.#promises.delete(index);
+    this.#ups++;
+    this.counts.ups++;
+    const ended = await stack.up(kill);
+    if (!ended.wasKilled) return ended;
+    this.counts.kills++;
+    await stack.cancel();
+    this.counts.ups++;
+    return { ...(await stack.up()), wasKilled: true };
+  }
+
+  async #destroy(step: Step & { act: "destroy" }, stack: FuzzStack, program: Program): Promise<Outcome> {
+    const before = stack.state();
+    this.#promises.delete(step.stack);
+    this.#ups++;
+    this.counts.destroys++;
+    const { code, text, wasKilled } = await stack.destroy(step.kill);
+    if (step.kill) {
+      if (wasKilled) this.counts.kills++;
+      await stack.cancel();
+      this.counts.ups++;
+      const { code: upCode, text: upText } = await stack.up();
+      if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
+      await this.#checkDone(stack, program, before, undefined);
+      for (const [name, { inputs }] of stack.state()) {
+        const held = before.get(name);
+        if (held) mustAgree("up after a killed destroy gives another value", name, held.inputs, inputs);
+      }
+      return "done";
+    }
+    if (code !== 0) {
+      mustBeOurs("destroy", text);
+      await this.#checkStore();
+      return "refused";
+    }
+    if (stack.state().size > 0)
+      throw new Disagreement("destroy leaves resources", [...stack.state().keys()].join(", "));
+    await this.#checkStore();
+    return "done";
+  }
+
+  /** After a successful up. */
+  async #checkDone(
+    stack: FuzzStack,
+    program: Program,
+    before: Map<string, StateEntry>,
+    shown: Shown | undefined,
+  ): Promise<void> {
+    const after = stack.state();
+    const declared = program.map(({ name }) => name).sort();
+    if (!isDeepStrictEqual([...after.keys()].sort(), declared))
+      throw new Disagreement("state and program differ", `${[...after.keys()]} in the state, ${declared} declared`);
+    for (const [name, { inputs }] of after) {
+      const planned = shown?.planned.get(name);
+      const held = planned ?? (shown && before.get(name));
+      if (held)
+        this.counts.values += mustAgree("up gives another value than preview showed", name, held.inputs, inputs);
+    }
+    const again = await stack.preview();
+    this.counts.previews++;
+    if (again.code !== 0) throw new Disagreement("a preview right after up fails", again.text);
+    if (again.planned.size > 0 || again.deleted.length > 0)
+      throw new Disagreement(
+        "a preview right after up shows changes",
+        JSON.stringify([...again.planned, again.deleted]),
+      );
+    await this.#checkStore();
+  }
+
+  async #checkStore(): Promise<void> {
+    const leaseIds = [...this.#stacks.values()].flatMap((stack) => stack.leaseIds());
+    const [problem] = await checkStore(this.store, leaseIds);
+    if (problem) throw new Disagreement("store and state differ", problem);
+  }
+}
+
+const KILLED = "up after a killed up failed";
+
+/** Every refusal is an error of ours, with a code. */
+function mustBeOurs(what: string, text: string): void {
+  if (!/\b[A-Z][A-Z0-9]*_[A-Z0-9_]+: /.test(text) && !/INVALID|is missing|does not/.test(text))
+    throw new Disagreement(`${what} fails without an error code`, text.slice(-3000));
+}
+
+/** Pulumi's mark for what is not known yet. */
+const UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+
+const isUnknown = (value: unknown): boolean => JSON.stringify(value)?.includes(UNKNOWN) ?? false;
+
+/** Compares what is known of the first with the second. Returns the number of values compared. */
+function mustAgree(kind: string, name: string, shown: Values, given: Values): number {
+  const known = Object.entries(shown).filter(([, value]) => !isUnknown(value));
+  for (const [key, value] of known) {
+    if (!isDeepStrictEqual(value, given[key]))
+      throw new Disagreement(kind, `${name}.${key}: ${JSON.stringify(value)}, then ${JSON.stringify(given[key])}`);
+  }
+  return known.length;
+}

@@ -1,0 +1,48 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { startPostgres } from "../../test/contract/servers/postgres";
+
+export type StoreName = "sqlite" | "postgres";
+
+/** Gives each scenario an empty store. */
+export interface TestStore {
+  create(): Promise<string>;
+  drop(url: string): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export async function startStore(name: StoreName): Promise<TestStore> {
+  if (name === "sqlite") return sqliteFiles();
+  if (name === "postgres") return postgresDatabases();
+  throw new Error(`--store takes sqlite or postgres, not ${String(name)}`);
+}
+
+function sqliteFiles(): TestStore {
+  const folder = mkdtempSync(join(tmpdir(), "overlay-fuzz-store-"));
+  let made = 0;
+  return {
+    create: async () => `sqlite:${join(folder, `${++made}.db`)}`,
+    drop: async (url) => {
+      const file = url.replace(/^sqlite:/, "");
+      for (const suffix of ["", "-wal", "-shm"]) rmSync(file + suffix, { force: true });
+    },
+    stop: async () => rmSync(folder, { recursive: true, force: true }),
+  };
+}
+
+async function postgresDatabases(): Promise<TestStore> {
+  const server = await startPostgres("memory");
+  let made = 0;
+  return {
+    create: async () => {
+      const database = `fuzz${++made}`;
+      await server.sql(`CREATE DATABASE ${database}`);
+      return server.url({ database });
+    },
+    drop: async (url) => {
+      await server.sql(`DROP DATABASE ${new URL(url).pathname.slice(1)} WITH (FORCE)`);
+    },
+    stop: () => server.stop(),
+  };
+}

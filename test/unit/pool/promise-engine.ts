@@ -1,0 +1,183 @@
+import { isOverlayError } from "../../../provider/errors";
+import { LivePool } from "../../../provider/pool/pool";
+import type { Store } from "../../../provider/pool/store";
+import { isFirm, type Lease, type Pool, type Request } from "../../../provider/pool/types";
+import { extents, firstOf } from "../../contract/world";
+
+/**
+ * What Pulumi and the lifecycle do with the pool in a preview and in an up, reduced to single values: checks of all resources in
+ * some order, creates, then deletes. A kill drops the run between two of its operations.
+ */
+
+/** By resource: a wish for a value, or null where the pool has the choice. */
+export type Wishes = Record<string, bigint | null>;
+
+export type Run = Pick<Pool, "offer" | "claim" | "stays" | "find" | "release" | "amend" | "leases">;
+
+/** Starts a process on the store. */
+export type StartRun = (store: Store) => Run;
+
+export const startRun: StartRun = (store) => new LivePool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0 });
+
+/** Old rules, as processes that show the faults which these had. */
+export const OLD_RULES: Record<string, StartRun> = {
+  "offers of the same run give way": (store) => ({
+    ...forwarded(startRun(store)),
+    // A process that has met no other resource.
+    offer: (request, options) => startRun(store).offer(request, options),
+  }),
+  "an offer belongs to its owner only": (store) => {
+    const run = startRun(store);
+    const offer: Run["offer"] = async (request, options) => {
+      const newest = request.want ? undefined : await run.find(request.pool, { owner: request.owner });
+      return run.offer(newest?.state === "offered" ? { ...request, want: newest.extents } : request, options);
+    };
+    return { ...forwarded(run), offer };
+  },
+  "a broken promise is replaced silently": (store) => {
+    const run = startRun(store);
+    const offer: Run["offer"] = async (request, options) => {
+      const { warnings: _, ...lease } = await run.offer(request, { ...options, inUp: false });
+      return lease;
+    };
+    return { ...forwarded(run), offer };
+  },
+};
+
+const forwarded = (run: Run): Run => ({
+  offer: (...args) => run.offer(...args),
+  claim: (...args) => run.claim(...args),
+  stays: (...args) => run.stays(...args),
+  find: (...args) => run.find(...args),
+  release: (...args) => run.release(...args),
+  amend: (...args) => run.amend(...args),
+  leases: (...args) => run.leases(...args),
+});
+
+/** What the state file of a stack has of a resource. */
+export interface Held {
+  value: bigint;
+  leaseId: string;
+}
+
+export interface Shown {
+  values: Map<string, bigint>;
+  warnings: string[];
+  refusals: string[];
+}
+
+export class Killed extends Error {}
+
+/** One stack: its state file, and runs of its program. */
+export class ModelStack {
+  readonly state = new Map<string, Held>();
+  /** Old lives of replaced resources that are yet to be deleted. */
+  #toDelete: string[] = [];
+
+  constructor(
+    private readonly store: Store,
+    private readonly start: StartRun,
+    readonly name: string,
+  ) {}
+
+  readonly ownerOf = (resource: string): string =>
+    `scope/urn:pulumi:${this.name}::project::overlay:index:IPReservation::${resource}`;
+
+  async preview(wishes: Wishes, order: string[]): Promise<Shown> {
+    const run = this.start(this.store);
+    const values = new Map<string, bigint>();
+    const warnings: string[] = [];
+    const refusals: string[] = [];
+    for (const resource of order) {
+      try {
+        const lease = await this.#check(run, wishes, resource, false);
+        values.set(resource, firstOf(lease));
+        warnings.push(...(lease.warnings ?? []));
+      } catch (error) {
+        if (!isOverlayError(error)) throw error;
+        refusals.push(error.message); // Pulumi goes on with the checks of other resources
+      }
+    }
+    return { values, warnings, refusals };
+  }
+
+  /** `operations`: how many the run gets done before it is killed. */
+  async up(wishes: Wishes, order: string[], operations = Infinity): Promise<void> {
+    const run = this.start(this.store);
+    let left = operations;
+    const step = () => {
+      if (--left < 0) throw new Killed();
+    };
+    const planned = new Map<string, Lease>();
+    for (const resource of order) {
+      step();
+      planned.set(resource, await this.#check(run, wishes, resource, true));
+    }
+    for (const [resource, { extents: want }] of planned) {
+      const held = this.state.get(resource);
+      if (held && isFirm(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
+      step();
+      const lease = await run.claim({ ...this.#request(resource), want });
+      step();
+      this.state.set(resource, { value: firstOf(lease), leaseId: lease.leaseId });
+      if (held) this.#toDelete.push(held.leaseId);
+    }
+    for (const leaseId of this.#toDelete) {
+      step();
+      await this.#delete(run, leaseId, step);
+      step();
+      this.#toDelete = this.#toDelete.filter((each) => each !== leaseId);
+    }
+    await this.#deleteAll(
+      run,
+      [...this.state.keys()].filter((resource) => !(resource in wishes)),
+      step,
+    );
+  }
+
+  async destroy(operations = Infinity): Promise<void> {
+    let left = operations;
+    await this.#deleteAll(this.start(this.store), [...this.state.keys()], () => {
+      if (--left < 0) throw new Killed();
+    });
+  }
+
+  async #deleteAll(run: Run, resources: string[], step: () => void): Promise<void> {
+    for (const resource of resources) {
+      step();
+      await this.#delete(run, this.state.get(resource)!.leaseId, step);
+      step();
+      this.state.delete(resource);
+    }
+  }
+
+  async #delete(run: Run, leaseId: string, step: () => void): Promise<void> {
+    const lease = await run.find(POOL, { leaseId });
+    if (!lease) return; // a later life has the lease, or it has ended
+    await run.amend(POOL, leaseId, { deleting: true });
+    step();
+    await run.release(POOL, leaseId);
+  }
+
+  async #check(run: Run, wishes: Wishes, resource: string, inUp: boolean): Promise<Lease> {
+    const held = this.state.get(resource);
+    const wish = wishes[resource]!;
+    if (held && (wish === null || wish === held.value)) {
+      const lease = await run.find(POOL, { leaseId: held.leaseId });
+      if (lease) {
+        await run.stays(lease);
+        if (inUp && lease.deletingSince !== undefined) await run.amend(POOL, lease.leaseId, { deleting: false });
+        return lease;
+      }
+    }
+    const isDeclared = (owner: string) => owner.split("::").at(-1)! in wishes;
+    const want = wish === null ? {} : { want: extents(`${wish}`) };
+    return run.offer({ ...this.#request(resource), ...want }, { inUp, isDeclared });
+  }
+
+  #request(resource: string): Request {
+    return { pool: POOL, owner: this.ownerOf(resource), type: "IPReservation" };
+  }
+}
+
+export const POOL = "pool/p";

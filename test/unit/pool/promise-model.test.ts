@@ -1,0 +1,228 @@
+import fc from "fast-check";
+import { describe, expect, test } from "vitest";
+import { isOverlayError, type OverlayError } from "../../../provider/errors";
+import { memoryStore } from "../../../provider/pool/stores/memory";
+import { isFirm } from "../../../provider/pool/types";
+import { extents, opened, type World, world } from "../../contract/world";
+import {
+  Killed,
+  ModelStack,
+  OLD_RULES,
+  POOL,
+  type Shown,
+  type StartRun,
+  startRun,
+  type Wishes,
+} from "./promise-engine";
+
+/**
+ * Two stacks with three resources on a pool of three values. They preview and go up with random programs, in random order, and
+ * are killed between any two operations; offers expire. What a preview has shown is what the next up gives, or that up stops.
+ */
+const STACKS = { dev: ["n", "r"], prod: ["x"] } as const;
+type StackName = keyof typeof STACKS;
+const VALUES = [1n, 2n, 3n];
+const OFFER_TTL = 3600;
+
+const wish = fc.oneof({ weight: 2, arbitrary: fc.constant(null) }, fc.constantFrom(...VALUES));
+const program = (stack: StackName) =>
+  fc.record({
+    stack: fc.constant(stack),
+    wishes: fc.record(Object.fromEntries(STACKS[stack].map((name) => [name, wish])), {
+      requiredKeys: [],
+    }) as fc.Arbitrary<Wishes>,
+    isReversed: fc.boolean(),
+  });
+const anyProgram = fc.oneof({ weight: 3, arbitrary: program("dev") }, program("prod"));
+const kill = fc.option(fc.integer({ min: 0, max: 9 }), { freq: 2 });
+const step = fc.oneof(
+  { weight: 4, arbitrary: fc.record({ act: fc.constant("preview" as const), program: anyProgram }) },
+  { weight: 4, arbitrary: fc.record({ act: fc.constant("up" as const), program: anyProgram, kill }) },
+  // The program of an earlier preview.
+  {
+    weight: 4,
+    arbitrary: fc.record({ act: fc.constant("merge" as const), back: fc.integer({ min: 1, max: 3 }), kill }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      act: fc.constant("destroy" as const),
+      stack: fc.constantFrom<StackName>("dev", "prod"),
+      kill,
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ act: fc.constant("pass" as const), seconds: fc.constantFrom(60, 3601) }) },
+);
+type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+type Planned = typeof anyProgram extends fc.Arbitrary<infer T> ? T : never;
+
+class Model {
+  readonly #stacks: Record<StackName, ModelStack>;
+  readonly #previews: Planned[] = [];
+  /** The value that the last preview has shown for a request of a resource, until its stack goes up. */
+  readonly #promises = new Map<StackName, Map<string, bigint>>();
+  /** The program that the stack has previewed last, with success, if no offer has expired since. */
+  readonly #ready = new Map<StackName, string>();
+  /** The program of the stack's last run, if that was an up that succeeded. */
+  readonly #done = new Map<StackName, Planned>();
+
+  private constructor(
+    private readonly world: World,
+    start: StartRun,
+  ) {
+    const stack = (name: StackName) => new ModelStack(world.store, start, name);
+    this.#stacks = { dev: stack("dev"), prod: stack("prod") };
+  }
+
+  static async start(start: StartRun): Promise<Model> {
+    const made = await world({ name: "memory", open: async (clock) => memoryStore(clock) });
+    await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
+    return new Model(made, start);
+  }
+
+  async run(one: Step): Promise<void> {
+    this.world.pass(0.001);
+    const program = one.act === "merge" ? this.#previews.at(-one.back) : "program" in one ? one.program : undefined;
+    if (one.act === "preview") await this.#preview(one.program);
+    else if (one.act === "destroy") await this.#destroy(one.stack, one.kill);
+    else if (one.act === "pass") this.#pass(one.seconds);
+    else if (program) await this.#up(program, one.kill);
+    expect(await this.world.pool.fsck()).toEqual([]);
+  }
+
+  #pass(seconds: number): void {
+    this.world.pass(seconds);
+    if (seconds > OFFER_TTL) this.#ready.clear();
+  }
+
+  async #preview(planned: Planned): Promise<void> {
+    const { stack, wishes } = planned;
+    this.#previews.push(planned);
+    this.#ready.delete(stack);
+    for (let left = 3; ; left--) {
+      const shown = await this.#stacks[stack].preview(wishes, orderOf(planned));
+      this.#compareWithEarlier(stack, wishes, shown);
+      if (shown.refusals.length === 0) {
+        this.#ready.set(stack, keyOf(wishes));
+        return;
+      }
+      if (!shown.refusals.some((text) => text.includes("Run preview again"))) return;
+      expect(left, "running preview again settles a conflict").toBeGreaterThan(0);
+    }
+  }
+
+  #compareWithEarlier(stack: StackName, wishes: Wishes, { values, warnings, refusals }: Shown): void {
+    const promises = this.#promises.get(stack) ?? new Map<string, bigint>();
+    this.#promises.set(stack, promises);
+    if (refusals.length === 0) expect(new Set(values.values()).size, "no value is shown twice").toBe(values.size);
+    for (const [name, value] of values) {
+      const request = `${name} ${wishes[name]}`;
+      const earlier = promises.get(request);
+      if (earlier !== undefined && earlier !== value)
+        expect(warnings.join("\n"), "a preview that shows another value says so").toMatch(
+          `${earlier} of ${POOL} was promised`,
+        );
+      promises.set(request, value);
+    }
+  }
+
+  /** A kill is followed by an up with the same program. */
+  async #up(planned: Planned, killAfter: number | null): Promise<void> {
+    const { stack, wishes } = planned;
+    const runs = this.#stacks[stack];
+    const mustSucceed = this.#ready.get(stack) === keyOf(wishes);
+    const promises = this.#promises.get(stack);
+    this.#begin(stack);
+    const error = await overlayErrorOf(async () => {
+      if (killAfter !== null) await untilKilled(() => runs.up(wishes, orderOf(planned), killAfter));
+      await runs.up(wishes, orderOf(planned));
+    });
+    if (error && mustSucceed) throw error;
+    if (error) return;
+    for (const [name, { value }] of runs.state)
+      expect(value, `up gives ${name} what was shown`).toBe(promises?.get(`${name} ${wishes[name]}`) ?? value);
+    await this.#checkLeases(runs);
+    this.#done.set(stack, planned);
+  }
+
+  async #destroy(stack: StackName, killAfter: number | null): Promise<void> {
+    const runs = this.#stacks[stack];
+    const before = valuesOf(runs);
+    const planned = this.#done.get(stack);
+    this.#begin(stack);
+    if (killAfter === null || !planned) await runs.destroy();
+    else {
+      await untilKilled(() => runs.destroy(killAfter));
+      // Offers to the stack's branches come first: one may have waited for what was released.
+      const isPromised = await this.#hasOffers(runs);
+      const error = await overlayErrorOf(() => runs.up(planned.wishes, orderOf(planned)));
+      if (error && !isPromised) throw error;
+      if (error) return;
+      if (!isPromised) expect(valuesOf(runs), "up after a killed destroy puts back what was").toEqual(before);
+    }
+    await this.#checkLeases(runs);
+  }
+
+  async #hasOffers({ name }: ModelStack): Promise<boolean> {
+    const leases = await this.world.pool.leases(POOL);
+    return leases.some(({ owner, state }) => state === "offered" && owner.includes(`:${name}::`));
+  }
+
+  #begin(stack: StackName): void {
+    this.#done.delete(stack);
+    this.#promises.delete(stack);
+    this.#ready.delete(stack);
+  }
+
+  /** What the stack holds is in its state, and the other way round. */
+  async #checkLeases({ name, state, ownerOf }: ModelStack): Promise<void> {
+    const firm = (await this.world.pool.leases(POOL)).filter(
+      (lease) => isFirm(lease) && lease.owner.includes(`:${name}::`),
+    );
+    const held = firm.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
+    const known = [...state].map(([resource, each]) => ({ owner: ownerOf(resource), ...each }));
+    const byValue = (a: { value: bigint }, b: { value: bigint }) => Number(a.value - b.value);
+    expect(held.sort(byValue)).toEqual(known.sort(byValue));
+  }
+}
+
+const valuesOf = ({ state }: ModelStack): Map<string, bigint> =>
+  new Map([...state].map(([name, { value }]) => [name, value]).sort() as [string, bigint][]);
+const keyOf = (wishes: Wishes): string =>
+  JSON.stringify(Object.entries(wishes).map(([name, value]) => `${name} ${value}`));
+const orderOf = ({ wishes, isReversed }: Planned): string[] =>
+  isReversed ? Object.keys(wishes).reverse() : Object.keys(wishes);
+
+async function overlayErrorOf(act: () => Promise<void>): Promise<OverlayError | undefined> {
+  try {
+    await act();
+    return undefined;
+  } catch (error) {
+    if (isOverlayError(error)) return error;
+    throw error;
+  }
+}
+
+async function untilKilled(act: () => Promise<void>): Promise<void> {
+  await act().catch((error: unknown) => {
+    if (!(error instanceof Killed)) throw error;
+  });
+}
+
+const promiseIsKept = (start: StartRun) =>
+  fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 10 }), async (steps) => {
+    const model = await Model.start(start);
+    for (const one of steps) await model.run(one);
+  });
+
+test("what a preview has shown is what up gives, or up stops", async () => {
+  await fc.assert(promiseIsKept(startRun), { numRuns: 1500, seed: 11 });
+});
+
+describe("the model finds the faults of other rules", () => {
+  test.each(Object.entries(OLD_RULES))("%s", async (_, start) => {
+    const { failed, counterexample } = await fc.check(promiseIsKept(start), { numRuns: 3000, seed: 11 });
+    expect(failed).toBe(true);
+    expect(counterexample![0].length).toBeLessThanOrEqual(5);
+  });
+});
