@@ -141,16 +141,14 @@ export class Lifecycle {
     const held = await this.#take(pool, lease, inputs, { deleting: true });
     this.#released.set(lease.owner, lease.extents);
     const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
-    const end = async () => ({
-      withheld: await this.#close(pool, lease),
-      unreachable: await this.#withdrawAll(pool, props, held),
-    });
-    const { withheld, unreachable } = await end().catch(async (error: unknown) => {
-      // It stays, so it must be usable, with what containers have in it.
-      await pool.amend(lease.pool, lease.leaseId, { deleting: false, ...(opens && { opens }) });
+    // It stays, so it must be usable, with what containers have in it. Where hosts were changed, the mark of the delete stays, too.
+    const keep = (changes: Changes) => async (error: unknown) => {
+      await pool.amend(lease.pool, lease.leaseId, { ...changes, ...(opens && { opens }) });
       if (forgotten.length > 0) await pool.enrol(forgotten);
       throw error;
-    });
+    };
+    const withheld = await this.#close(pool, lease).catch(keep({ deleting: false }));
+    const unreachable = await this.#withdrawAll(pool, props, held).catch(keep({}));
     if (unreachable)
       this.world.warn(`${unreachable.message} Its addresses stay reserved, because the host may still be using them.`);
     if (unreachable || withheld)

@@ -151,7 +151,14 @@ export const tenantMismatch = ({ name }: PoolSpec, owner: Tenant, caller: Tenant
   ).about("tenant");
 
 export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
-  new OverlayError("POOL_IN_USE", `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`, "Release them first.");
+  new OverlayError(
+    "POOL_IN_USE",
+    `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`,
+    `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
+  );
+
+const LEFT_BEHIND =
+  " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";
 
 export const nameTaken = (name: string, holder: Lease): OverlayError =>
   new OverlayError(

@@ -78,7 +78,7 @@ export function poolContract(engine: Engine): void {
     const held = await pool.claim(runner("n", "r"));
     await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({
       message:
-        "POOL_IN_USE: Pool network/n still has leases: 1 runner r (last seen 2030-01-01T00:00:00Z). Release them first.",
+        "POOL_IN_USE: Pool network/n still has leases: 1 runner r (last seen 2030-01-01T00:00:00Z). Delete what holds them first.",
     });
     await expect(pool.release("space/default", net.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
     await pool.release("network/n", held.leaseId);

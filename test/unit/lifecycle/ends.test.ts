@@ -122,6 +122,21 @@ test("a delete that fails leaves the network usable", async () => {
   expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1 });
 });
 
+test("a delete that fails half way shows as an update; one that was refused changes nothing", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  await expect(networks.delete(network)).rejects.toThrow("POOL_IN_USE");
+  expect(await networks.diff(network, network)).toMatchObject({ changes: false });
+  fleet.down.add("192.0.2.11");
+  await expect(runners.delete(runner)).rejects.toThrow("SSH_UNREACHABLE");
+  fleet.down.clear();
+  expect(await runners.diff(runner, runner)).toMatchObject({ changes: true, replaces: [] });
+  const news = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), runner);
+  const done = await runners.update("training/a", runner, news);
+  expect(fleet.standing("192.0.2.1")).toContain("link vxkr1");
+  expect(await runners.diff(done, news)).toMatchObject({ changes: false });
+});
+
 test("a mistyped host that was never reached is not cleaned: neither when it is corrected, nor by delete", async () => {
   const network = await makeNetwork();
   fleet.down.add("192.0.2.99");
