@@ -67,7 +67,7 @@ export const settingsSchema = z.object({
     // No default: that would be a path of whatever machine writes schema.json.
     .transform((url) => url ?? `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
     .describe(
-      "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Default: a file under Pulumi's home.",
+      "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Secret, because it may have a password. Default: a file under Pulumi's home.",
     ),
   scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   actor: z
@@ -118,7 +118,7 @@ export const settingsSchema = z.object({
 });
 
 /** Never shown, and secret in a stack's configuration. */
-export const SECRET_SETTINGS = ["privateKey", "tokenKeys"];
+export const SECRET_SETTINGS = ["store", "privateKey", "tokenKeys"];
 
 export type Settings = z.output<typeof settingsSchema>;
 

@@ -27,10 +27,20 @@ const STORES: Record<string, Opener> = {
   },
   memory: async (_rest, { clock }) => memoryStore(clock),
   // Their clients are large, and most programs need neither.
-  postgres: async (rest) => (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`),
-  postgresql: async (rest) => (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`),
-  etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`),
+  postgres: async (rest) =>
+    (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce }),
+  postgresql: async (rest) =>
+    (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce }),
+  etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`, { warn: warnOnce }),
 };
+
+const warnings = new Set<string>();
+
+/** On stderr, which Pulumi shows. A command may open the same store several times. */
+function warnOnce(text: string): void {
+  if (!warnings.has(text)) console.error(`warning: ${text}`);
+  warnings.add(text);
+}
 
 /** A store's URL as others may see it: no user, no password, no files. */
 export function placeOf(url: string): string {

@@ -269,6 +269,12 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       ["a user without a role", () => secureUrl(`nobody:${hidden}`), "STORE_UNAVAILABLE", "does not let nobody read"],
       ["no TLS", () => secureUrl(`writer:${hidden}`, {}), "STORE_UNAVAILABLE", "cannot be used"],
       [
+        "another machine of an unknown authority",
+        () => `etcd://writer:${hidden}@0.0.0.0:${secure.ports[0]}/secure`,
+        "STORE_UNAVAILABLE",
+        "certificate",
+      ],
+      [
         "an unknown authority",
         () => secureUrl(`writer:${hidden}`, { tls: "true" }),
         "STORE_UNAVAILABLE",

@@ -159,10 +159,14 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   describe("with TLS and passwords", () => {
     let secure: PostgresServer;
     let authority: Authority;
+    /** Did not issue the server's certificate. */
+    let stranger: Authority;
+    /** Linux connects it to this machine, but the store cannot know that: it counts as another one. */
+    const REMOTE = "0.0.0.0";
     const secret = "not/to:be@seen";
     const login = `overlay:${encodeURIComponent(secret)}`;
     beforeAll(async () => {
-      authority = newAuthority(USER);
+      [authority, stranger] = [newAuthority(USER), newAuthority()];
       const { cert, key } = authority.issue("server", "DNS:localhost");
       secure = await startPostgres("memory", {
         settings: ["ssl=on", `ssl_cert_file=${cert}`, `ssl_key_file=${key}`, `ssl_ca_file=${authority.ca}`],
@@ -172,7 +176,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
     afterAll(async () => {
       await secure?.stop();
-      removeFolder(authority.folder);
+      for (const { folder } of [authority, stranger]) removeFolder(folder);
     });
 
     test.each([
@@ -182,6 +186,15 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     ])("sslmode %s", async (sslmode, place) => {
       const store = await open(secure.url({ login, sslmode, sslrootcert: authority.ca, ...place }));
       expect(store.readOnly).toBe(false);
+    });
+
+    test("another machine without TLS, where the URL says so, is warned about", async () => {
+      const warnings: string[] = [];
+      const warn = (text: string) => void warnings.push(text);
+      await open(server.url({ schema: "exposed", host: REMOTE, sslmode: "disable" }), { warn });
+      expect(warnings).toEqual([
+        `PostgreSQL at ${REMOTE}:${server.port}/overlay is used without TLS, because of sslmode=disable.`,
+      ]);
     });
 
     test("a certificate instead of a password", async () => {
@@ -207,6 +220,31 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
         () => ({ login, sslmode: "verify-full", host: "localhost" }),
         "STORE_UNAVAILABLE",
         "certificate",
+      ],
+      [
+        "another authority",
+        () => ({ login, host: "localhost", sslrootcert: stranger.ca }),
+        "STORE_UNAVAILABLE",
+        "certificate",
+      ],
+      ["another machine of an unknown authority", () => ({ login, host: REMOTE }), "STORE_UNAVAILABLE", "certificate"],
+      [
+        "another machine of an unknown authority, with sslmode=require",
+        () => ({ login, host: REMOTE, sslmode: "require" }),
+        "STORE_UNAVAILABLE",
+        "certificate",
+      ],
+      [
+        "another machine with another host's certificate, with sslmode=require",
+        () => ({ login, host: REMOTE, sslmode: "require", sslrootcert: authority.ca }),
+        "STORE_UNAVAILABLE",
+        "certificate",
+      ],
+      [
+        "another machine without TLS",
+        () => ({ login, host: REMOTE, port: server.port }),
+        "STORE_UNAVAILABLE",
+        "does not support SSL",
       ],
       ["another host's certificate", () => ({ login, sslrootcert: authority.ca }), "STORE_UNAVAILABLE", "certificate"],
       [

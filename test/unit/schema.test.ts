@@ -27,6 +27,11 @@ test("secrets, defaults and what replaces are in the schema", () => {
   expect(network.requiredInputs).toEqual(["hubConnection"]);
 });
 
+test("settings that may hold a password or a key are secret", () => {
+  const settings = Object.entries(schema.config.variables);
+  expect(settings.flatMap(([key, { secret }]) => (secret ? [key] : []))).toEqual(["store", "tokenKeys", "privateKey"]);
+});
+
 test("a reference is a resource's values or a name, and fills in what it can", () => {
   expect(runner.inputProperties.network!.oneOf).toEqual([
     { type: "string" },

@@ -1,4 +1,5 @@
 import { OverlayError } from "../../errors";
+import { isLocalHost } from "./server-host";
 import { fileNamed } from "./url-file";
 
 export interface Cluster {
@@ -8,6 +9,8 @@ export interface Cluster {
   members: string[];
   /** Ends with a slash. */
   prefix: string;
+  /** The URL asks for connections without TLS, and a member is on another machine. */
+  isExposed: boolean;
   tls?: { ca?: Buffer; cert?: Buffer; key?: Buffer };
   login?: { username: string; password: string };
   /** Milliseconds for one question to one member. */
@@ -25,7 +28,8 @@ export function clusterOf(url: string): Cluster {
   const params = new URLSearchParams(query);
   const unknown = [...params.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
-  const tls = tlsOf(params);
+  const isLocal = hosts.split(",").every((host) => isLocalHost(host.replace(/:\d+$/, "").replace(/^\[(.*)\]$/, "$1")));
+  const tls = parseTls(params, isLocal);
   const prefix = decoded(path).replace(/\/*$/, "") || "overlay";
   const login = loginOf(userinfo, params.get("user"));
   return {
@@ -34,6 +38,7 @@ export function clusterOf(url: string): Cluster {
       .split(",")
       .map((host) => `${tls ? "https" : "http"}://${/:\d+$/.test(host) ? host : `${host}:2379`}`),
     prefix: `${prefix}/`,
+    isExposed: !tls && !isLocal,
     timeout: 1000 * Number(params.get("timeout") || 3),
     ...(tls && { tls }),
     ...(login && { login }),
@@ -55,11 +60,12 @@ function decoded(part: string): string {
   }
 }
 
-function tlsOf(params: URLSearchParams): Cluster["tls"] {
+/** With TLS, certificates are always verified. Members on other machines are reached with TLS unless the URL says `tls=false`. */
+function parseTls(params: URLSearchParams, isLocal: boolean): Cluster["tls"] {
   const file = (name: string) => (params.has(name) ? fileNamed(name, params.get(name)!, invalid) : undefined);
   const [ca, cert, key] = [file("ca"), file("cert"), file("key")];
   const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
-  const asked = params.get("tls") ?? String(Object.keys(files).length > 0);
+  const asked = params.get("tls") ?? String(!isLocal || Object.keys(files).length > 0);
   if (!["true", "false"].includes(asked)) throw invalid("tls is true or false.");
   return asked === "true" ? files : undefined;
 }

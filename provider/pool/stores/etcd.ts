@@ -26,12 +26,14 @@ export interface EtcdOptions {
   /** By what the clock is checked; by default this machine's time, and nothing else where a clock is given. */
   machineTime?: () => number;
   patience?: Patience;
+  warn?: (text: string) => void;
 }
 
 export async function etcdStore(url: string, options: EtcdOptions = {}): Promise<Store> {
   const { clock, patience } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const cluster = clusterOf(url);
+  if (cluster.isExposed) options.warn?.(`etcd at ${cluster.place} is used without TLS, because of tls=false.`);
   const wire = new Wire(new EtcdClient(cluster), cluster);
   try {
     return optimisticStore(await openEngine(wire, cluster, witness, clock), patience);

@@ -1,6 +1,7 @@
 import type { ConnectionOptions } from "node:tls";
 import type { PoolConfig } from "pg";
 import { OverlayError } from "../../errors";
+import { isLocalHost } from "./server-host";
 import { fileNamed } from "./url-file";
 
 export interface Address {
@@ -8,43 +9,54 @@ export interface Address {
   place: string;
   user: string;
   schema: string;
+  /** The URL asks for a connection without TLS to another machine. */
+  isExposed: boolean;
   connection: PoolConfig;
 }
 
 const KNOWN = ["host", "schema", "connect_timeout", "sslmode", "sslrootcert", "sslcert", "sslkey"];
-const FORM = "Write it like postgres://user:password@host:5432/database?sslmode=verify-full&sslrootcert=ca.pem.";
+const FORM = "Write it like postgres://user:password@host:5432/database?sslrootcert=ca.pem.";
 
 /** Takes a URL apart. No message has any part of it but host, port, database and user: the rest may be secret. */
 export function addressOf(url: string): Address {
-  const { hostname, port, username, password, pathname, searchParams } = parsed(url);
+  const { hostname, port, username, password, pathname, searchParams } = parseUrl(url);
   const unknown = [...searchParams.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
-  const host = searchParams.get("host") || decoded(hostname) || "127.0.0.1";
+  const host = (searchParams.get("host") || decoded(hostname) || "127.0.0.1").replace(/^\[(.*)\]$/, "$1");
+  const ssl = parseTls(searchParams, isLocalHost(host));
   const user = decoded(username) || "postgres";
   const database = decoded(pathname.slice(1)) || user;
   return {
-    place: `${host}:${port || 5432}/${database}`,
+    place: `${host.includes(":") ? `[${host}]` : host}:${port || 5432}/${database}`,
     user,
     schema: searchParams.get("schema") || "overlay",
+    isExposed: ssl === false && !isLocalHost(host),
     connection: {
-      host: host.replace(/^\[(.*)\]$/, "$1"),
+      host,
       port: Number(port || 5432),
       user,
       database,
       ...(password && { password: decoded(password) }),
       connectionTimeoutMillis: 1000 * Number(searchParams.get("connect_timeout") || 5),
-      ssl: tlsOf(searchParams),
+      ssl,
     },
   };
 }
 
-function parsed(url: string): URL {
+/** A password with `/`, `?` or `#` in it ends the host too early: its rest would pass for a database or an option. */
+function parseUrl(url: string): URL {
+  let parsed: URL;
   try {
-    return new URL(url);
+    parsed = new URL(url);
   } catch {
     // Without a cause: it would carry the URL, and that the password.
     throw invalid("it is not a URL.");
   }
+  if (!url.startsWith("postgres://")) throw invalid("it has no // behind the scheme.");
+  const { pathname, searchParams, hash } = parsed;
+  if (hash || [pathname, ...searchParams.keys()].some((text) => text.includes("@")))
+    throw invalid("in a password / must be written as %2F, ? as %3F, # as %23 and @ as %40.");
+  return parsed;
 }
 
 /** A password with a plain % in it is a common mistake, and not to be shown. */
@@ -56,15 +68,19 @@ function decoded(part: string): string {
   }
 }
 
-/** As libpq has it, except that nothing is tried in the clear when TLS was asked for. */
-function tlsOf(params: URLSearchParams): ConnectionOptions | false {
+/**
+ * Other machines are reached with TLS and a verified certificate unless the URL says `sslmode=disable`; `require` verifies as
+ * `verify-full` does. On this machine the modes are libpq's, and without any there is no TLS.
+ */
+function parseTls(params: URLSearchParams, isLocal: boolean): ConnectionOptions | false {
   const file = (name: string) => (params.has(name) ? fileNamed(name, params.get(name)!, invalid) : undefined);
   const [ca, cert, key] = [file("sslrootcert"), file("sslcert"), file("sslkey")];
   const files = { ...(ca && { ca }), ...(cert && { cert }), ...(key && { key }) };
-  switch (params.get("sslmode") ?? (ca ? "verify-full" : "disable")) {
+  switch (params.get("sslmode") ?? (isLocal && !ca ? "disable" : "verify-full")) {
     case "disable":
       return false;
     case "require":
+      if (!isLocal) return files;
       return ca ? { ...files, checkServerIdentity: () => undefined } : { ...files, rejectUnauthorized: false };
     case "verify-ca":
       return { ...files, checkServerIdentity: () => undefined };

@@ -24,12 +24,15 @@ export interface PostgresOptions {
   /** By what the clock is checked; by default this machine's time, and nothing else where a clock is given. */
   machineTime?: () => number;
   patience?: Patience;
+  warn?: (text: string) => void;
 }
 
 export async function postgresStore(url: string, options: PostgresOptions = {}): Promise<Store> {
   const { clock, patience } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const address = addressOf(url);
+  if (address.isExposed)
+    options.warn?.(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
   const pool = new Pool({ ...address.connection, ...CONNECTIONS });
   // Connections that lie idle when the server goes are replaced when they are needed.
   pool.on("error", () => {});

@@ -1,0 +1,75 @@
+import { describe, expect, test } from "vitest";
+import { clusterOf } from "../../../provider/pool/stores/etcd-url";
+import { addressOf } from "../../../provider/pool/stores/postgres-url";
+
+type Mode = "plain" | "unverified" | "authority only" | "verified";
+
+function postgresMode(url: string): Mode {
+  const ssl = addressOf(url).connection.ssl;
+  if (typeof ssl !== "object") return "plain";
+  if (ssl.rejectUnauthorized === false) return "unverified";
+  return ssl.checkServerIdentity ? "authority only" : "verified";
+}
+
+/** Any file that can be read serves as a certificate here. */
+const CA = encodeURIComponent(__filename);
+
+describe("PostgreSQL", () => {
+  test.each<[url: string, mode: Mode, isExposed: boolean]>([
+    ["postgres://me@db.example/overlay", "verified", false],
+    ["postgres://me@10.0.0.5/overlay", "verified", false],
+    ["postgres://me@[2001:db8::5]/overlay", "verified", false],
+    ["postgres://me@127.example/overlay", "verified", false],
+    ["postgres://me@localhost.example/overlay", "verified", false],
+    ["postgres://me@localhost/overlay?host=10.0.0.5", "verified", false],
+    [`postgres://me@db.example/overlay?sslrootcert=${CA}`, "verified", false],
+    ["postgres://me@db.example/overlay?sslmode=require", "verified", false],
+    [`postgres://me@db.example/overlay?sslmode=require&sslrootcert=${CA}`, "verified", false],
+    ["postgres://me@db.example/overlay?sslmode=verify-full", "verified", false],
+    ["postgres://me@db.example/overlay?sslmode=verify-ca", "authority only", false],
+    ["postgres://me@db.example/overlay?sslmode=disable", "plain", true],
+    ["postgres://me@localhost/overlay", "plain", false],
+    ["postgres://me@127.0.0.2/overlay", "plain", false],
+    ["postgres://me@[::1]:5433/overlay", "plain", false],
+    ["postgres:///overlay", "plain", false],
+    ["postgres:///overlay?host=/run/postgresql", "plain", false],
+    ["postgres://me@localhost/overlay?sslmode=disable", "plain", false],
+    ["postgres://me@localhost/overlay?sslmode=require", "unverified", false],
+    [`postgres://me@localhost/overlay?sslmode=require&sslrootcert=${CA}`, "authority only", false],
+    [`postgres://me@localhost/overlay?sslrootcert=${CA}`, "verified", false],
+    ["postgres://me@localhost/overlay?sslmode=verify-full", "verified", false],
+  ])("%s: %s", (url, mode, isExposed) => {
+    expect(postgresMode(url)).toBe(mode);
+    expect(addressOf(url).isExposed).toBe(isExposed);
+  });
+
+  test.each([
+    "postgres:me:hidden@db/overlay",
+    "postgres://me:1/hidden@db/overlay",
+    "postgres://me:1?hidden@db/overlay",
+    "postgres://me:1#hidden@db/overlay",
+    "postgres://me:hid%den@db/overlay",
+  ])("%s is refused without a part of the password", (url) => {
+    expect(() => addressOf(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
+  });
+});
+
+describe("etcd", () => {
+  test.each<[url: string, members: string[], isExposed: boolean]>([
+    ["etcd://a,b:2380/x", ["https://a:2379", "https://b:2380"], false],
+    ["etcd://127.0.0.1:1,10.0.0.5:2/x", ["https://127.0.0.1:1", "https://10.0.0.5:2"], false],
+    ["etcd://a/x?tls=true", ["https://a:2379"], false],
+    ["etcd://a/x?tls=false", ["http://a:2379"], true],
+    [
+      "etcd://127.0.0.1:1,localhost,[::1]:2/x",
+      ["http://127.0.0.1:1", "http://localhost:2379", "http://[::1]:2"],
+      false,
+    ],
+    ["etcd://localhost/x?tls=true", ["https://localhost:2379"], false],
+    [`etcd://localhost/x?ca=${CA}`, ["https://localhost:2379"], false],
+  ])("%s: %s", (url, members, isExposed) => {
+    const cluster = clusterOf(url);
+    expect([cluster.members, cluster.isExposed]).toEqual([members, isExposed]);
+    expect(cluster.tls !== undefined).toBe(members[0]!.startsWith("https:"));
+  });
+});
