@@ -114,7 +114,9 @@ export const settingsSchema = z.object({
     .enum(["fail", "forget"])
     .meta({ id: "UnreachableOnDelete" })
     .default("fail")
-    .describe("`forget`: a dead host does not block destroy; its values stay withheld."),
+    .describe(
+      "`forget`: a dead host does not block destroy; its addresses stay reserved, because the host may still be using them.",
+    ),
 });
 
 /** Never shown, and secret in a stack's configuration. */

@@ -19,8 +19,9 @@ setUp(values.for).catch((error) => {
 
 /** @param {string} purpose */
 async function setUp(purpose) {
-  if (Number(process.versions.node.split(".")[0]) < 20)
-    throw new Error(`Node 20 or later is needed, not ${process.version}.`);
+  const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
+  if (major < 20 || (major === 20 && minor < 12))
+    throw new Error(`Node 20.12 or later is needed, not ${process.version}.`);
   const needsLab = purpose !== "check";
   const reason = needsLab ? whyNoLab() : undefined;
   if (reason !== undefined && purpose !== "test")

@@ -16,6 +16,8 @@ export interface Caller {
   dryRun: boolean;
   /** Inputs that the program marked as secret, wholly or in part, besides those that always are. */
   secretInputs?: string[] | undefined;
+  /** Pulumi checks a replacement once more without what was: this run has seen it with that. */
+  isReplacement?: boolean | undefined;
   /** What it held until this run deleted it in order to make it anew. */
   prefer?: Extent[] | undefined;
   /** Whether the program still declares the resource behind an owner. Default: yes. */

@@ -3,7 +3,7 @@ import { type Extent, isFirm, type Lease, type Pool, type Request } from "../poo
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
 import { type Caller, cannotPromise } from "./check";
-import { refuseOlderStore, stampIn } from "./store-version";
+import { endedThere, stampIn } from "./store-version";
 import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 import type { World } from "./world";
 
@@ -34,7 +34,7 @@ export async function decide(
   const lease = await offered(def, world, { ...caller, prefer: caller.prefer ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
-  if (!olds && isFirm(lease)) world.warn(takesOver(def, lease));
+  if (!olds && !caller.isReplacement && isFirm(lease)) world.warn(takesOver(def, lease));
   const computed = def.values(inputs, lease.extents);
   await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed }, olds);
   return computed;
@@ -166,8 +166,9 @@ function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[]
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */
 export async function refuseLost(def: Definition, pool: Pool, olds: Values): Promise<void> {
-  if (stampIn(olds)) return refuseOlderStore(pool, olds); // the store that made it: it ended there
   const { pool: from } = def.request(olds, String(olds.owner));
+  if (await endedThere(pool, from, olds)) return;
+  if (stampIn(olds)) throw notRecovered(def, olds, from);
   // An address space is always there; what stands in it has opened a pool.
   const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
   if (await pool.spec(name)) return;
@@ -177,6 +178,13 @@ export async function refuseLost(def: Definition, pool: Pool, olds: Values): Pro
     "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
   );
 }
+
+const notRecovered = (def: Definition, olds: Values, pool: string): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but not in ${pool} of the store, which was rebuilt since. Nothing is given out.`,
+    "Run `overlayctl recover --stack-export FILE` with an export of this stack.",
+  );
 
 export const unknownValues = (def: Definition): Values =>
   Object.fromEntries(

@@ -45,6 +45,8 @@ export class Lifecycle {
   #dryRun = false;
   /** New name → old name: for a replacement Pulumi calls check once more, without what was. */
   readonly #formerly = new Map<string, string>();
+  /** Owners that were in the state when this run checked them first. */
+  readonly #existing = new Set<string>();
   /** What resources held that this run has deleted: those that it makes anew get the same where they can. */
   readonly #released = new Map<string, Extent[]>();
 
@@ -57,7 +59,12 @@ export class Lifecycle {
     const { owner, dryRun } = caller;
     this.#dryRun = dryRun;
     if (olds && olds.owner !== owner) this.#formerly.set(owner, String(olds.owner));
-    const known = { formerly: this.#formerly.get(owner), prefer: this.#released.get(owner) };
+    const known = {
+      formerly: this.#formerly.get(owner),
+      prefer: this.#released.get(owner),
+      isReplacement: this.#existing.has(owner),
+    };
+    if (olds) this.#existing.add(owner);
     return check(this.def, this.world, { ...caller, ...known }, olds, news);
   }
 
@@ -143,8 +150,13 @@ export class Lifecycle {
     const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
     // It stays, so it must be usable, with what containers have in it. Where hosts were changed, the mark of the delete stays, too.
     const keep = (changes: Changes) => async (error: unknown) => {
-      await pool.amend(lease.pool, lease.leaseId, { ...changes, ...(opens && { opens }) });
-      if (forgotten.length > 0) await pool.enrol(forgotten);
+      const restore = async () => {
+        await pool.amend(lease.pool, lease.leaseId, { ...changes, ...(opens && { opens }) });
+        if (forgotten.length > 0) await pool.enrol(forgotten);
+      };
+      await restore().catch((failure: Error) =>
+        this.world.warn(`${this.def.id(props)} was not restored: ${failure.message}`),
+      );
       throw error;
     };
     const withheld = await this.#close(pool, lease).catch(keep({ deleting: false }));

@@ -22,3 +22,14 @@ export async function refuseOlderStore(pool: Pool, props: Values): Promise<void>
   const seen = stampIn(props);
   if (seen) await pool.mustInclude(seen);
 }
+
+/**
+ * Whether a lease that the store does not have ended there. Not in a store that was rebuilt since without this stack's export: what
+ * the stack held is missing from it, and may be given to others.
+ */
+export async function endedThere(pool: Pool, poolName: string, props: Values): Promise<boolean> {
+  const seen = stampIn(props);
+  if (!seen) return false;
+  const { recovered } = await pool.mustInclude(seen);
+  return !recovered || (await pool.endOf(poolName, String(props.uid))) !== undefined;
+}

@@ -51,36 +51,37 @@ export function* readIdentity(tx: Draft): Rule<Found> {
   return { id: yield* tx.get(idKey), version, epoch, recovered };
 }
 
-/** The epoch in which the store was `seen`. */
-export function* findSeen(tx: Draft, seen: StoreIdentity, place = "this place"): Rule<Epoch> {
+/** The epoch in which the store was `seen`; `recovered`: it is accepted because the store was rebuilt since. */
+export function* findSeen(tx: Draft, seen: StoreIdentity, place = "this place"): Rule<Epoch & { recovered: boolean }> {
   const { id, recovered, version } = yield* readIdentity(tx);
-  if (id !== seen.id && !recovered.includes(seen.id)) throw isAnother(place, id, seen);
+  if (id !== seen.id && !recovered.includes(seen.id)) throw anotherStoreError(place, id, seen);
   const head = yield* tx.get(headKey);
-  if (!head || version < seen.version) throw isBehind(place, version, seen);
+  if (!head || version < seen.version) throw behindError(place, version, seen);
   const epoch = seen.version >= head.first ? head : (yield* tx.first(epochsFrom(seen.version)))!;
   const isForgotten = epoch.first > seen.version;
-  if (epoch.id !== seen.epoch && epoch.id !== ANY && !isForgotten) throw hasDiverged(place, seen);
-  return isForgotten ? { ...epoch, first: 0, last: seen.version } : epoch;
+  if (epoch.id !== seen.epoch && epoch.id !== ANY && !isForgotten) throw divergedError(place, seen);
+  const isRecovered = !isForgotten && epoch.id === ANY && seen.epoch !== ANY;
+  return { ...epoch, recovered: isRecovered, ...(isForgotten && { first: 0, last: seen.version }) };
 }
 
 const RESTORE =
   "Restore the newer store, or bring this one up to date with `overlayctl recover --stack-export FILE…` and exports of all its stacks.";
 
-const isBehind = (place: string, version: number, seen: StoreIdentity): OverlayError =>
+const behindError = (place: string, version: number, seen: StoreIdentity): OverlayError =>
   new OverlayError(
     "STORE_LOST",
     `The store at ${place} is at version ${version}, but this stack has seen version ${seen.version}: an older backup was restored, or commits were lost in a failover. Nothing is given out.`,
     RESTORE,
   );
 
-const hasDiverged = (place: string, seen: StoreIdentity): OverlayError =>
+const divergedError = (place: string, seen: StoreIdentity): OverlayError =>
   new OverlayError(
     "STORE_LOST",
     `The store at ${place} does not have version ${seen.version} as this stack has seen it: an older backup was restored, and others have written to it since. Nothing is given out.`,
     RESTORE,
   );
 
-const isAnother = (place: string, id: string | undefined, seen: StoreIdentity): OverlayError =>
+const anotherStoreError = (place: string, id: string | undefined, seen: StoreIdentity): OverlayError =>
   new OverlayError(
     "STORE_LOST",
     `The store at ${place} is ${id === undefined ? "new" : `store ${id}`}, but this stack was deployed with store ${seen.id}. Nothing is given out.`,

@@ -53,7 +53,7 @@ export class LivePool implements Pool {
   /** Owners that this run has met. */
   readonly #met = new Set<string>();
   /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
-  readonly #included: (StoreIdentity & { first: number; last: number })[] = [];
+  readonly #included: (StoreIdentity & { first: number; last: number; recovered: boolean })[] = [];
   private readonly settings: Settings;
 
   constructor(
@@ -213,14 +213,15 @@ export class LivePool implements Pool {
     return { ...found, id: found.id ?? (await this.secret("identity", randomUUID())) };
   }
 
-  async mustInclude(seen: StoreIdentity): Promise<void> {
-    const isKnown = this.#included.some(
+  async mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }> {
+    const known = this.#included.find(
       ({ id, epoch, first, last }) =>
         id === seen.id && epoch === seen.epoch && first <= seen.version && seen.version <= last,
     );
-    if (isKnown) return;
-    const { first, last } = await this.#read((tx) => findSeen(tx, seen, this.settings.place));
-    this.#included.push({ ...seen, first, last });
+    if (known) return known;
+    const { first, last, recovered } = await this.#read((tx) => findSeen(tx, seen, this.settings.place));
+    this.#included.push({ ...seen, first, last, recovered });
+    return { recovered };
   }
 
   adoptIdentity(from: string[], version: number): Promise<void> {

@@ -301,8 +301,11 @@ export interface Pool {
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
   /** The store gets an id with the first call. */
   identity(): Promise<StoreIdentity>;
-  /** `STORE_LOST` unless the store is the one that was `seen` earlier, with all commits up to then. */
-  mustInclude(seen: StoreIdentity): Promise<void>;
+  /**
+   * `STORE_LOST` unless the store is the one that was `seen` earlier, with all commits up to then. `recovered`: it was rebuilt since,
+   * and holds only what it was rebuilt from.
+   */
+  mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }>;
   /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
   adoptIdentity(from: string[], version: number): Promise<void>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;

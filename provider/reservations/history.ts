@@ -2,7 +2,7 @@ import type { Event, Lease, Pool } from "../pool/types";
 import { poolNamed } from "../resources/ip-pool";
 import type { AddressInput } from "./inputs";
 import { isPort, timeText, valueText } from "./leases";
-import { addressPools, covers, placeNamed } from "./places";
+import { addressPools, covers, placeNamed, placeOf } from "./places";
 import { findLeases } from "./search";
 
 /** More than a pool keeps. */
@@ -86,10 +86,14 @@ export interface AddressStatus {
 const BEGINNINGS: Event["what"][] = ["claimed", "enrolled"];
 const ENDS: Event["what"][] = ["released", "expired", "reclaimed", "handed over"];
 
-/** The present holders of an address, and the earlier ones, latest first. */
+/** The present holders of an address, else the offer or the quarantine on it; and the earlier holders, latest first. */
 export async function showAddress(pool: Pool, input: AddressInput): Promise<AddressStatus> {
+  const before = holdingsIn(await historyOfAddress(pool, input)).reverse();
   const holders = await findLeases(pool, input);
-  return { holders, before: holdingsIn(await historyOfAddress(pool, input)).reverse() };
+  for (const state of ["offered", "resting"] as const)
+    if (holders.length === 0) holders.push(...(await findLeases(pool, { ...input, state })));
+  if (holders.length + before.length === 0) await placeOf(pool, input, input.ip); // refuses what is in no pool
+  return { holders, before };
 }
 
 export function holdingsIn(events: Event[]): Holding[] {

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { familyOf, fromLine } from "../addressing/line";
+import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userName } from "../resources/addresses";
 
@@ -23,7 +24,7 @@ export const isOf = (lease: Lease, by: string): boolean =>
   lease.usedBy === by || lease.owner === ownerIn(lease.pool, by);
 
 /** A stack's leases are given up by the stack: it would ask for them again at its next run. */
-export const isOfStack = ({ owner }: Lease): boolean => owner.includes("urn:pulumi:");
+export const isOfStack = ({ owner }: Lease): boolean => isStackOwner(owner);
 
 const VM = "vm";
 const IMPORTED = "imported";

@@ -70,6 +70,12 @@ export async function free({ pool }: Context, input: FreeInput): Promise<Lease> 
       "`overlayctl ip list` shows what is held.",
     );
   }
+  if (lease.opens !== undefined)
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${ipOf(lease)} is the block of ${lease.opens}, not an address.`,
+      "Delete that pool.",
+    );
   if (isOfStack(lease) && !force)
     throw new OverlayError(
       "IP_IN_USE",

@@ -1,5 +1,6 @@
 import { exactNumber } from "../addressing/line";
-import type { Pool, PoolSpec } from "../pool/types";
+import { OverlayError } from "../errors";
+import type { Pool, PoolSpec, Usage } from "../pool/types";
 import { listOf } from "../pool/wording";
 
 /** How full a pool is, as JSON can carry it. Counts past 2^53 are strings. */
@@ -18,7 +19,12 @@ export interface PoolUsage {
 }
 
 export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
-  const { capacity, held, offered, resting } = (await pool.usage(spec.name))!;
+  const usage = await pool.usage(spec.name);
+  if (!usage) throw new OverlayError("POOL_NOT_FOUND", `Pool ${spec.name} was deleted meanwhile.`, "Look again.");
+  return describeUsage(spec, usage);
+}
+
+function describeUsage(spec: PoolSpec, { capacity, held, offered, resting }: Usage): PoolUsage {
   return {
     pool: spec.name,
     kind: spec.kind,
@@ -35,7 +41,9 @@ export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
 
 /** Of all pools, by name. */
 export async function poolUsages(pool: Pool): Promise<PoolUsage[]> {
-  const usages: PoolUsage[] = [];
-  for (const spec of await pool.pools()) usages.push(await usageOf(pool, spec));
-  return usages;
+  const [specs, usages] = [await pool.pools(), await pool.usages("")];
+  return specs.flatMap((spec) => {
+    const usage = usages.get(spec.name);
+    return usage ? [describeUsage(spec, usage)] : []; // deleted meanwhile
+  });
 }

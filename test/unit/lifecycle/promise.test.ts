@@ -165,4 +165,26 @@ describe("ends are states", () => {
     await stage.preview("IPReservation", "a", inPool(pool));
     expect(stage.warnings.at(-1)).toMatch(/^IPReservation a is already held by this stack, since 2030-.*overlay:scope/);
   });
+
+  test("a forced replacement takes nothing over: its owner was in the state", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    const held = await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    const lifecycle = stage.of("IPReservation");
+    const caller = { owner: ownerOf("IPReservation", "a"), dryRun: true };
+    await lifecycle.check(caller, held, inPool(pool));
+    await lifecycle.check(caller, undefined, inPool(pool));
+    expect(stage.warnings).toEqual([]);
+  });
+
+  test("what a store does not have that was rebuilt without the stack's export is lost, not ended", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    const held = await stage.make("IPReservation", "a", inPool(pool));
+    const rebuilt = await Stage.up();
+    await rebuilt.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    await rebuilt.pool.adoptIdentity([String(held.storeId)], 1000);
+    await expect(rebuilt.of("IPReservation").diff(held, held)).rejects.toThrow(
+      /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in pool\/lb of the store, which was rebuilt/,
+    );
+  });
 });

@@ -154,6 +154,17 @@ test("a tenant's leases are found by the tenant, and shown with it", async () =>
   ]);
 });
 
+test("an address that no lease holds shows its offer or its quarantine, and one in no pool is refused", async () => {
+  const [offered, released] = [toLine("192.168.7.6"), toLine("192.168.7.7")];
+  const value = (ip: bigint) => [{ first: ip, last: ip }];
+  await stage.pool.offer({ pool: "pool/web", owner: "preview", type: "IPReservation", want: value(offered) });
+  const lease = await stage.pool.claim({ pool: "pool/web", owner: "job", type: "T", want: value(released) });
+  await stage.pool.release("pool/web", lease.leaseId);
+  expect((await showAddress(stage.pool, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);
+  expect((await showAddress(stage.pool, { ip: released })).holders).toMatchObject([{ state: "resting" }]);
+  await expect(showAddress(stage.pool, { ip: toLine("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });
+});
+
 test("an address shows its holder and who had it before", async () => {
   const ip = toLine("192.168.7.5");
   await useByAddress(context, { ip, by: "c1" });
