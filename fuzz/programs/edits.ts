@@ -1,4 +1,5 @@
 import type { Random } from "../random";
+import { changeNetwork, newAddress, newNetwork, newRunner, newStaticIp } from "./host-resources";
 import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
 import { addressIn, inPool, type Naming, newPool, newReservation, pinIn } from "./resources";
 
@@ -7,6 +8,8 @@ export interface EditContext {
   naming: Naming;
   /** Pools of other stacks that are up. */
   others: Declaration[];
+  /** Hosts of the lab that can be runners of this stack. */
+  hosts: string[];
 }
 
 /** Changes a program in one way. undefined: there is nothing to change in that way. */
@@ -29,20 +32,38 @@ const EDITS: Record<string, { weight: number; edit: Edit }> = {
   changeDetails: { weight: 1, edit: changeDetails },
 };
 
+/** Where the stack has hosts. */
+const HOST_EDITS: typeof EDITS = {
+  addRunner: {
+    weight: 2,
+    edit: (program, { random, naming, hosts }) => [...program, ...newRunner(random, naming, program, hosts)],
+  },
+  addAddress: {
+    weight: 4,
+    edit: (program, { random, naming }) => [...program, ...newAddress(random, naming, program)],
+  },
+  addStaticIp: {
+    weight: 3,
+    edit: (program, { random, naming }) => [...program, ...newStaticIp(random, naming, program)],
+  },
+  changeNetwork: { weight: 4, edit: (program, { random }) => changeNetwork(random, program) },
+};
+
 /** One to three edits. */
 export function editProgram(program: Program, context: EditContext): Program {
-  const weights = Object.fromEntries(Object.entries(EDITS).map(([name, { weight }]) => [name, weight]));
+  const edits = context.hosts.length > 0 ? { ...EDITS, ...HOST_EDITS } : EDITS;
+  const weights = Object.fromEntries(Object.entries(edits).map(([name, { weight }]) => [name, weight]));
   let edited = program;
   for (let left = context.random.integer(1, 3); left > 0; left--) {
-    const { edit } = EDITS[context.random.weighted(weights)]!;
+    const { edit } = edits[context.random.weighted(weights)]!;
     edited = edit(edited, context) ?? edited;
   }
   return edited;
 }
 
 export function newProgram(context: EditContext): Program {
-  const { random, naming, others } = context;
-  const program: Program = [];
+  const { random, naming, others, hosts } = context;
+  const program: Program = hosts.length > 0 ? newNetwork(random, naming, hosts) : [];
   for (let left = random.integer(others.length > 0 ? 0 : 1, 2); left > 0; left--)
     program.push(newPool(random, naming, program));
   for (let left = random.integer(1, 5); left > 0; left--) {
@@ -159,7 +180,7 @@ function move(program: Program, { random }: EditContext): Program | undefined {
   const each = random.pick(reservationsOf(program));
   const pool = random.pick(ofType(program, "IPPool"));
   if (!each || !pool) return undefined;
-  const { tenant: _, ...rest } = withoutPin(each.args);
+  const { tenant: _, runner: __, ...rest } = withoutPin(each.args);
   const moved = { ...each, args: { ...rest, ...inPool(pool, false), ...pinIn(random, pool, 0.2) } };
   // Behind its pool, which may be declared later.
   return [...program.filter((other) => other !== each), moved];

@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
+import { Lab } from "../../lab/lab";
 import { Random } from "../random";
 import { renderSteps } from "./report";
 import { Scenario } from "./scenario";
@@ -27,6 +28,15 @@ export interface FuzzOptions {
   rounds?: number;
   /** How long a failure is shrunk. */
   shrinkSeconds: number;
+  /** Also networks and runners, on a new lab for each scenario. */
+  hosts?: boolean;
+}
+
+/** What a session runs on. */
+interface Ground {
+  store: TestStore;
+  /** Runners of the lab; none: there is no lab. */
+  runners: string[];
 }
 
 /** `npm run fuzz -- programs`: false if anything disagreed. */
@@ -38,6 +48,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
       minutes: { type: "string", default: "10" },
       programs: { type: "string", default: "1000000" },
       store: { type: "string", default: "sqlite" },
+      hosts: { type: "boolean", default: false },
       "shrink-seconds": { type: "string", default: "180" },
     },
   });
@@ -47,6 +58,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
     scenarios: Number(values.programs),
     store: values.store as StoreName,
     shrinkSeconds: Number(values["shrink-seconds"]),
+    hosts: values.hosts,
   });
   console.log(`${scenarios} programs, ${textOf(counts)}, ${failures.length} disagreements`);
   return failures.length === 0;
@@ -57,16 +69,17 @@ const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: Co
 
 export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[]; counts: Counts; scenarios: number }> {
   const store = await startStore(options.store);
+  const ground: Ground = { store, runners: options.hosts ? ["r1", "r2"] : [] };
   const [failures, counts] = [[] as Failure[], noCounts()];
   let scenarios = 0;
   try {
     for (; scenarios < options.scenarios && Date.now() < options.until; scenarios++) {
       const seed = options.seed + scenarios;
-      const { steps, disagreement, counts: more } = await runScenario(seed, store, options.rounds);
+      const { steps, disagreement, counts: more } = await runScenario(seed, ground, options.rounds);
       for (const key of Object.keys(counts) as (keyof Counts)[]) counts[key] += more[key];
       console.error(`seed ${seed}: ${textOf(more)}${disagreement ? `: ${disagreement.kind}` : ""}`);
       if (!disagreement) continue;
-      const failure = await shrinkFailure(steps, disagreement, store, options.shrinkSeconds);
+      const failure = await shrinkFailure(steps, disagreement, ground, options.shrinkSeconds);
       failures.push({ seed, ...failure });
       console.log(`\nseed ${seed}: ${failure.detail}\n\n${renderSteps(failure.steps)}\n`);
     }
@@ -76,10 +89,10 @@ export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[];
   return { failures, counts, scenarios };
 }
 
-async function runScenario(seed: number, store: TestStore, rounds?: number) {
-  const scenario = new Scenario(new Random(seed), rounds);
+async function runScenario(seed: number, ground: Ground, rounds?: number) {
+  const scenario = new Scenario(new Random(seed), rounds, ground.runners);
   const steps: Step[] = [];
-  return inSession(store, async (session) => {
+  return inSession(ground, async (session) => {
     const disagreement = await disagreementIn(async () => {
       for (let round = scenario.next(); round; round = scenario.next()) {
         for (const step of round) {
@@ -93,8 +106,8 @@ async function runScenario(seed: number, store: TestStore, rounds?: number) {
 }
 
 /** Runs given steps on a new store. */
-export function replay(steps: Step[], store: TestStore): Promise<Disagreement | undefined> {
-  return inSession(store, (session) =>
+export function replay(steps: Step[], ground: Ground): Promise<Disagreement | undefined> {
+  return inSession(ground, (session) =>
     disagreementIn(async () => {
       for (const step of steps) await session.run(step);
     }),
@@ -104,12 +117,12 @@ export function replay(steps: Step[], store: TestStore): Promise<Disagreement | 
 async function shrinkFailure(
   steps: Step[],
   found: Disagreement,
-  store: TestStore,
+  ground: Ground,
   seconds: number,
 ): Promise<Omit<Failure, "seed">> {
   let detail = found.message;
   const fails = async (candidate: Step[]) => {
-    const disagreement = await replay(candidate, store);
+    const disagreement = await replay(candidate, ground);
     if (disagreement?.kind !== found.kind) return false;
     detail = disagreement.message;
     return true;
@@ -128,12 +141,14 @@ async function disagreementIn(act: () => Promise<void>): Promise<Disagreement | 
   }
 }
 
-async function inSession<T>(store: TestStore, act: (session: Session) => Promise<T>): Promise<T> {
+async function inSession<T>({ store, runners }: Ground, act: (session: Session) => Promise<T>): Promise<T> {
   const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
   const url = await store.create();
+  const lab = runners.length > 0 ? await Lab.up({ runners: runners.length }) : undefined;
   try {
-    return await act(new Session(home, url));
+    return await act(new Session(home, url, lab));
   } finally {
+    await lab?.down();
     await store.drop(url);
     rmSync(home, { recursive: true, force: true });
   }

@@ -15,6 +15,8 @@ export class Scenario {
   constructor(
     private readonly random: Random,
     rounds: number = random.integer(4, 9),
+    /** Hosts of a lab. The first stack has them all. */
+    private readonly hosts: string[] = [],
   ) {
     const stacks = Number(random.weighted({ 1: 5, 2: 4, 3: 2, 4: 1 }));
     this.#programs = Array.from({ length: stacks }, () => undefined);
@@ -92,7 +94,7 @@ export class Scenario {
   #context(stack: number): EditContext {
     const earlier = this.#programs.slice(0, stack).flatMap((program) => program ?? []);
     const others = earlier.filter(({ type }): boolean => type === "IPPool") as Declaration[];
-    return { random: this.random, naming: this.#naming, others };
+    return { random: this.random, naming: this.#naming, others, hosts: stack === 0 ? this.hosts : [] };
   }
 
   #insist(): { insist?: boolean } {

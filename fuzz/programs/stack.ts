@@ -277,6 +277,7 @@ const NOT_COMPARED = new Set([
   "parent",
   "network",
   "runner",
+  "attach",
   "connection",
   "hubConnection",
   "hosts",

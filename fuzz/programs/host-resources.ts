@@ -1,0 +1,68 @@
+import type { Random } from "../random";
+import type { Declaration, Program } from "./program";
+import type { Naming } from "./resources";
+
+/** Random resources on the hosts of a lab: a network on the hub, runners, and what is given out on them. */
+
+const LAYOUTS: [string | undefined, ...(string | string[] | undefined)[]] = [
+  undefined,
+  "10.64.0.0/12/6/14",
+  ["10.128.0.0/12/6/14", "fd10::/48/8/72"],
+];
+
+export function newNetwork(random: Random, naming: Naming, hosts: string[]): Program {
+  const subnets = random.one(LAYOUTS);
+  const network: Declaration = {
+    type: "OverlayNetwork",
+    name: naming.name("n"),
+    args: { hubConnection: { $host: "hub" }, ...(subnets !== undefined && { subnets }) },
+  };
+  const program = [network];
+  for (const _ of hosts) program.push(...newRunner(random, naming, program, hosts));
+  for (let left = random.integer(0, 2); left > 0; left--) program.push(...newAddress(random, naming, program));
+  return program;
+}
+
+const ofType = (program: Program, type: Declaration["type"]): Declaration[] =>
+  program.filter((each) => each.type === type);
+
+/** None if every host has a runner already. */
+export function newRunner(random: Random, naming: Naming, program: Program, hosts: string[]): Program {
+  const used = JSON.stringify(program.map(({ args }) => args.connection ?? null));
+  const host = hosts.find((each) => !used.includes(`"${each}"`));
+  const network = random.pick(ofType(program, "OverlayNetwork"));
+  if (host === undefined || !network) return [];
+  const pin = random.chance(0.3) ? { runnerId: random.integer(1, 3) } : {};
+  const args = { network: { $resource: network.name }, connection: { $host: host }, ...pin };
+  return [{ type: "RunnerSubnet", name: naming.name("s"), args }];
+}
+
+/** A reservation on a runner. */
+export function newAddress(random: Random, naming: Naming, program: Program): Program {
+  const runner = random.pick(ofType(program, "RunnerSubnet"));
+  if (!runner) return [];
+  const args = { runner: { $resource: runner.name }, ...(random.chance(0.2) && { kind: "vm" }) };
+  return [{ type: "IPReservation", name: naming.name("r"), args }];
+}
+
+/** An address of a pool that the hub carries. */
+export function newStaticIp(random: Random, naming: Naming, program: Program): Program {
+  const network = random.pick(ofType(program, "OverlayNetwork"));
+  const pools = ofType(program, "IPPool").filter(({ args }) => args.type === "loadBalancer" && !args.tenant);
+  const pool = random.pick(pools);
+  if (!network || !pool) return [];
+  const sharing = random.chance(0.5) ? { sharingKey: "shared" } : {};
+  const args = { pool: { $resource: pool.name }, attach: { $resource: network.name }, ...sharing };
+  return [{ type: "StaticIP", name: naming.name("i"), args }];
+}
+
+/** Another runner id, or the choice left to the pool; or another layout of the network. */
+export function changeNetwork(random: Random, program: Program): Program {
+  const each = random.pick([...ofType(program, "RunnerSubnet"), ...ofType(program, "OverlayNetwork")]);
+  if (!each) return program;
+  const { runnerId, subnets: _, ...args } = each.args;
+  const layout = each.type === "OverlayNetwork" ? random.one(LAYOUTS) : undefined;
+  if (layout !== undefined) args.subnets = layout;
+  if (each.type === "RunnerSubnet" && runnerId === undefined) args.runnerId = random.integer(1, 3);
+  return program.map((other) => (other === each ? { ...each, args } : other));
+}
