@@ -72,6 +72,8 @@ function show(lab: Lab): void {
   npm run lab -- exec${name} hub -- ip route             a command on a host
   npm run lab -- exec${name} controller                  a shell where pulumi would run; there:
     ssh -F ${lab.sshConfig} hub
+    pulumi config set --secret privateKey < ${lab.privateKeyPath}
+    pulumi config set overlay:knownHosts ${lab.knownHosts}
   npm run lab -- down${name}                             the end of it`);
 }
 

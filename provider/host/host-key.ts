@@ -107,9 +107,9 @@ function unknown(connection: Connection, files: string[], key: Buffer): OverlayE
   const line = `${knownHostName(connection.host, portOf(connection))} ${keyType(key)} ${key.toString("base64")}`;
   return new OverlayError(
     "SSH_HOST_KEY",
-    `${nameOf(connection)} shows ${shown(key)}, and no line of ${files.join(", ") || "any known_hosts file"} speaks of it.`,
+    `${nameOf(connection)} shows ${shown(key)}, which is not in ${files.join(" or ") || "any known_hosts file"}.`,
     `If that fingerprint is right, add this line to ${files[0] ?? "a known_hosts file"} (${keyscan(connection)} prints it ` +
-      `too), or give the key as hostKey: ${line}`,
+      `too), name a file that has it (overlay:knownHosts or OVERLAY_KNOWN_HOSTS), or give the key as hostKey: ${line}`,
   );
 }
 

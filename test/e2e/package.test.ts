@@ -1,7 +1,7 @@
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { afterAll, expect, test } from "vitest";
+import { dirname, join } from "node:path";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { must, run } from "../../lab/process";
 import { pulumiEnv, root } from "../../setup/tools.mjs";
 
@@ -34,8 +34,25 @@ const web: overlay.IPReservation = new IPReservation("web", { pool, ip: "198.51.
 export const message: pulumi.Output<string> = pulumi.interpolate\`web is at \${web.ip}\`;
 `;
 
+beforeAll(installPackage);
+
+test("every example in the package is a whole project: Pulumi.yaml, program, TypeScript and its options", () => {
+  const examples = join(folder, "node_modules/pulumi-overlay/examples");
+  const projects = readdirSync(examples, { recursive: true, encoding: "utf8" })
+    .filter((path) => path.endsWith("package.json"))
+    .map((path) => join(examples, dirname(path)));
+  expect(projects).toHaveLength(9);
+  for (const project of projects) {
+    expect([project, readdirSync(project).sort()]).toEqual([
+      project,
+      ["Pulumi.yaml", "index.ts", "package.json", "tsconfig.json"],
+    ]);
+    const { devDependencies } = JSON.parse(readFileSync(join(project, "package.json"), "utf8"));
+    expect(devDependencies).toEqual({ typescript: ">=5 <7" }); // Pulumi's own 3.8 is too old for the options
+  }
+});
+
 test('a TypeScript program with "type": "module" runs with what README says to install', async () => {
-  await installPackage();
   writeFileSync(join(folder, "Pulumi.yaml"), "name: modules\nruntime: nodejs\n");
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: COMPILER_OPTIONS }));
   writeFileSync(join(folder, "package.json"), JSON.stringify({ type: "module", main: "index.ts" }));

@@ -53,7 +53,7 @@ async function findingsOf(machines: Machines, { network, hub, runners }: Members
       hosts.set(name, host);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
-      findings.silent.set(name, error.code);
+      findings.silent.set(name, error);
       findings.ends.set(name, {
         name,
         role,
@@ -95,6 +95,7 @@ function report(out: Output, { network }: Members, findings: Findings): void {
   const failed = rows.filter(({ result }) => result !== "ok");
   const columns = ["from", "to", "address", "loss", "rtt", "mtu", "result", "hop"] as const;
   out.list(rows.length > READABLE ? failed : rows, [...columns]);
+  for (const [name, { message }] of findings.silent) out.note(`${name}: ${message}`);
   out.note(`${network}: ${rows.length - failed.length} of ${rows.length} ways work.`);
   if (failed.length > 0) process.exitCode = 1;
 }

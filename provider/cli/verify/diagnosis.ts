@@ -1,3 +1,4 @@
+import type { OverlayError } from "../../errors";
 import type { End } from "./ends";
 import { type Answer, tunnelBetween } from "./matrix";
 
@@ -6,7 +7,7 @@ export interface Findings {
   ends: Map<string, End>;
   answers: Answer[];
   /** Machines that could not be asked, and why. */
-  silent: Map<string, string>;
+  silent: Map<string, OverlayError>;
 }
 
 export const isFine = ({ loss, full }: Answer): boolean => loss === 0 && full;
@@ -42,7 +43,7 @@ function pathOf(from: string, to: string, { ends }: Findings): string[] {
 }
 
 const silence = (name: string, { silent }: Findings): string | undefined =>
-  silent.has(name) ? `${name} was not asked: ${silent.get(name)}` : undefined;
+  silent.has(name) ? `${name} was not asked: ${silent.get(name)!.code}` : undefined;
 
 /** On the hub only what concerns these runners, and the network itself. */
 function difference(name: string, path: string[], { ends }: Findings): string | undefined {
