@@ -60,19 +60,28 @@ export type Code =
   | "STORE_VERSION"
   | "STORE_CLOCK";
 
+/** Characters that command a terminal, or turn the direction of text; line ends and tabs stay. */
+const CONTROLS = /(?![\n\t])[\p{Cc}\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
+
+/** Text of hosts, stores and users, for a terminal: what would command it is shown as `\u001b`. */
+export const escapeControls = (text: string): string =>
+  text.replace(CONTROLS, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 /** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
 export class OverlayError extends Error {
   override readonly name = "OverlayError";
+  readonly what: string;
   /** The input that it is about, where one is to blame. */
   property?: string;
 
   constructor(
     readonly code: Code,
-    readonly what: string,
+    what: string,
     readonly fix: string,
     cause?: unknown,
   ) {
-    super(`${code}: ${what} ${fix}`, cause === undefined ? {} : { cause });
+    super(`${code}: ${escapeControls(what)} ${escapeControls(fix)}`, cause === undefined ? {} : { cause });
+    this.what = escapeControls(what);
   }
 
   about(property: string): this {

@@ -1,5 +1,5 @@
 import { appendFileSync, readFileSync } from "node:fs";
-import { isOverlayError, OverlayError } from "./errors";
+import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { fleetOf } from "./host/fleet";
 import { Reconciler } from "./host/reconcile";
 import { openHosts } from "./host/ssh";
@@ -11,7 +11,7 @@ import { openPool } from "./pool";
 import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
 import { resourceOf } from "./resources";
-import { readSettings, type Settings, sshSettings } from "./settings";
+import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
 
 /**
  * Composition root of the dynamic face. The provider text in Pulumi's state is a constant line that calls this module,
@@ -42,6 +42,13 @@ const theWorld = (): Promise<World> => (world ??= Promise.resolve().then(() => b
 const scoped = (owner: string): string => {
   const { scope, store } = theSettings();
   if (scope) return scope + owner.slice(owner.indexOf("/"));
+  const organization = owner.slice(0, owner.indexOf("/"));
+  if (RESERVED_SCOPES.includes(organization.toLowerCase()))
+    throw new OverlayError(
+      "SETTING_INVALID",
+      `The organization ${organization} has a name that owners of no stack have.`,
+      "Set overlay:scope (or OVERLAY_SCOPE) to another word, the same wherever this stack is deployed.",
+    );
   if (!owner.startsWith("organization/") || isLocal(store)) return owner;
   throw new OverlayError(
     "SETTING_INVALID",
@@ -82,7 +89,7 @@ const said = new Set<string>();
 function sayOnce(text: string): void {
   if (said.has(text)) return;
   said.add(text);
-  console.error(text);
+  console.error(escapeControls(text));
 }
 
 const warnOnce = (text: string): void => sayOnce(`warning: ${text}`);

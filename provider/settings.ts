@@ -41,6 +41,14 @@ function refuseTenant(context: z.core.$RefinementCtx): never {
   return z.NEVER;
 }
 
+/** Owners begin with their scope, and these words with the owners that are no stack's: containers, tenants, the command line. */
+export const RESERVED_SCOPES = ["docker", "forgotten", "service", "overlayctl", "tenant", "tenants"];
+
+export const scopeName = z
+  .string()
+  .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/, "must be 1 to 100 letters, digits, '.', '_' or '-'")
+  .refine((word) => !RESERVED_SCOPES.includes(word.toLowerCase()), `must be none of ${RESERVED_SCOPES.join(", ")}`);
+
 const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pulumi");
 
 /** The user of a CI system where it says so; else the one who has started this, also by way of sudo. */
@@ -69,7 +77,7 @@ export const settingsSchema = z.object({
     .describe(
       "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Secret, because it may have a password. Default: a file under Pulumi's home.",
     ),
-  scope: z.string().optional().describe("Prefix of every owner. Default: the Pulumi organization."),
+  scope: scopeName.optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   actor: z
     .string()
     .optional()

@@ -1,3 +1,5 @@
+import { escapeControls } from "../errors";
+
 /**
  * What commands print. With `--json`, one object a line on stdout, errors too; without, tables and sentences for people.
  * Notes go to stderr, so that what stands on stdout can be piped.
@@ -10,7 +12,7 @@ export class Output {
 
   /** A list: an object a line, or a table with these columns. `units` says how a column is written in a table. */
   list<T extends object>(rows: T[], columns: (keyof T & string)[], units: Units<T> = {}): void {
-    if (this.json) for (const row of rows) write(JSON.stringify(row));
+    if (this.json) for (const row of rows) write(escapeControls(JSON.stringify(row)));
     else if (rows.length > 0)
       write(
         this.#table(
@@ -22,7 +24,7 @@ export class Output {
 
   /** One thing: an object, or a line for each of its properties. */
   one<T extends object>(thing: T, units: Units<T> = {}): void {
-    write(this.json ? JSON.stringify(thing) : this.#lines(withUnits(thing, units)));
+    write(this.json ? escapeControls(JSON.stringify(thing)) : this.#lines(withUnits(thing, units)));
   }
 
   #lines(thing: object): string {
@@ -33,7 +35,7 @@ export class Output {
 
   /** For programs only. */
   emit(thing: object): void {
-    if (this.json) write(JSON.stringify(thing));
+    if (this.json) write(escapeControls(JSON.stringify(thing)));
   }
 
   /** For people only. */
@@ -42,7 +44,7 @@ export class Output {
   }
 
   note(text: string): void {
-    process.stderr.write(`${text}\n`);
+    process.stderr.write(`${escapeControls(text)}\n`);
   }
 
   #table<T extends object>(rows: T[], columns: (keyof T & string)[]): string {
@@ -81,10 +83,15 @@ function withUnits<T extends object>(row: T, units: Units<T>): T {
 /** Labels and the like as KEY=VALUE. */
 function text(value: unknown): string {
   if (value === undefined || value === null) return "";
-  if (typeof value !== "object" || Array.isArray(value)) return String(value);
-  return Object.entries(value)
-    .map(([key, each]) => `${key}=${each}`)
-    .join(",");
+  if (typeof value !== "object" || Array.isArray(value)) return shown(String(value));
+  return shown(
+    Object.entries(value)
+      .map(([key, each]) => `${key}=${each}`)
+      .join(","),
+  );
 }
+
+/** A cell is one line. */
+const shown = (cell: string): string => escapeControls(cell).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
 
 const write = (line: string): void => void process.stdout.write(`${line}\n`);

@@ -1,6 +1,7 @@
 import { connect as connectTcp } from "node:net";
 import { addAbortSignal, type Duplex } from "node:stream";
 import { NodeSSH } from "node-ssh";
+import type { MacAlgorithm } from "ssh2";
 import { OverlayError } from "../errors";
 import { nameOf, portOf } from "./address";
 import { type Credentials, refusedCredentials, unreadableKey } from "./credentials";
@@ -32,6 +33,9 @@ const REASONS: Record<string, string> = {
   EAI_AGAIN: "EAI_AGAIN: the host name cannot be resolved",
   ECONNREFUSED: "ECONNREFUSED: the port is closed",
 };
+
+/** ssh2 offers these by default, and no key exchange with SHA-1. */
+const SHA1_MACS: MacAlgorithm[] = ["hmac-sha1", "hmac-sha1-etm@openssh.com"];
 
 export interface Dial {
   connection: Connection;
@@ -95,7 +99,7 @@ async function login(request: Dial, stream: Duplex, limit: number): Promise<Link
     ...credentials.config,
     sock: stream,
     readyTimeout: limit,
-    algorithms: { serverHostKey: expected.algorithms },
+    algorithms: { serverHostKey: expected.algorithms, hmac: { remove: SHA1_MACS, append: [], prepend: [] } },
     hostVerifier: (key: Buffer) => {
       hostKey = key;
       refused = expected.refuse(key);

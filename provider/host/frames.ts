@@ -8,6 +8,9 @@ export interface Frame {
 
 const LONGEST_WORD = 16;
 
+/** Bytes that a host may say in answer to one command. */
+export const LARGEST_ANSWER = 64 * 1024 * 1024;
+
 /** Cuts a stream at its marker lines `MARK WORD`. A marker may follow text that has no newline at its end. */
 export class Frames {
   #held: Buffer[] = [];
@@ -16,9 +19,13 @@ export class Frames {
   readonly #cut: Frame[] = [];
   readonly #waiting: ((frame: Frame) => void)[] = [];
 
+  #size = 0;
+
+  /** `overflow` is called once, when a host says more than it may; nothing is kept from then on. */
   constructor(
     stream: Readable,
     private readonly mark: string,
+    private readonly overflow: () => void = () => {},
   ) {
     stream.on("data", (chunk: Buffer) => this.#push(chunk));
     stream.once("end", () => this.end());
@@ -27,6 +34,7 @@ export class Frames {
   /** The next frame, in order; callers that ask before it is there are served in the order in which they asked. */
   next(): Promise<Frame> {
     const frame = this.#cut.shift();
+    if (this.#cut.length === 0) this.#size = this.#held.reduce((sum, { length }) => sum + length, 0);
     if (frame) return Promise.resolve(frame);
     if (this.#ended) return Promise.resolve(this.#rest());
     return new Promise((resolve) => this.#waiting.push(resolve));
@@ -43,6 +51,13 @@ export class Frames {
 
   #push(chunk: Buffer): void {
     if (this.#ended) return;
+    this.#size += chunk.length;
+    if (this.#size > LARGEST_ANSWER) {
+      this.#held = [];
+      this.end();
+      this.overflow();
+      return;
+    }
     this.#held.push(chunk);
     // Only the new chunk and a marker's length before it are searched: megabytes of output must not cost their square.
     const seen = Buffer.concat([this.#tail, chunk]);

@@ -29,7 +29,6 @@ const ALGORITHMS: ServerHostKeyAlgorithm[] = [
   "ecdsa-sha2-nistp521",
   "rsa-sha2-512",
   "rsa-sha2-256",
-  "ssh-rsa",
 ];
 
 /** Decides on host keys: the connection's own `hostKey`, else the known_hosts files, else the user's policy. */

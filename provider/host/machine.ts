@@ -1,7 +1,10 @@
+import { z } from "zod";
 import { familyOf, pointOf, toLine, widthOf } from "../addressing/line";
 import { isInterfaceName } from "../addressing/names";
 import { OverlayError } from "../errors";
 import type { Machine } from "../network/hub";
+import { bareWord } from "../network/quote";
+import { readAnswer } from "./answer";
 import { busyboxTool } from "./shell-errors";
 import type { Host } from "./types";
 
@@ -13,15 +16,33 @@ export interface MachineQuestion {
   carries?: string | undefined;
 }
 
-interface RawLink {
-  ifname: string;
-  mtu: number;
-  addr_info?: { local: string; prefixlen: number }[];
+const rawLink = z.object({
+  ifname: z.string(),
+  mtu: z.int().min(0),
+  addr_info: z
+    .array(z.object({ local: z.string().optional(), prefixlen: z.int().min(0).max(128).default(128) }))
+    .default([])
+    .transform((all) => all.flatMap(({ local, prefixlen }) => (isAddress(local) ? [{ local, prefixlen }] : []))),
+});
+type RawLink = z.output<typeof rawLink>;
+
+const isAddress = (text: string | undefined): text is string => text !== undefined && pointOf(text) !== undefined;
+
+/** `SSH_CONNECTION`, then a line for each question. */
+function parseAnswers(stdout: string, isRouteAsked: boolean) {
+  const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
+  const route = isRouteAsked ? JSON.parse(answers.shift() ?? "") : [];
+  const [found] = z.array(z.object({ prefsrc: z.string().optional() })).parse(route);
+  return {
+    prefsrc: found?.prefsrc,
+    ssh: ssh.split(" ")[2],
+    links: z.array(rawLink).parse(JSON.parse(answers.join("\n"))),
+  };
 }
 
 /** Without a peer, the address at which SSH reached it is its underlay address. */
 export async function askMachine(host: Host, question: MachineQuestion): Promise<Machine> {
-  const route = question.toward ? `route get ${question.toward}\n` : "";
+  const route = question.toward ? `route get ${bareWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
   );
@@ -34,12 +55,10 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
       "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }
-  const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
-  const [found] = question.toward ? (JSON.parse(answers.shift()!) as { prefsrc?: string }[]) : [];
-  const underlayIp = question.underlayIp ?? found?.prefsrc ?? ssh.split(" ")[2] ?? "";
+  const { prefsrc, ssh, links: all } = readAnswer(host, () => parseAnswers(stdout, question.toward !== undefined));
+  const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
   // What one machine says goes into commands for another one.
   if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);
-  const all = JSON.parse(answers.join("\n")) as RawLink[];
   const uplink = question.carries ? uplinkOf(question.carries, all) : undefined;
   return { underlayIp, underlayMtu: mtuOf(host, underlayIp, all), ...(uplink && { uplink }) };
 }
@@ -52,7 +71,7 @@ function uplinkOf(address: string, links: RawLink[]): string | undefined {
   const point = toLine(address);
   const width = widthOf(familyOf(point));
   const named = links.filter(({ ifname }) => isInterfaceName(ifname));
-  const networks = named.flatMap(({ ifname, addr_info = [] }) =>
+  const networks = named.flatMap(({ ifname, addr_info }) =>
     addr_info
       .filter(({ local, prefixlen }) => prefixlen < width && contains(toLine(local), width - prefixlen, point))
       .map(({ prefixlen }) => ({ ifname, prefixlen })),
@@ -64,12 +83,12 @@ const contains = (member: bigint, bits: number, point: bigint): boolean =>
   familyOf(member) === familyOf(point) && member >> BigInt(bits) === point >> BigInt(bits);
 
 function mtuOf(host: Host, address: string, links: RawLink[]): number {
-  const link = links.find(({ addr_info }) => addr_info?.some(({ local }) => local === address));
+  const link = links.find(({ addr_info }) => addr_info.some(({ local }) => local === address));
   if (link) return link.mtu;
   throw noAddress(
     host,
     address,
-    links.flatMap(({ addr_info }) => addr_info?.map(({ local }) => local) ?? []),
+    links.flatMap(({ addr_info }) => addr_info.map(({ local }) => local)),
   );
 }
 

@@ -18,6 +18,7 @@ import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
 import { afterRemoval, formerPeer, goneItems, planSteps, type Step, type Want } from "../network/steps";
+import { readAnswer } from "./answer";
 import { changeCautiously } from "./caution";
 import { unpluggedPorts, withLostPorts } from "./lost-ports";
 import {
@@ -373,7 +374,7 @@ function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return onHost(host, () => parseFacts(stdout));
+  return onHost(host, () => readAnswer(host, () => parseFacts(stdout)));
 }
 
 function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {

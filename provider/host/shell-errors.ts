@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { LARGEST_ANSWER } from "./frames";
 import { PACKAGES } from "./root-command";
 
 /** Where a conversation takes place. */
@@ -72,6 +73,14 @@ export function shellEnded(place: Place, doing: string, exit: number | undefined
     "HOST_COMMAND_FAILED",
     `The shell on ${place.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
     "Look on that host for what ended it.",
+  );
+}
+
+export function answerTooLarge({ name }: Place, doing: string): OverlayError {
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `${name} said more than ${LARGEST_ANSWER / 2 ** 20} MiB while ${doing}; the rest was not read.`,
+    "Look on that host for what prints so much; if it was broken into, do not trust it.",
   );
 }
 

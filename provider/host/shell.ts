@@ -3,7 +3,16 @@ import type { ClientChannel } from "ssh2";
 import type { OverlayError } from "../errors";
 import { type Frame, Frames } from "./frames";
 import { scriptCommand } from "./root-command";
-import { hostLocked, notRoot, type Place, shellEnded, shellRefused, timedOut, toolMissing } from "./shell-errors";
+import {
+  answerTooLarge,
+  hostLocked,
+  notRoot,
+  type Place,
+  shellEnded,
+  shellRefused,
+  timedOut,
+  toolMissing,
+} from "./shell-errors";
 import type { Result, Shell } from "./types";
 
 /** Milliseconds for a shell to end by itself when its input has ended, before its channel is cut. */
@@ -27,8 +36,9 @@ export class Conversation implements Shell {
     private readonly place: Place,
     private readonly mark: string,
   ) {
-    this.#out = new Frames(channel, mark);
-    this.#err = new Frames(channel.stderr, mark);
+    const overflow = () => this.#stop(answerTooLarge(place, this.#doing));
+    this.#out = new Frames(channel, mark, overflow);
+    this.#err = new Frames(channel.stderr, mark, overflow);
     channel.on("error", () => {});
     this.#closed = new Promise((resolve) => channel.once("close", () => resolve()));
     const exited = new Promise<void>((resolve) => {

@@ -14,7 +14,7 @@ import {
   type Service,
 } from "./items";
 import { RECORDS, recordPath, sysctlPath, unitPath } from "./paths";
-import { quote } from "./quote";
+import { quote, requirePlain } from "./quote";
 import { recordText } from "./record";
 import type { Step } from "./steps";
 import { type HostFile, renderWrite, textFile } from "./write-file";
@@ -98,6 +98,7 @@ function render(
   { verb, item, copies = 1, instead = [], ports = [], leave = false, place, position }: Step,
   lines: Lines,
 ): void {
+  requirePlain(item, [...instead, ...ports]);
   switch (item.kind) {
     case "sysctl":
       if (verb !== "remove") lines.saves.push(saveSysctl(item.key));

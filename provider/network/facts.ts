@@ -1,9 +1,10 @@
+import { z } from "zod";
 import type { Family } from "../addressing/line";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
 import { BOOT_SCRIPT, RECORDS, SERVICES, scriptPath, swapped, unitPath } from "./paths";
-import { quote } from "./quote";
+import { bareWord, quote } from "./quote";
 import { type InvalidRecord, isInvalid, parseRecord } from "./record";
 import {
   type OtherTableRoute,
@@ -164,7 +165,7 @@ export interface Touched {
 
 /** Enough to judge a change by: less than everything, and on a hub with hundreds of runners much less. */
 export function readbackScript({ devices, files, v6: hasV6 }: Touched): string {
-  const each = devices.map((device) => `addr show dev ${device}`);
+  const each = devices.map((device) => `addr show dev ${bareWord(device)}`);
   const few = `echo '@@ changed'; ${asked("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
     devices.length > FEW ? MACHINE : few,
@@ -201,7 +202,7 @@ export function parseFacts(text: string): Facts {
 /** How each part of the answer is read; a part may lean on those before it. */
 const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
-    for (const link of answers(body).flat() as RawLink[]) readLink(facts, link);
+    for (const link of z.array(rawLink).parse(answers(body).flat())) readLink(facts, link);
   },
   machine: (facts, body) => {
     const [links = "", ...routing] = body.split("\n");
@@ -270,15 +271,39 @@ const answers = (body: string): unknown[][] =>
     .filter(Boolean)
     .map((line) => JSON.parse(line));
 
-interface RawLink {
-  ifname: string;
-  address?: string;
-  mtu: number;
-  flags: string[];
-  master?: string;
-  linkinfo?: { info_kind?: string; info_data?: Record<string, unknown> };
-  addr_info?: { local: string; prefixlen: number }[];
-}
+/** Hosts say what they like: only what can be an address, a name or a number is taken. */
+const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
+const rawLink = z.object({
+  ifname: z.string(),
+  address: hexText.optional(),
+  mtu: z.int().min(0),
+  flags: z.array(z.string()),
+  master: z.string().optional(),
+  linkinfo: z
+    .object({
+      info_kind: z
+        .string()
+        .regex(/^[\w-]{0,32}$/)
+        .optional(),
+      info_data: z
+        .object({
+          id: z.int().optional(),
+          port: z.int().optional(),
+          remote: hexText.optional(),
+          remote6: hexText.optional(),
+          group: hexText.optional(),
+          group6: hexText.optional(),
+          local: hexText.optional(),
+          local6: hexText.optional(),
+          learning: z.boolean().optional(),
+        })
+        .catch({})
+        .optional(),
+    })
+    .optional(),
+  addr_info: z.array(z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() })).optional(),
+});
+type RawLink = z.output<typeof rawLink>;
 
 function linkFact(raw: RawLink): LinkFact {
   const data = raw.linkinfo?.info_data ?? {};
@@ -301,10 +326,15 @@ function linkFact(raw: RawLink): LinkFact {
   };
 }
 
+/** The kernel lets a name be nearly anything. A device whose name cannot be in a command is none of ours, and is not seen. */
 function readLink(facts: Facts, link: RawLink): void {
+  if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
   facts.links.set(link.ifname, linkFact(link));
-  for (const { local, prefixlen } of link.addr_info ?? []) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
+  for (const { local, prefixlen } of link.addr_info ?? [])
+    if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
 }
+
+const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);
 
 /** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
 function sshPath(body: string): SshPath {

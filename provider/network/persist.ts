@@ -3,7 +3,7 @@ import { sumOf } from "./compare";
 import type { Facts } from "./facts";
 import type { Item, Link, Service } from "./items";
 import { BOOT_SCRIPT, HOLDER, RECORDS, SERVICES, scriptPath } from "./paths";
-import { quote } from "./quote";
+import { bareWord, quote } from "./quote";
 import { rank, type Step, type Want } from "./steps";
 
 /**
@@ -33,7 +33,7 @@ export function bootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
   const { saves, shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
   return [
-    `# network ${network}`,
+    `# network ${bareWord(network)}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
     ...[...saves, ...shell].map((line) => `${line} || rc=1`),
     ...(ip.length > 0 ? [here("change", [...new Set(ip)])] : []),

@@ -1,2 +1,45 @@
+import { OverlayError } from "../errors";
+import type { Item } from "./items";
+
 /** For a shell: whatever it is, it stays one word. */
 export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+const WORD = /^[A-Za-z0-9_.:/@%+=,-]*$/;
+/** Rules go to iptables-restore, which splits them at blanks. */
+const RULE = /^[A-Za-z0-9 _.:/@%+=,![\]-]*$/;
+
+/** For a shell or for `ip -batch`, without quotes: refused unless it is a plain word. */
+export function bareWord(text: string): string {
+  if (WORD.test(text)) return text;
+  throw unsafe(text);
+}
+
+/** Fields that are rendered with `quote`. */
+const QUOTED: Partial<Record<Item["kind"], string[]>> = {
+  file: ["path", "content"],
+  service: ["unit"],
+  zone: ["rule"],
+};
+
+/** Refuses an item with a text that a shell could take for more than a word, wherever it came from. */
+export function requirePlain(item: Item, others: (string | undefined)[] = []): void {
+  for (const text of others) if (text !== undefined) bareWord(text);
+  for (const [key, value] of Object.entries(item)) {
+    if (QUOTED[item.kind]?.includes(key)) continue;
+    for (const text of textsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafe(text);
+  }
+}
+
+const textsIn = (value: unknown): string[] =>
+  typeof value === "string"
+    ? [value]
+    : typeof value === "object" && value !== null
+      ? Object.values(value).flatMap(textsIn)
+      : [];
+
+const unsafe = (text: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${JSON.stringify(text.slice(0, 200))} cannot be a part of a command.`,
+    "Names and addresses must have no blanks, quotes or signs of a shell. Find out which machine or input has it.",
+  );

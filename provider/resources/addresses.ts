@@ -1,12 +1,12 @@
 import { z } from "zod";
 import { runnerLayout } from "../addressing/layout";
-import { overlaps, toLine } from "../addressing/line";
+import { overlaps, pointOf, toLine } from "../addressing/line";
 import type { Container } from "../network/docker";
 import { containerOwner } from "../owner";
 import type { Extent, Fact, PoolSpec } from "../pool/types";
 import type { StoredSettings } from "../resource";
 import { dockerFor, dockerNetworkName, dockerRanges } from "./docker";
-import { cidr, resourceName } from "./inputs";
+import { cidr, plainName, resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
 
 /** The addresses of a runner: the pool that its lease opens, and what those who take addresses from it must know. */
@@ -47,7 +47,9 @@ export function containerFacts(addresses: PoolSpec, containers: Container[]): Fa
     addresses.extents.some((extent) => overlaps(extent, address)) &&
     !addresses.reserved?.some((extent) => overlaps(extent, address));
   return containers.flatMap(({ name, addresses: has }) => {
+    if (!plainName.safeParse(name).success) return [];
     const want = has
+      .filter((text) => pointOf(text) !== undefined)
       .map(toLine)
       .map((point) => ({ first: point, last: point }))
       .filter(isOurs);

@@ -18,7 +18,7 @@ export function supervise(words: string[], variables: Record<string, string | un
   const [program, ...args] = words as [string, ...string[]];
   const mark = randomUUID();
   const watchdog = startWatchdog(mark);
-  const env = { ...process.env, ...variables, [MARK]: mark };
+  const env = { ...withoutSecrets(process.env), ...variables, [MARK]: mark };
   const child = spawn(program, args, { stdio: "inherit", env });
   const forward = (signal: NodeJS.Signals) => child.kill(signal);
   const ignore = () => {};
@@ -42,6 +42,12 @@ export function supervise(words: string[], variables: Record<string, string | un
   };
   return { ended, end };
 }
+
+/** Settings of this program, and what PostgreSQL's clients log in with: the store's URL, keys and passwords are not the command's. */
+const OURS = /^OVERLAY_|^PG(PASSWORD|PASSFILE|SERVICEFILE|SSLKEY|SSLCERT|USER)$/;
+
+const withoutSecrets = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
+  Object.fromEntries(Object.entries(env).filter(([name]) => !OURS.test(name)));
 
 /** In the environment of the command and of all that it starts. */
 const MARK = "OVERLAY_RUN";

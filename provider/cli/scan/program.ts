@@ -61,7 +61,7 @@ function runnerText(runner: SurveyedRunner, variable: string, { network, runners
   const lines = [
     variable === "network" ? variable : `network: ${variable}`,
     `connection: ${at ? connectionText(at.host) : `at(${JSON.stringify(remote)})`}`,
-    `runnerId: ${runnerId}`,
+    `runnerId: ${JSON.stringify(runnerId)}`,
     ...(at && at.seen.runnerDevice !== device ? [`runnerDevice: ${JSON.stringify(at.seen.runnerDevice)}`] : []),
     ...(at && at.host.connection.host !== remote ? [`underlayIp: ${JSON.stringify(remote)}`] : []),
     ...(at ? exceptions(at.seen, runners) : []),
@@ -70,6 +70,9 @@ function runnerText(runner: SurveyedRunner, variable: string, { network, runners
   const why = at ? [] : ["// This machine was not read: check its connection and its runnerDevice."];
   return ["", ...why, ...resource("", "RunnerSubnet", name, lines)];
 }
+
+/** Host text in a comment, which it must not end. */
+const commentText = (text: string): string => JSON.stringify(text.replace(/[^\w.:@-]/g, "?"));
 
 const isRecorded = ({ at }: SurveyedRunner): boolean =>
   at?.host.facts.records.some(({ items }) =>
@@ -81,9 +84,11 @@ function exceptions(seen: NonNullable<SurveyedRunner["at"]>["seen"], runners: Su
   const masquerade = shared(runners, (each) => each.masquerade);
   const bridge = shared(runners, ({ bridgeName }) => bridgeName);
   return [
-    ...((seen.isAutoMtu ? "auto" : seen.mtu) === mtu ? [] : [`mtu: ${seen.mtu}`]),
-    ...(seen.masquerade === masquerade ? [] : [`masquerade: ${seen.masquerade}`]),
-    ...(seen.bridgeName === bridge ? [] : [`/* its bridge is ${seen.bridgeName}; a network has one name for all */`]),
+    ...((seen.isAutoMtu ? "auto" : seen.mtu) === mtu ? [] : [`mtu: ${JSON.stringify(seen.mtu)}`]),
+    ...(seen.masquerade === masquerade ? [] : [`masquerade: ${JSON.stringify(seen.masquerade)}`]),
+    ...(seen.bridgeName === bridge
+      ? []
+      : [`/* its bridge is ${commentText(seen.bridgeName)}; a network has one name for all */`]),
   ];
 }
 
@@ -102,10 +107,12 @@ const resource = (start: string, type: string, name: string, lines: string[]): s
   "});",
 ];
 
+const csvField = (text: string): string => (/^[\w.:-]*$/.test(text) ? text : `"${text.replaceAll('"', '""')}"`);
+
 /** For `overlayctl import`, once the network is up: workloads that have addresses which nobody has reserved. */
 export function importFor(networks: Surveyed[]): string {
   const lines = networks.flatMap(({ name, runners }) =>
-    runners.flatMap((runner) => (runner.at?.inUse ?? []).map((ip) => `${ip},${name},${runner.name}`)),
+    runners.flatMap((runner) => (runner.at?.inUse ?? []).map((ip) => [ip, name, runner.name].map(csvField).join(","))),
   );
   return ["ip,network,runner", ...lines, ""].join("\n");
 }

@@ -1,6 +1,8 @@
+import { z } from "zod";
 import { layoutOf, runnerLayout } from "../../addressing/layout";
 import { pointOf } from "../../addressing/line";
 import { nameOf } from "../../host/address";
+import { readAnswer } from "../../host/answer";
 import { factsOf } from "../../host/reconcile";
 import type { Connection } from "../../host/types";
 import { devicesWith } from "../../network/devices";
@@ -35,13 +37,15 @@ export interface SurveyedRunner {
   at?: { host: Read; seen: SeenRunner; inUse: string[] };
 }
 
+const neighbourList = z.array(z.object({ dst: z.string(), dev: z.string(), state: z.array(z.string()).default([]) }));
+
 const MORE = "uname -n; ip -j neigh show";
 
 export async function readMachine(machines: Machines, connection: Connection): Promise<Read> {
   const host = await machines.connect(connection);
   const [facts, { stdout }] = await Promise.all([factsOf(host), host.exec(MORE)]);
   const [hostname = "", ...rest] = stdout.split("\n");
-  const neighbours = JSON.parse(rest.join("\n").trim() || "[]") as { dst: string; dev: string; state: string[] }[];
+  const neighbours = readAnswer(host, () => neighbourList.parse(JSON.parse(rest.join("\n").trim() || "[]")));
   const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
   return {
     connection,

@@ -1,3 +1,4 @@
+import { bareWord } from "../../network/quote";
 import type { End } from "./ends";
 
 /** Who pings whom, in one script for each machine. Pure. */
@@ -61,7 +62,9 @@ export function probeScript(probes: Probe[], count: number): string {
     '  [ "$3" = 0 ] || { ping -n -q -c 3 -i 0.2 -W 1 -M do -s "$3" "$2" >/dev/null 2>&1 && full=yes || full=no; }',
     '  echo "$1 $full $said"',
     "}",
-    ...probes.map(({ target, mtu }, i) => `probe ${i} ${target} ${mtu === 0 ? 0 : mtu - headersOf(target)} &`),
+    ...probes.map(
+      ({ target, mtu }, i) => `probe ${i} ${bareWord(target)} ${mtu === 0 ? 0 : mtu - headersOf(target)} &`,
+    ),
     "wait",
   ].join("\n");
 }
