@@ -62,12 +62,18 @@ async function readMachines({ settings }: Session, options: Options): Promise<Re
 }
 
 /** From then on the stacks accept this store as theirs, and records on machines are its own. */
-async function adoptIdentity(pool: Pool, exported: Exported[], { stores }: Recorded, seenVersion = 0): Promise<void> {
+async function adoptIdentity(
+  pool: Pool,
+  exported: Exported[],
+  { stores }: Recorded,
+  seenVersion: number | undefined,
+): Promise<void> {
   const stamps = exported.flatMap(({ props }) => stampIn(props) ?? []);
   const ids = new Set(stamps.map(({ id }) => id));
   // Records of several stores on the machines: theirs may be the neighbours'.
   if (stores.size === 1) for (const id of stores) ids.add(id);
-  await pool.adoptIdentity([...ids], Math.max(seenVersion, ...stamps.map(({ version }) => version)));
+  const version = Math.max(seenVersion ?? 0, ...stamps.map(({ version }) => version));
+  await pool.adoptIdentity([...ids], version, { complete: seenVersion !== undefined });
 }
 
 async function enter({ pool, out, settings }: Session, found: Exported[], reads: Read[], yes: boolean): Promise<void> {

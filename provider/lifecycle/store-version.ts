@@ -31,5 +31,6 @@ export async function endedThere(pool: Pool, poolName: string, props: Values): P
   const seen = stampIn(props);
   if (!seen) return false;
   const { recovered } = await pool.mustInclude(seen);
-  return !recovered || (await pool.endOf(poolName, String(props.uid))) !== undefined;
+  if (!recovered || (await pool.endOf(poolName, String(props.uid)))) return true;
+  return (await pool.find(poolName, { owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
 }

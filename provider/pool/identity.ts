@@ -19,6 +19,8 @@ const EPOCH_MS = 1000;
 const KEPT_EPOCHS = 50_000;
 /** The epoch of versions that were recovered from what stacks have seen. */
 const ANY = "";
+/** The same, after a person has said that all leases up to a version were recovered. */
+const COMPLETE = "00000000";
 
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
@@ -59,7 +61,7 @@ export function* findSeen(tx: Draft, seen: StoreIdentity, place = "this place"):
   if (!head || version < seen.version) throw behindError(place, version, seen);
   const epoch = seen.version >= head.first ? head : (yield* tx.first(epochsFrom(seen.version)))!;
   const isForgotten = epoch.first > seen.version;
-  if (epoch.id !== seen.epoch && epoch.id !== ANY && !isForgotten) throw divergedError(place, seen);
+  if (![seen.epoch, ANY, COMPLETE].includes(epoch.id) && !isForgotten) throw divergedError(place, seen);
   const isRecovered = !isForgotten && epoch.id === ANY && seen.epoch !== ANY;
   return { ...epoch, recovered: isRecovered, ...(isForgotten && { first: 0, last: seen.version }) };
 }
@@ -89,10 +91,10 @@ const anotherStoreError = (place: string, id: string | undefined, seen: StoreIde
   );
 
 /**
- * After a recovery: stacks of the stores `from` that have seen `version` or less accept this one. A store without an id becomes
- * the first of them.
+ * After a recovery: stacks of the stores `from` that have seen `version` or less accept this one; what they miss in it is lost, unless
+ * the recovery was `complete`. A store without an id becomes the first of them.
  */
-export function* adoptIdentity(tx: Draft, from: string[], version: number): Rule<void> {
+export function* adoptIdentity(tx: Draft, from: string[], version: number, complete: boolean): Rule<void> {
   const own = yield* tx.get(idKey);
   if (own === undefined && from[0] !== undefined) tx.put(idKey, from[0]);
   const { id, recovered, version: reached } = yield* readIdentity(tx);
@@ -100,5 +102,5 @@ export function* adoptIdentity(tx: Draft, from: string[], version: number): Rule
   if (all.size > recovered.length) tx.put(recoveredIds, [...all]);
   for (const { last } of yield* tx.all(epochsFrom(0))) tx.delete(epochKey(last));
   const last = Math.max(version, reached);
-  tx.put(headKey, { id: ANY, first: 0, last, since: 0, number: 0 });
+  tx.put(headKey, { id: complete ? COMPLETE : ANY, first: 0, last, since: 0, number: 0 });
 }

@@ -224,8 +224,8 @@ export class LivePool implements Pool {
     return { recovered };
   }
 
-  adoptIdentity(from: string[], version: number): Promise<void> {
-    return this.#queue.add("", (tx) => adoptIdentity(tx, from, version));
+  adoptIdentity(from: string[], version: number, { complete = false } = {}): Promise<void> {
+    return this.#queue.add("", (tx) => adoptIdentity(tx, from, version, complete));
   }
 
   fsck(options: { repair?: boolean } = {}) {

@@ -307,7 +307,7 @@ export interface Pool {
    */
   mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }>;
   /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
-  adoptIdentity(from: string[], version: number): Promise<void>;
+  adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
   leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
   pools(prefix?: string): Promise<PoolSpec[]>;
   usage(pool: string): Promise<Usage | undefined>;

@@ -15,13 +15,10 @@ export async function findLeases(pool: Pool, search: Partial<SearchInput> = {}):
   return found;
 }
 
-/** All that share an address, in the order of the pool. */
+/** All that share an address, quarantined ones too. */
 const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]> => {
-  const lease = await pool.find(spec.name, { value: ip });
-  if (!lease) return [];
-  if (lease.sharingKey === undefined) return [lease];
-  const all = await pool.leases(spec.name, { after: lease.extents[0]!.first - 1n, limit: 1 });
-  return all.filter(({ extents }) => extents[0]!.first === lease.extents[0]!.first);
+  const next = await pool.leases(spec.name, { after: ip - 1n, limit: 1 });
+  return next.filter(({ extents }) => extents.some(({ first, last }) => first <= ip && ip <= last));
 };
 
 async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolSpec[]> {

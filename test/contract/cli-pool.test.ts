@@ -157,7 +157,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     );
     for (const { by } of events) expect(by).toMatch(/^.+@.+$/);
     expect(await ctl.must("ip", "show", "10.128.64.99")).toMatchObject([
-      { ip: "10.128.64.99", state: "free" },
+      { ip: "10.128.64.99", state: "resting" },
       { before: "10.128.64.99", usedBy: "seen", end: "released" },
     ]);
     expect(await ctl.must("history", "runner/training/node1")).not.toEqual([]);

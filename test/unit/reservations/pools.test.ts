@@ -158,7 +158,12 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
   const [offered, released] = [toLine("192.168.7.6"), toLine("192.168.7.7")];
   const value = (ip: bigint) => [{ first: ip, last: ip }];
   await stage.pool.offer({ pool: "pool/web", owner: "preview", type: "IPReservation", want: value(offered) });
-  const lease = await stage.pool.claim({ pool: "pool/web", owner: "job", type: "T", want: value(released) });
+  const lease = await stage.pool.claim({
+    pool: "pool/web",
+    owner: "job",
+    type: "IPReservation",
+    want: value(released),
+  });
   await stage.pool.release("pool/web", lease.leaseId);
   expect((await showAddress(stage.pool, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);
   expect((await showAddress(stage.pool, { ip: released })).holders).toMatchObject([{ state: "resting" }]);
