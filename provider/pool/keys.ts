@@ -36,7 +36,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *   d/TIME/POOL                   pools that went     v/move                  where a store that is closed went, or comes from
  *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
- *   k/NAME                        secrets, which no dump shows
+ *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
  *   w/POOL/UID                    the offer that waits for this lease to end
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it

@@ -51,6 +51,26 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   contract({ name: "etcd", open: (clock) => open(newUrl(), { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports) });
 
+  test("secrets are under a prefix of their own, and not in the log", async () => {
+    const url = newUrl();
+    const prefix = `p${prefixes - 1}/`;
+    const [store, other] = [await open(url), await open(url)];
+    const putSecret = (value: string) =>
+      function* (tx: Tx): Rule<void> {
+        yield tx.write([["k/ring", value]]);
+      };
+    const getSecret = function* (tx: Tx): Rule<unknown> {
+      return yield tx.get("k/ring");
+    };
+    await store.transact("", putSecret("swordfish"));
+    expect(await other.transact("", getSecret)).toBe("swordfish");
+    await store.transact("", putSecret("swordfish again"));
+    expect(await other.transact("", getSecret)).toBe("swordfish again");
+    const { kvs } = await cluster.client.range(rangeUnder(prefix));
+    const holding = kvs.filter(({ value }) => value.includes("swordfish"));
+    expect(holding.map(({ key }) => key.toString())).toEqual([`${prefix}row/k/ring`]);
+  });
+
   describe("the leader is killed", () => {
     let durable: EtcdCluster;
     beforeAll(async () => {

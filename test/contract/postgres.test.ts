@@ -1,11 +1,15 @@
+import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
+import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { openPool, type Pool } from "../../provider/pool";
 import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
+import { snapshot } from "../../provider/pool/transfer";
 import { VERSION } from "../../provider/pool/version";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
@@ -153,6 +157,114 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await expect(open(url)).rejects.toMatchObject({
       code: "STORE_VERSION",
       message: expect.stringContaining("layout 99"),
+    });
+  });
+
+  describe("secrets", () => {
+    const terms = { offerTtl: 3600, quarantine: 300 };
+    const SECRET = "swordfish";
+    const holding = (tables: string[], schema: string) =>
+      server.sql(
+        tables
+          .map((table) => `SELECT '${table}' AS found FROM ${schema}.${table} t WHERE t::text LIKE '%${SECRET}%'`)
+          .join(" UNION ALL "),
+      );
+
+    test("are in a table of their own, and not in the log", async () => {
+      const url = newUrl();
+      const [pool, other] = [await openPool(url, terms), await openPool(url, terms)];
+      await pool.replaceSecret("ring", () => SECRET);
+      expect(await other.findSecret("ring")).toBe(SECRET);
+      expect(await other.replaceSecret("ring", (kept) => `${kept} and more`)).toBe(`${SECRET} and more`);
+      expect(await pool.replaceSecret("ring", (kept) => `${kept}!`)).toBe(`${SECRET} and more!`);
+      await Promise.all([pool.end(), other.end()]);
+      expect(await holding(["kv", "log", "secrets"], `s${schemas - 1}`)).toEqual([{ found: "secrets" }]);
+      const rows = await snapshot(await open(url));
+      expect(rows).toContainEqual(["k/ring", `${SECRET} and more!`]);
+      expect(rows.map(([key]) => key)).toEqual(rows.map(([key]) => key).sort());
+    });
+
+    test("are moved there from the table of an earlier program, with its grants for writing", async () => {
+      const url = newUrl();
+      const schema = `s${schemas - 1}`;
+      const pool = await openPool(url, terms);
+      await pool.replaceSecret("ring", () => SECRET);
+      await pool.end();
+      await server.sql(`
+        ALTER TABLE ${schema}.kv DROP CONSTRAINT no_secrets;
+        INSERT INTO ${schema}.kv TABLE ${schema}.secrets; DROP TABLE ${schema}.secrets;
+        UPDATE ${schema}.log SET writes = '[["k/ring","${SECRET}"]]' WHERE number = 1;
+        UPDATE ${schema}.layout SET version = 1;
+        CREATE ROLE old_writer LOGIN; CREATE ROLE old_reader LOGIN;
+        GRANT USAGE ON SCHEMA ${schema} TO old_writer, old_reader;
+        GRANT SELECT ON ALL TABLES IN SCHEMA ${schema} TO old_writer, old_reader;
+        GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ${schema} TO old_writer`);
+      expect(await holding(["kv", "log"], schema)).toHaveLength(2);
+      await (await openPool(url, terms)).end();
+      expect(await holding(["kv", "log", "secrets"], schema)).toEqual([{ found: "secrets" }]);
+      const writer = await openPool(server.url({ schema, login: "old_writer" }), terms);
+      expect(await writer.replaceSecret("ring", (kept) => `${kept} again`)).toBe(`${SECRET} again`);
+      await writer.end();
+      const reader = await openPool(server.url({ schema, login: "old_reader" }), terms);
+      await expect(reader.findSecret("ring")).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+      await reader.end();
+      await server.sql("DROP OWNED BY old_writer, old_reader; DROP ROLE old_writer, old_reader");
+    });
+
+    test("are not for the roles that docs/postgresql-roles.sql makes for reading and for a tenant", async () => {
+      const tenants = [
+        { org: "acme", project: "web" },
+        { org: "other", project: "web" },
+      ];
+      const owner = await openPool(server.url(), terms);
+      await owner.replaceSecret("ring", () => SECRET);
+      for (const [i, tenant] of tenants.entries()) {
+        const name = `pool/${tenant.org}`;
+        await opened(owner, { name, extents: extents(`10.0.${i}.0/29`), tenant });
+        await owner.claim({ ...by("stack"), pool: name, tenant });
+      }
+      await server.sql(readFileSync(join(__dirname, "../../docs/postgresql-roles.sql"), "utf8"));
+      await server.sql(`
+        CREATE ROLE w LOGIN IN ROLE overlay_writer; CREATE ROLE r LOGIN IN ROLE overlay_reader;
+        CREATE ROLE t LOGIN IN ROLE overlay_tenant_acme_web`);
+      const as = (role: string, text: string) => server.sql(`SET ROLE ${role}; ${text}`);
+
+      const writer = await openPool(server.url({ login: "w" }), terms);
+      expect(await writer.findSecret("ring")).toBe(SECRET);
+      await writer.claim({ ...by("writer"), pool: "pool/acme", tenant: tenants[0]! });
+      await writer.end();
+
+      const reader = await openPool(server.url({ login: "r" }), terms);
+      expect((await reader.pools()).map(({ name }) => name)).toEqual(
+        expect.arrayContaining(["pool/acme", "pool/other"]),
+      );
+      expect(await reader.leases("pool/acme")).toHaveLength(2);
+      await expect(reader.claim({ ...by("reader"), pool: "pool/acme", tenant: tenants[0]! })).rejects.toMatchObject({
+        code: "STORE_READ_ONLY",
+      });
+      await reader.end();
+      for (const text of [
+        "SELECT FROM overlay.secrets",
+        "DELETE FROM overlay.kv",
+        "UPDATE overlay.kv SET value = ''",
+        "INSERT INTO overlay.kv VALUES ('x', '')",
+        "DELETE FROM overlay.log",
+      ])
+        await expect(as("r", text)).rejects.toThrow("permission denied");
+
+      for (const table of ["kv", "log", "secrets"])
+        await expect(as("t", `SELECT FROM overlay.${table}`)).rejects.toThrow("permission denied");
+      const client = new Client({ host: "127.0.0.1", port: server.port, user: "t", database: "overlay" });
+      await client.connect();
+      const { rows } = await client
+        .query("SELECT key FROM overlay.tenant_acme_web ORDER BY key")
+        .finally(() => client.end());
+      expect(rows.map(({ key }) => key.split("/").slice(0, 2).join("/"))).toEqual([
+        "l/pool%2Facme",
+        "l/pool%2Facme",
+        "p/pool%2Facme",
+      ]);
+      await owner.end();
     });
   });
 

@@ -1,3 +1,4 @@
+import { hasSecret } from "../secrets";
 import type { Row, Write } from "../store";
 import type { Compare, RequestOp } from "./etcd-api";
 import { isSeek, Seeker } from "./etcd-seek";
@@ -106,7 +107,9 @@ export class EtcdJournal implements Journal {
   ): Promise<News | undefined> {
     const { writes, ...version } = commit;
     const rows = writes.map((write) => this.#operation(write));
-    const operations = [...this.#heading(from, version, commit), ...aside, ...rows];
+    // Users may be let read the log, but no secrets. A commit that is logged without its rows makes others read them again.
+    const logged = hasSecret(writes) ? version : commit;
+    const operations = [...this.#heading(from, version, logged), ...aside, ...rows];
     const answer = await this.wire.txn(may, operations, this.#looks(from));
     if (!answer.succeeded) return this.#newsFrom(answer, from);
     this.#see(version, answer.revision);

@@ -1,7 +1,9 @@
 import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import { OverlayError } from "../../errors";
+import { hasSecret, meetsSecrets } from "../secrets";
 import type { Row, Write } from "../store";
 import { CAUGHT_UP, type Commit, type Journal, LostRace, type News, type Version } from "./journal";
+import { IS_SECRET } from "./postgres-schema";
 import { type Span, toBytes, toText } from "./view";
 
 /** Runs one statement, on whatever connection, and says what went wrong in our words. */
@@ -9,7 +11,7 @@ export type Ask = (query: QueryConfig) => Promise<QueryResult>;
 
 /** So many commits can be looked up by those who missed them. */
 const KEPT = 1000;
-/** Commits that write more rows are not written twice. */
+/** Commits that write more rows are logged without them, and so are those that write secrets: others read the rows again. */
 const LOGGED = 2000;
 
 type Statement = { name: string; text: string };
@@ -18,13 +20,14 @@ const NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now";
 /** An answer means that it is on disk, also where the server is set to promise before. */
 const DURABLE = `CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END`;
 
-/** Each is planned once for a connection, by its name. */
-export function statementsFor(name: string): Record<"news" | "rows" | "commit", Statement> {
+type Statements = Record<"rows" | "commit", Statement>;
+
+/**
+ * Each is planned once for a connection, by its name. Secrets have a table of their own, which a user may have no rights on: only statements
+ * that touch keys of secrets name it.
+ */
+export function statementsFor(name: string): { news: Statement; plain: Statements; withSecrets: Statements } {
   const schema = escapeIdentifier(name);
-  const head = `SELECT number, id, at FROM ${schema}.log ORDER BY number DESC LIMIT 1`;
-  const found = `
-    unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS span (low, high, most, n)
-    CROSS JOIN LATERAL (SELECT key, value FROM ${schema}.kv WHERE key >= low AND key < high ORDER BY key LIMIT most) AS found`;
   return {
     news: {
       name: "overlay news",
@@ -32,33 +35,58 @@ export function statementsFor(name: string): Record<"news" | "rows" | "commit", 
         SELECT number, id, at, writes, ${NOW} FROM ${schema}.log
         WHERE number >= least($1, (SELECT max(number) FROM ${schema}.log)) ORDER BY number DESC LIMIT $2`,
     },
-    // One statement sees one state: the rows are those of the version that comes with them.
-    rows: {
-      name: "overlay rows",
-      text: `SELECT id, n, key, value FROM (${head}) AS head LEFT JOIN (${found}) ON true ORDER BY n, key`,
+    plain: {
+      rows: { name: "overlay rows", text: rowsText(schema, `${schema}.kv`) },
+      commit: { name: "overlay commit", text: commitText(schema, `${schema}.kv`, [{ table: "kv", filter: "true" }]) },
     },
-    // The newest version is where the next number is still free. Somebody who waits for his turn goes first.
-    commit: {
-      name: "overlay commit",
-      text: `
+    withSecrets: {
+      rows: { name: "overlay rows and secrets", text: rowsText(schema, bothTables(schema)) },
+      commit: {
+        name: "overlay commit with secrets",
+        text: commitText(schema, bothTables(schema), [
+          { table: "kv", filter: `NOT ${IS_SECRET}` },
+          { table: "secrets", filter: IS_SECRET },
+        ]),
+      },
+    },
+  };
+}
+
+const bothTables = (schema: string): string =>
+  `(SELECT key, value FROM ${schema}.kv UNION ALL SELECT key, value FROM ${schema}.secrets) AS stored`;
+
+/** One statement sees one state: the rows are those of the version that comes with them. */
+function rowsText(schema: string, source: string): string {
+  const head = `SELECT number, id, at FROM ${schema}.log ORDER BY number DESC LIMIT 1`;
+  const found = `
+    unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS span (low, high, most, n)
+    CROSS JOIN LATERAL (SELECT key, value FROM ${source} WHERE key >= low AND key < high ORDER BY key LIMIT most) AS found`;
+  return `SELECT id, n, key, value FROM (${head}) AS head LEFT JOIN (${found}) ON true ORDER BY n, key`;
+}
+
+/** The newest version is where the next number is still free. Somebody who waits for his turn goes first. */
+function commitText(schema: string, source: string, targets: { table: string; filter: string }[]): string {
+  const changes = targets.map(
+    ({ table, filter }) => `put_${table} AS (
+          INSERT INTO ${schema}.${table}
+          SELECT key, value FROM won, unnest($6::text[], $7::text[]) AS new (key, value) WHERE ${filter}
+          ON CONFLICT (key) DO UPDATE SET value = excluded.value
+        ), gone_${table} AS (
+          DELETE FROM ${schema}.${table} USING won WHERE key = ANY ($8::text[])
+        )`,
+  );
+  return `
         WITH won AS (
           INSERT INTO ${schema}.log
           SELECT number + 1, $3, $4, $5 FROM ${schema}.log
           WHERE number = $1 AND id = $2 AND pg_try_advisory_xact_lock_shared($9) IS NOT FALSE
             AND NOT EXISTS (SELECT FROM unnest($10::text[], $11::text[]) AS hoped (low, high)
-              WHERE EXISTS (SELECT FROM ${schema}.kv WHERE key >= low AND key < high))
+              WHERE EXISTS (SELECT FROM ${source} WHERE key >= low AND key < high))
           ON CONFLICT DO NOTHING RETURNING number
-        ), put AS (
-          INSERT INTO ${schema}.kv SELECT key, value FROM won, unnest($6::text[], $7::text[]) AS new (key, value)
-          ON CONFLICT (key) DO UPDATE SET value = excluded.value
-        ), gone AS (
-          DELETE FROM ${schema}.kv USING won WHERE key = ANY ($8::text[])
-        ), forgotten AS (
+        ), ${changes.join(", ")}, forgotten AS (
           DELETE FROM ${schema}.log USING won WHERE log.number = won.number - ${KEPT}
         )
-        SELECT (SELECT number FROM won) AS number, ${NOW}, ${DURABLE}`,
-    },
-  };
+        SELECT (SELECT number FROM won) AS number, ${NOW}, ${DURABLE}`;
 }
 
 /** `lock`: what others wait in line by; null when it is ours. */
@@ -81,17 +109,19 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
     },
     commit: async (from, commit, hoped) => {
       const values = [from.number, from.id, ...valuesOf(commit), lock, ...boundsOf(hoped)];
-      const { rows } = await ask({ ...statements.commit, values });
+      const isPlain = !hasSecret(commit.writes) && !hoped.some(meetsSecrets);
+      const { rows } = await ask({ ...(isPlain ? statements.plain : statements.withSecrets).commit, values });
       hear(rows[0].now);
       return rows[0].number === null ? news(from) : undefined;
     },
   };
 }
 
-export const rowsQuery = (schema: string, spans: Span[]): QueryConfig => ({
-  ...statementsFor(schema).rows,
-  values: [...boundsOf(spans), spans.map(({ limit }) => limit)],
-});
+export function rowsQuery(schema: string, spans: Span[]): QueryConfig {
+  const { plain, withSecrets } = statementsFor(schema);
+  const { rows } = spans.some(meetsSecrets) ? withSecrets : plain;
+  return { ...rows, values: [...boundsOf(spans), spans.map(({ limit }) => limit)] };
+}
 
 const boundsOf = (spans: Span[]): [low: string[], high: string[]] => [
   spans.map(({ from }) => toText(from)),
@@ -119,7 +149,7 @@ function commitOf({ number, id, at, writes }: Record<"number" | "id" | "at" | "w
 function valuesOf({ id, at, writes }: Required<Commit>): unknown[] {
   const puts = writes.filter((write): write is Row => write[1] !== null);
   const gone = writes.filter(([, value]) => value === null);
-  const log = writes.length > LOGGED ? null : JSON.stringify(writes);
+  const log = writes.length > LOGGED || hasSecret(writes) ? null : JSON.stringify(writes);
   const keys = (rows: Write[]) => rows.map(([key]) => toText(key));
   return [id, at, log, keys(puts), puts.map(([, value]) => value), keys(gone)];
 }

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
 import { OverlayError } from "../../errors";
+import { SECRETS } from "../secrets";
 import type { Address } from "./postgres-url";
 
 /** From layout i to i + 1 of our tables, each in one transaction. What lies in the rows has a version of its own. */
@@ -12,7 +13,25 @@ const MIGRATIONS: ((schema: string) => string)[] = [
     CREATE TABLE ${schema}.kv (key text COLLATE "C" PRIMARY KEY, value text NOT NULL);
     CREATE TABLE ${schema}.log (number bigint PRIMARY KEY, id text NOT NULL, at bigint NOT NULL, writes text);
     INSERT INTO ${schema}.log VALUES (0, gen_random_uuid(), 0, '[]');`,
+  // The constraint stops processes of an older program, which look for secrets in the old place. Users that may write rows need secrets, too.
+  (schema) => `
+    CREATE TABLE ${schema}.secrets (key text COLLATE "C" PRIMARY KEY, value text NOT NULL);
+    REVOKE ALL ON ${schema}.secrets FROM PUBLIC;
+    WITH moved AS (DELETE FROM ${schema}.kv WHERE ${IS_SECRET} RETURNING key, value)
+    INSERT INTO ${schema}.secrets SELECT key, value FROM moved;
+    ALTER TABLE ${schema}.kv ADD CONSTRAINT no_secrets CHECK (NOT ${IS_SECRET});
+    UPDATE ${schema}.log SET writes = NULL WHERE strpos(writes, '["${SECRETS.from}') > 0;
+    DO $grants$ DECLARE writer text; BEGIN
+      FOR writer IN
+        SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
+        FROM pg_class, aclexplode(relacl)
+        WHERE pg_class.oid = ${escapeLiteral(`${schema}.kv`)}::regclass AND privilege_type = 'INSERT' AND grantee <> relowner
+      LOOP EXECUTE 'GRANT SELECT, INSERT, UPDATE, DELETE ON ' || ${escapeLiteral(`${schema}.secrets`)} || ' TO ' || writer; END LOOP;
+    END $grants$;`,
 ];
+
+/** A condition for rows. */
+export const IS_SECRET = `(key >= '${SECRETS.from}' AND key < '${SECRETS.to}')`;
 
 /** What transactions wait in line by; one for each schema. */
 export const lockOf = ({ schema }: Address): string =>
@@ -24,7 +43,7 @@ export async function ensureTables(pool: Pool, address: Address): Promise<{ read
   const found = await layoutOf(pool, address);
   mustBeKnown(found, address);
   if (found < MIGRATIONS.length) {
-    if (readOnly) throw noTables(address);
+    if (readOnly) throw found === 0 ? noTables(address) : isOld(found, address);
     await migrate(pool, address);
   }
   return { readOnly: readOnly || !(await mayWrite(pool, address)) };
@@ -74,6 +93,13 @@ function mustBeKnown(found: number, { place }: Address): void {
   const what = `The tables at ${place} have layout ${found}; this program knows layouts up to ${MIGRATIONS.length}.`;
   throw new OverlayError("STORE_VERSION", what, "Update pulumi-overlay.");
 }
+
+const isOld = (found: number, { place }: Address): OverlayError =>
+  new OverlayError(
+    "STORE_READ_ONLY",
+    `The tables at ${place} have layout ${found}, this program needs layout ${MIGRATIONS.length}, and PostgreSQL takes no writes there.`,
+    "Open the store once where it can be written.",
+  );
 
 const noTables = ({ place, schema }: Address): OverlayError =>
   new OverlayError(
