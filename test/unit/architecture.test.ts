@@ -46,6 +46,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/reservations",
     [
       "provider/errors",
+      "provider/owner",
       "provider/reservations",
       "provider/addressing",
       "provider/resource",
