@@ -18,6 +18,9 @@ export interface Block {
 
 export const familyOf = (value: bigint): Family => (value >= V4_START && value <= V4_END ? 4 : 6);
 
+/** Of an address, with or without a prefix. */
+export const familyOfIp = (ip: string): Family => (ip.includes(":") ? 6 : 4);
+
 /** All of a family; of IPv6 what lies behind IPv4, where every address in use is. */
 export const familyBlock = (family: Family): Block =>
   family === 4 ? { first: V4_START, last: V4_END } : { first: V4_END + 1n, last: LINE_END };

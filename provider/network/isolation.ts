@@ -1,16 +1,16 @@
 import { type Layout, runnerLayout } from "../addressing/layout";
-import { type Family, widthOf } from "../addressing/line";
+import { type Family, familyOfIp, widthOf } from "../addressing/line";
 import { ECHO_REQUEST, FORWARD, GUARD, INPUT, PRE, rulesIn } from "./chains";
 import type { Item, Vxlan } from "./items";
 
 /**
- * Who may send what, on hub and runners. Packets are judged by the device that they come in by, never by their addresses alone:
- * anybody can write any address. docs/hosts.md lists the rules.
+ * Which packets pass on hub and runners. Rules match the device by which a packet comes in, never its source address alone, which
+ * any sender can forge. docs/hosts.md lists the rules.
  *
  * A runner's bridge carries its workloads' frames and, by the tunnel, the hub's. Where the kernel shows bridged frames to
  * iptables (br_netfilter, which Docker loads) both look like packets from the bridge to the bridge; the module that
- * could tell them apart (physdev) would load br_netfilter where it is not. So the hub is the one that knows for certain, by its
- * tunnel devices, from which runner a packet comes.
+ * could tell them apart (physdev) would load br_netfilter where it is not. Only the hub's rules can match
+ * the runner that a packet comes from, by its tunnel device.
  */
 export interface Isolation {
   layouts: Layout[];
@@ -28,7 +28,6 @@ export interface HostPort {
 }
 
 const FAMILIES: Family[] = [4, 6];
-const familyOfIp = (ip: string): Family => (ip.includes(":") ? 6 : 4);
 const layoutIn = ({ layouts }: Pick<Isolation, "layouts">, family: Family): Layout | undefined =>
   layouts.find((layout) => layout.family === family);
 
@@ -108,7 +107,7 @@ export function planRunnerRules(network: Isolation, runnerId: number, bridge: st
   ];
 }
 
-/** VXLAN from the peer, and from nobody else: the kernel does not compare the outer source with a device's remote. */
+/** Accepts VXLAN from the peer, and drops it from all other hosts: the kernel does not compare the outer source with a device's remote. */
 export function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
   const family = familyOfIp(remote);
   return rulesIn(INPUT, family, [acceptPeer(remote, port), dropVxlan(port)]);

@@ -1,22 +1,24 @@
-import { type Family, pointOf } from "../addressing/line";
+import { type Family, familyOfIp, pointOf } from "../addressing/line";
 import { FORWARD, GUARD, INPUT, REST, rulesIn } from "./chains";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
 import { FORWARDING } from "./hub";
 import { acceptPeer, dropVxlan } from "./isolation";
 import { type Item, keyOf, type Link, type Vxlan } from "./items";
+import { isTunnelOf, unlistedOwners } from "./ownership";
+import { ownerAt } from "./paths";
 import { formerPeer } from "./steps";
 
 /**
  * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
  * whether it forwarded packets before we came. Planners ask no host, so these are added when its facts are known. `recorded`: what
- * this owner has on the host.
+ * this owner has on the host; `network`: the network that it is part of.
  */
-export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = []): Item[] {
+export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
   const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !isIpv6Rule(item));
   const added = [
     ...acceptFormer(items, facts, recorded),
-    ...acceptOthers(items, facts, recorded),
+    ...acceptOthers(items, facts, recorded, network),
     ...acceptEgress(items, facts),
     ...closeForwarding(items, facts),
   ];
@@ -60,7 +62,6 @@ const needsIpv6 = (items: Item[]): boolean =>
 
 const isLink = (item: Item): item is Link => item.kind === "link";
 const tunnelsIn = (items: Item[]): Vxlan[] => items.filter(isLink).flatMap(({ vxlan }) => vxlan ?? []);
-const familyOfIp = (ip: string): Family => (ip.includes(":") ? 6 : 4);
 
 /** VXLAN devices on a port of ours that are not in these items. */
 function otherTunnels(items: Item[], facts: Facts): { name: string; vxlan: Vxlan }[] {
@@ -77,17 +78,25 @@ const isUnicast = (ip: string): boolean => pointOf(ip) !== undefined && !/^(22[4
 /**
  * The peers of tunnels that are in no record: other programs', and those of an overlay that is being adopted, runner by runner. Once
  * a runner is adopted its own record has the rule; in those that had it before, it stays as long as the tunnel, so that adopting
- * one runner is no drift for the others.
+ * one runner is no drift for the others. A tunnel whose MAC proves that it is ours has lost its record: its owner has the rule.
  */
-function acceptOthers(items: Item[], facts: Facts, recorded: Item[]): Item[] {
+function acceptOthers(items: Item[], facts: Facts, recorded: Item[], network: string | undefined): Item[] {
   const known = tunnelNames(facts);
   const before = new Set(recorded.map(keyOf));
+  const networks = networksOn(facts, network);
+  const isLost = (name: string): boolean =>
+    !known.has(name) && networks.some((each) => isTunnelOf(each, name, facts.links.get(name)!.mac));
   return otherTunnels(items, facts).flatMap(({ name, vxlan: { remote, port } }) => {
-    if (!isUnicast(remote)) return [];
+    if (!isUnicast(remote) || isLost(name)) return [];
     const rules = rulesIn(INPUT, familyOfIp(remote), [acceptPeer(remote, port)]);
     return known.has(name) && !rules.every((item) => before.has(keyOf(item))) ? [] : rules;
   });
 }
+
+const networksOn = (facts: Facts, network: string | undefined): string[] => {
+  const lost = unlistedOwners([], facts).flatMap((file) => ownerAt(file)?.network ?? []);
+  return [...new Set([...(network ? [network] : []), ...facts.records.map((record) => record.network), ...lost])];
+};
 
 const tunnelNames = ({ records }: Facts): Set<string> =>
   new Set(records.flatMap(({ items }) => items.flatMap((item) => (isLink(item) && item.vxlan ? [item.name] : []))));

@@ -2,11 +2,12 @@ import { withKeptMacs } from "./adopt";
 import { listenersOn, listening } from "./advertised";
 import { fits } from "./compare";
 import type { Facts } from "./facts";
-import type { Item } from "./items";
+import { type Item, keyOf } from "./items";
 import { withLocalRules } from "./local-rules";
 import { isMine } from "./ownership";
 import { scriptPath } from "./paths";
 import { isScriptOf, lasting } from "./persist";
+import { tunnelRulesOn } from "./shared-items";
 import type { Want } from "./steps";
 
 /** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
@@ -16,7 +17,10 @@ export function onThisHost<W extends Want>(want: W, facts: Facts): W {
   // Devices that were taken over have MACs of their own. Without a record only the owner's script shows that they were.
   const adopt = want.adopt === true && facts.files.has(scriptPath(want.record));
   const planned = itemsOn({ ...want, items: want.planned, adopt, persist: true }, facts);
-  return { ...want, planned: [...planned, ...listenersOn(facts)] };
+  const isListed = facts.records.some((record) => isMine(record, want));
+  const tunnelRules = isListed ? [] : tunnelRulesOn(want.record.network, facts);
+  const all = [...planned, ...listenersOn(facts), ...tunnelRules].map((item): [string, Item] => [keyOf(item), item]);
+  return { ...want, planned: [...new Map(all).values()] };
 }
 
 function itemsOn(want: Want, facts: Facts): Item[] {
@@ -25,6 +29,7 @@ function itemsOn(want: Want, facts: Facts): Item[] {
       want.items.filter((item) => fits(item, facts)),
       facts,
       facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items),
+      want.record.network,
     ),
     facts,
   );

@@ -6,6 +6,7 @@ import type { Facts } from "./facts";
 import { type Address, type DockerNetwork, type HostRecord, type Item, keyOf, type Link } from "./items";
 import { BOOT_SCRIPT, ownerAt, scriptPath } from "./paths";
 import { rulesOf } from "./place";
+import { canOthersNeed, isOwnRule } from "./shared-items";
 import type { Want } from "./steps";
 
 /**
@@ -39,8 +40,9 @@ function isOwn(item: Item, plan: Item[], facts: Facts): boolean {
       return isProvenNetwork(item, plan, facts);
     case "route":
     case "policy":
-    case "rule":
       return isPresent(item, facts);
+    case "rule":
+      return isOwnRule(item, plan) && isPresent(item, facts);
     case "file":
       return item.path !== BOOT_SCRIPT && isPresent(item, facts);
     default:
@@ -49,7 +51,8 @@ function isOwn(item: Item, plan: Item[], facts: Facts): boolean {
 }
 
 /** What several owners have in common, or what says nothing about who made it. */
-const isShareable = ({ kind }: Item): boolean => ["chain", "jump", "sysctl", "service", "file", "zone"].includes(kind);
+const isShareable = ({ kind }: Item): boolean =>
+  ["chain", "jump", "rule", "sysctl", "service", "file", "zone"].includes(kind);
 
 /** By its MAC, which follows from network and id, or was found when the device was taken over. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
@@ -80,18 +83,36 @@ export const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
   facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
 
 /**
- * What some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. What
- * owners share also stays while one of them may need it whose record is lost.
+ * Keys of what some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. What
+ * owners share also stays while an owner whose record is lost may need it.
  */
 export function keptKeys(mine: Item[], wants: Want[], facts: Facts): Set<string> {
   if (mine.length === 0) return new Set();
   const keep = new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
   const listed = new Set(facts.records.flatMap(({ items }) => items.map(keyOf)));
-  const hasUnlisted = unlistedOwners(wants, facts).length > 0;
-  for (const item of mine) {
-    if ((hasUnlisted || !listed.has(keyOf(item))) && mayBeNeeded(item, mine, hasUnlisted, facts)) keep.add(keyOf(item));
+  const others = unlistedNetworks(mine, wants, facts);
+  for (const want of others.length > 0 ? wants.filter(({ items }) => items.length === 0) : []) {
+    const owned = ownedItems(want, facts);
+    const needed = owned.filter((item) => canOthersNeed(item, mine, want.record.network, others, facts));
+    for (const item of needed) keep.add(keyOf(item));
+  }
+  const going = mine.filter((item) => !keep.has(keyOf(item)));
+  for (const item of going) {
+    if ((others.length > 0 || !listed.has(keyOf(item))) && mayBeNeeded(item, going, others.length > 0, facts))
+      keep.add(keyOf(item));
   }
   return keep;
+}
+
+/** Networks of the owners whose records are lost; undefined where a file does not tell. A tunnel tells of its owner by its MAC. */
+function unlistedNetworks(mine: Item[], wants: Want[], facts: Facts): (string | undefined)[] {
+  const files = unlistedOwners(wants, facts).map((file) => ownerAt(file)?.network);
+  if (!mine.some((item) => item.kind === "link" && item.vxlan)) return files;
+  const items = [...mine, ...facts.records.flatMap((record) => record.items)];
+  const known = new Set(items.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
+  const tunnels = [...facts.links].filter(([name, { vxlan }]) => vxlan && !known.has(name));
+  const networks = new Set(wants.map(({ record }) => record.network));
+  return [...files, ...[...networks].filter((each) => tunnels.some(([name, { mac }]) => isTunnelOf(each, name, mac)))];
 }
 
 /** Files of owners whose records are not there or cannot be read: their scripts, and what stands in the place of their records. */
@@ -118,7 +139,8 @@ export function lostTunnels(network: string, known: string[], facts: Facts): str
 
 const LONGEST_ID = 4;
 
-function isTunnelOf(network: string, name: string, mac: string): boolean {
+/** Whether this is a hub's tunnel of the network, by its name and MAC. */
+export function isTunnelOf(network: string, name: string, mac: string): boolean {
   for (let digits = 1; digits <= LONGEST_ID && digits < name.length; digits++) {
     const id = Number.parseInt(name.slice(-digits), 36);
     if (macOf(network, id, "hub") === mac && deviceName(name.slice(0, -digits), id) === name) return true;
