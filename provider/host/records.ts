@@ -92,7 +92,7 @@ export function invalidWarnings(host: string, wants: Want[], facts: Facts): stri
   );
 }
 
-/** Without a record and without an answer from dockerd nobody knows whether it still has our network. `wants`: before they are fitted to the host. */
+/** Warns of Docker networks that may be left: there is no record, and dockerd does not answer. `wants`: before they are fitted to the host. */
 export function dockerWarnings(host: string, wants: Want[], { docker, records }: Facts): string[] {
   if (!docker || docker.answers) return [];
   return wants

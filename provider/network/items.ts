@@ -110,8 +110,6 @@ export interface Jump extends InFirewall {
   chain: string;
   /** It goes behind the rules of others; all other jumps go before them. */
   atEnd?: true;
-  /** Only in records of version 0.1: it leads from DOCKER-USER, which a boot may have made for Docker. */
-  ifPresent?: true;
 }
 
 export interface Rule extends InFirewall {

@@ -48,7 +48,7 @@ export function refuseLostRecord(want: Want, facts: Facts): void {
 const deletion = ({ family, table, chain }: Chain, rule: string): string =>
   `${family === 4 ? "iptables" : "ip6tables"} -t ${table} -D ${chain} ${rule}`;
 
-/** Chains that would go with this owner, and have rules of nobody who is known to be on the host. */
+/** Chains that would be removed with this owner, but have rules that are in no record. */
 function chainsInUse(want: Want, facts: Facts): { item: Chain; rules: string[] }[] {
   if (unlistedOwners([want], facts).length > 0) return [];
   const mine = ownedItems(want, facts);

@@ -101,7 +101,6 @@ const item = z.discriminatedUnion("kind", [
     from: chainName,
     chain: ownChain,
     atEnd: z.literal(true).exactOptional(),
-    ifPresent: z.literal(true).exactOptional(),
   } satisfies Shape<items.Jump>),
   z.strictObject({
     kind: z.literal("rule"),

@@ -4,19 +4,9 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
-import {
-  type Address,
-  type Chain,
-  type HostRecord,
-  type Item,
-  keyOf,
-  type Link,
-  lists,
-  type Route,
-  type Vxlan,
-} from "./items";
+import { type Address, type HostRecord, type Item, keyOf, type Link, lists, type Route, type Vxlan } from "./items";
 import { isMine, isProvenAddress, isProvenLink, keptKeys, ownedItems, untouchedRecords } from "./ownership";
-import { positionOf, rulesOf } from "./place";
+import { positionOf } from "./place";
 import { type Place, placeFor } from "./zones";
 
 /** One change of a host. */
@@ -86,21 +76,10 @@ export function planSteps(wants: Want[], facts: Facts): Step[] {
   const outdated = outdatedLinks(wanted, fellows, facts);
   const lost = new Set(outdated.map(({ name }) => name));
   return [
-    ...goneItems(mine, keep, facts).map((item) => removal(abandonedChain(item, facts) ?? item, facts)),
+    ...goneItems(mine, keep, facts).map((item) => removal(item, facts)),
     ...outdated.map((item): Step => ({ verb: "remove", item })),
     ...putSteps(wanted, lost, takenOver(wants, facts), facts),
   ];
-}
-
-/** A jump from another program's chain, which a boot has made for it and it has not come for, goes with the chain. */
-function abandonedChain(item: Item, facts: Facts): Chain | undefined {
-  if (item.kind !== "jump" || !item.ifPresent) return undefined;
-  const { family, table, from, chain } = item;
-  const isOnlyOurs = rulesOf(facts, item, from).every((rule) => rule === `-j ${chain}`);
-  const isReached = [...facts.chains].some(
-    ([key, rules]) => key.startsWith(`${family} ${table} `) && rules.includes(`-j ${from}`),
-  );
-  return isOnlyOurs && !isReached ? { kind: "chain", family, table, chain: from } : undefined;
 }
 
 /** Docker switches forwarding on where it is off, and says so to nobody: where it runs, it needs it. */

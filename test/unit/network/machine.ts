@@ -41,7 +41,7 @@ function put(facts: Facts, item: Item): void {
   if (item.kind === "chain") chain(item.chain);
   if (item.kind === "rule" && !chain(item.chain).includes(item.rule))
     chain(item.chain)[letsPass(item.rule) ? "unshift" : "push"](item.rule);
-  if (item.kind === "jump" && !item.ifPresent && !chain(item.from).includes(`-j ${item.chain}`))
+  if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`))
     chain(item.from).unshift(`-j ${item.chain}`);
 }
 

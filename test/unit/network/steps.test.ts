@@ -279,56 +279,6 @@ test("a foreign route to the overlay's range is refused", () => {
   );
 });
 
-const MADE_FOR_DOCKER = ["-j OVERLAY-FWD"];
-const TAKEN_BY_DOCKER = ["-j OVERLAY-FWD", "-j RETURN"];
-
-test.each<[name: string, reached: (4 | 6)[], rules: Record<4 | 6, string[]>, gone: string[]]>([
-  [
-    "both go where Docker came for neither",
-    [],
-    { 4: MADE_FOR_DOCKER, 6: MADE_FOR_DOCKER },
-    ["chain DOCKER-USER (IPv4 filter)", "chain DOCKER-USER (IPv6 filter)"],
-  ],
-  [
-    "that of IPv6 goes where Docker has come for IPv4 alone",
-    [4],
-    { 4: TAKEN_BY_DOCKER, 6: MADE_FOR_DOCKER },
-    ["chain DOCKER-USER (IPv6 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv4 filter)"],
-  ],
-  [
-    "that of IPv4 goes where only IPv6 leads to its own",
-    [6],
-    { 4: MADE_FOR_DOCKER, 6: MADE_FOR_DOCKER },
-    ["chain DOCKER-USER (IPv4 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv6 filter)"],
-  ],
-  [
-    "one with a rule of somebody else's stays, though nothing leads to it",
-    [],
-    { 4: MADE_FOR_DOCKER, 6: TAKEN_BY_DOCKER },
-    ["chain DOCKER-USER (IPv4 filter)", "jump from DOCKER-USER to OVERLAY-FWD (IPv6 filter)"],
-  ],
-])("of the chains that a boot has made for Docker %s", (_, reached, rules, gone) => {
-  const layouts = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")];
-  const jumps = ([4, 6] as const).map(
-    (family): Item => ({
-      kind: "jump",
-      family,
-      table: "filter",
-      from: "DOCKER-USER",
-      chain: "OVERLAY-FWD",
-      ifPresent: true,
-    }),
-  );
-  const both = want("r1", [...planRunner(training({ layouts }), 1, "vxkr1", hub, runner), ...jumps]);
-  const facts = machine(both);
-  for (const family of [4, 6] as const) {
-    facts.chains.set(`${family} filter DOCKER-USER`, rules[family]);
-    if (reached.includes(family)) facts.chains.get(`${family} filter FORWARD`)!.push("-j DOCKER-USER");
-  }
-  const steps = text([{ ...both, items: [] }], facts).filter((step) => step.includes("DOCKER-USER"));
-  expect(steps.sort()).toEqual(gone.map((key) => `remove ${key}`));
-});
-
 test("facts are read from what the tools print", () => {
   const record = { uid: "u", owner: "o", network: "n", store: "s", items: planHub(network) };
   const facts = parseFacts(
