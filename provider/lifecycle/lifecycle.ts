@@ -8,6 +8,7 @@ import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { forget } from "./containers";
 import { refuseLost } from "./deciding";
+import { leftParts, partText, reachedParts, unreachedParts } from "./parts";
 import { refuseOlderStore, stampOf } from "./store-version";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
@@ -131,8 +132,8 @@ export class Lifecycle {
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
     if (!wasDeleting && this.#isQuiet(olds, news))
       return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
-    const leaving = this.#leaving(olds, news);
-    const done = await this.#complete(pool, { ...props, leaving: leaving.map(placeText) }, held, id, olds);
+    const leaving = leftParts(this.def, olds, news);
+    const done = await this.#complete(pool, { ...props, leaving: leaving.map(partText) }, held, id, olds);
     await this.#leave(pool, olds, held, leaving);
     return { ...done, leaving: [] };
   }
@@ -173,7 +174,7 @@ export class Lifecycle {
    * still ours to remove, and what other records list stays.
    */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
-    const parts = this.#reachedParts(props);
+    const parts = reachedParts(this.def, props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
     const isEmpty = (await pool.pools()).length === 0;
     if (isEmpty) await refuseLost(this.def, pool, props);
@@ -190,8 +191,8 @@ export class Lifecycle {
   /** Everything of ours off the machines. Returns the error when a dead machine is to be forgotten. */
   async #withdrawAll(pool: Pool, props: Values, held: Held): Promise<OverlayError | undefined> {
     try {
-      await withdraw(this.def, this.world, pool, props, held, this.#reachedParts(props), () => fence(pool, held));
-      await this.#leave(pool, props, held, this.#leaving(props, props));
+      await withdraw(this.def, this.world, pool, props, held, reachedParts(this.def, props), () => fence(pool, held));
+      await this.#leave(pool, props, held, leftParts(this.def, props, props));
       return undefined;
     } catch (error) {
       if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
@@ -227,23 +228,11 @@ export class Lifecycle {
       return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      const unreached = this.#unreachedParts(props, olds).map(({ connection }) => machineOf(connection));
+      const unreached = unreachedParts(this.def, this.world.fleet, props, olds).map(({ connection }) =>
+        machineOf(connection),
+      );
       throw new Incomplete(id, { ...props, unreached, drift: [`not applied: ${text}`] }, error);
     }
-  }
-
-  /** Machines that SSH has not reached since they became part of it: nothing of it can be on them. */
-  #unreachedParts(props: Values, olds: Values | undefined): Part[] {
-    const before = new Set(olds && this.#reachedParts(olds).map(({ connection }) => machineOf(connection)));
-    return this.def
-      .hosts(props)
-      .filter(({ connection }) => !before.has(machineOf(connection)) && !this.world.fleet.wasReached(connection));
-  }
-
-  /** Machines on which something of it may be. */
-  #reachedParts(props: Values): Part[] {
-    const unreached = new Set((props.unreached ?? []) as string[]);
-    return this.def.hosts(props).filter(({ connection }) => !unreached.has(machineOf(connection)));
   }
 
   async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
@@ -285,14 +274,6 @@ export class Lifecycle {
   async #hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
     const newest = await pool.find(name, { owner });
     return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
-  }
-
-  /** Machines that are no longer part of it: from this change, or from an earlier one that did not come to its end. */
-  #leaving(olds: Values, news: Values): Part[] {
-    const parts = this.def.hosts(news);
-    const now = new Set(parts.map(({ connection }) => machineOf(connection)));
-    const earlier = ((olds.leaving ?? []) as string[]).map((text) => partAt(text, parts));
-    return [...this.#reachedParts(olds), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
   }
 
   /** They are cleaned, if they can be reached. */
@@ -399,16 +380,6 @@ const FORGOTTEN = "forgotten/";
 const unlessReadOnly = (error: unknown): void => {
   if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
 };
-
-/** A machine to come back to, without credentials: those of the machine that now has its role will do. */
-const placeText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;
-
-/** Its role may be nobody's any more. */
-function partAt(text: string, parts: Part[]): Part {
-  const [role, host, port] = text.split(" ") as [string, string, string];
-  const { connection } = parts.find((part) => part.role === role) ?? parts[0]!;
-  return { role, connection: { ...connection, host, port: Number(port) } };
-}
 
 const isTouched = (paths: Path[], path: string): boolean =>
   paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));
