@@ -58,7 +58,7 @@ export async function check(
     if (parsed.refusals.length > 0) return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller)) };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
     const undecided =
-      unknown.some((path) => !isWithin(path, def.late)) || (!olds && (await cannotPromise(def, world, caller)));
+      unknown.some((path) => !isWithin(path, def.late)) || (!olds && (await cannotPromise(world, caller)));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await keepName(def, world, caller, inputs);
     const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
@@ -78,7 +78,7 @@ export async function check(
 }
 
 /** Where a preview may not write offers, the values of a new resource are not shown. */
-export async function cannotPromise(def: Definition, world: World, { dryRun }: Caller): Promise<boolean> {
+export async function cannotPromise(world: World, { dryRun }: Caller): Promise<boolean> {
   const reason = dryRun ? (await world.pool()).whyNoOffers : undefined;
   if (reason) world.warn(`Values of new resources are not shown in this preview: ${reason}.`);
   return reason !== undefined;

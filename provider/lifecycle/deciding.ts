@@ -29,7 +29,7 @@ export async function decide(
   const pool = await world.pool();
   // What stands in an address space opens its pool by itself; whether the store is the right one, diff can tell.
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith("space/")) await refuseLost(def, pool, olds);
-  if (olds && (await cannotPromise(def, world, caller))) return unknownValues(def);
+  if (olds && (await cannotPromise(world, caller))) return unknownValues(def);
   const before = olds && isKnown(def, olds) ? def.held(olds) : undefined;
   const lease = await offered(def, world, { ...caller, prefer: caller.prefer ?? before }, inputs);
   if (!lease) return unknownValues(def);
