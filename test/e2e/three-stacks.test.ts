@@ -35,7 +35,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: PATIENC
     for (const workspace of [here, there]) workspace?.remove();
   }, PATIENCE);
 
-  const store = () => server.url({ host: lab.controllerAddress });
+  const store = () => server.url({ host: lab.controllerAddress, sslmode: "disable" }); // the lab's network has no other listeners
   const stackOf = (workspace: Workspace, name: string): Promise<Stack> => {
     const env = { OVERLAY_STORE: store(), OVERLAY_SCOPE: workspace === here ? "here" : "there" };
     const quick = { PULUMI_EXPERIMENTAL: "true", PULUMI_SKIP_CHECKPOINTS: "true" };
