@@ -105,7 +105,7 @@ export function dockerWarnings(host: string, wants: Want[], { docker, records }:
     );
 }
 
-/** Without a record and without a plan nobody knows what is left of an owner that was here. */
+/** Refuses a removal without a record and without a plan: what the owner has left on the host cannot be told. */
 export function refuseUnplanned({ record, items, planned, planError }: Work, facts: Facts): void {
   const isListed = facts.records.some(({ uid }) => uid === record.uid);
   if (items.length > 0 || planned || !planError || isListed || !facts.files.has(scriptPath(record))) return;

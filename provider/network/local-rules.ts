@@ -104,8 +104,8 @@ const tunnelNames = ({ records }: Facts): Set<string> =>
 const SWARM_PORT = 4789;
 
 /**
- * Ports that others use with peers that a device does not name (Calico, multicast), and who: there strangers cannot be told from
- * peers. The devices of Docker's overlay networks are in network namespaces of their own; that there are such networks is seen.
+ * Ports that other programs use with peers that a device does not name (Calico, multicast), with the program's name: on them,
+ * packets from strangers cannot be told from those of peers. The devices of Docker's overlay networks are in network namespaces of their own; that there are such networks is seen.
  */
 function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
   const known = tunnelNames(facts);

@@ -50,7 +50,7 @@ function isOwn(item: Item, plan: Item[], facts: Facts): boolean {
   }
 }
 
-/** What several owners have in common, or what says nothing about who made it. */
+/** Items that several owners share, or that do not show which program made them. */
 const isShareable = ({ kind }: Item): boolean =>
   ["chain", "jump", "rule", "sysctl", "service", "file", "zone"].includes(kind);
 

@@ -6,7 +6,7 @@ import type * as items from "./items";
 import { BOOT_SCRIPT, ownerAt, SERVICES, scriptPath } from "./paths";
 
 /**
- * The form of a record on a host. Whoever can write there could put anything into one, and what it lists goes into commands:
+ * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:
  * every text is confined to what a planner can make. Nothing here can hold a quote, `$`, a backtick or a line end, and only firewall
  * rules hold blanks.
  */

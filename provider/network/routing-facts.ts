@@ -1,16 +1,10 @@
 import { z } from "zod";
 import { type Family, widthOf } from "../addressing/line";
 import type { Facts } from "./facts";
-import { ROUTE_PROTOCOL } from "./items";
+import { ROUTE_PROTOCOL, type Route } from "./items";
 
 /** What a host routes, and by which rules: the questions to `ip`, and how its answers are read. */
-export interface RouteFact {
-  family: Family;
-  dst: string;
-  via?: string;
-  dev?: string;
-  metric?: number;
-  table?: number;
+export interface RouteFact extends Omit<Route, "kind"> {
   protocol: string;
   unreachable: boolean;
   /** As `ip route` prints it, but for its table; absent in routes of our own. */

@@ -54,7 +54,12 @@ export interface Choice {
   waitsFor: Set<string>;
 }
 
-const noChoice = (extents: Extent[] = []): Choice => ({ extents, warnings: [], vacated: [], waitsFor: new Set() });
+export const noChoice = (extents: Extent[] = []): Choice => ({
+  extents,
+  warnings: [],
+  vacated: [],
+  waitsFor: new Set(),
+});
 
 export function* choose(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
   const { want } = asking.request;

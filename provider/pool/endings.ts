@@ -17,8 +17,8 @@ export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =
   isFirm(lease) ? end + terms.quarantine * 1000 : (lease.restsUntil ?? NO_REST);
 
 /**
- * Ends a lease, and the pool that it opened. Its values go to the offer that waits for them; else they rest until `rest`, if
- * nobody else uses them. `end` is recorded for its owner's next run; without it, no record is kept.
+ * Ends a lease, and the pool that it opened. Its values go to the offer that waits for them; else they rest until `rest`, unless
+ * another lease shares them. `end` is recorded for its owner's next run; without it, no record is kept.
  */
 export function* vacate(tx: Draft, lease: Lease, rest = NO_REST, end?: LeaseEnd): Rule<void> {
   if (lease.opens) yield* vanish(tx, lease.opens);

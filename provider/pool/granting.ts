@@ -1,5 +1,5 @@
 import { amend } from "./changing";
-import { type Asking, answers, type Choice, choose, mustKeepQuota, takingFor } from "./choice";
+import { type Asking, answers, type Choice, choose, mustKeepQuota, noChoice, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { formerOf, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
@@ -58,12 +58,13 @@ function* recall(
   broken: Lease | undefined,
 ): Rule<[want: Extent[] | undefined, warnings: string[]]> {
   const { request, inUp } = asking;
+  const warnings: string[] = [];
   if (broken) {
     const [holder] = yield* holdersOf(tx, spec, broken.extents);
     if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
     if (inUp) throw promiseBroken(spec, broken, holder);
+    warnings.push(promiseBrokenWarning(spec, broken, holder));
   }
-  const warnings = broken ? [promiseBrokenWarning(spec, broken, (yield* holdersOf(tx, spec, broken.extents))[0])] : [];
   if (request.want) return [undefined, warnings];
   const former = request.formerOwner ? yield* leasesOfOwner(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isFirm(lease) && isLive(lease, tx.now));
@@ -204,7 +205,7 @@ function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Cho
   const keeps = own && !own.waitsFor && answers(own, asking.request);
   if (own && !own.waitsFor) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
   if (!keeps) return yield* choose(tx, spec, asking, own);
-  const choice: Choice = { extents: own.extents, warnings: [], vacated: [], waitsFor: new Set() };
+  const choice = noChoice(own.extents);
   yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, spec, asking, choice));
   return choice;
 }
