@@ -1,4 +1,4 @@
-import { HOLDER } from "../network/paths";
+import { HOLDER, LOCK, MAKE_LOCK } from "../network/lock";
 import { quote } from "../network/quote";
 
 /**
@@ -37,12 +37,12 @@ const READY = 'echo "$m ready"; echo "$m ready" >&2;';
 
 const FREE = `${start("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
 
-// The lock is on the directory itself: no file of ours stays behind. Without -o a background child would keep it, and
-// without timeout a client that was stopped would, for ever.
+// Without -o a background child would keep the lock, and without timeout a client that was stopped would, for ever.
 const LOCKED = [
   start("timeout flock"),
   BE_ROOT,
-  `flock -o -E ${CONFLICT} -w "$3" /run timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
+  `${MAKE_LOCK} || { echo "$m unsafe"; exit 1; };`,
+  `flock -o -E ${CONFLICT} -w "$3" ${LOCK} timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
   `[ $c = ${CONFLICT} ] && { cat ${HOLDER}; echo "$m locked"; }; exit $c`,
 ].join(" ");
 

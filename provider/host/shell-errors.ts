@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { LOCK } from "../network/lock";
 import { LARGEST_ANSWER } from "./frames";
 import { PACKAGES } from "./root-command";
 
@@ -106,6 +107,15 @@ export function busyboxTool(name: string, stderr: string): OverlayError | undefi
     "HOST_TOOL_MISSING",
     `\`${tool}\` on ${name} is BusyBox's, which lacks options that are needed.`,
     `Install ${PACKAGES[tool] ?? tool} there (Debian: apt-get install iproute2 util-linux coreutils). If /bin/sh is BusyBox, which prefers its own tools, make it dash or bash.`,
+  );
+}
+
+/** Something else has the name of the lock's directory, or others than root can open it, and so hold the lock. */
+export function unsafeLock({ name }: Place): OverlayError {
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `${LOCK} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
+    `Look at it with \`ls -ld ${LOCK}\`, and remove it there: every run makes it.`,
   );
 }
 

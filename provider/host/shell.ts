@@ -12,6 +12,7 @@ import {
   shellRefused,
   timedOut,
   toolMissing,
+  unsafeLock,
 } from "./shell-errors";
 import type { Result, Shell } from "./types";
 
@@ -62,6 +63,7 @@ export class Conversation implements Shell {
     if (start.word === undefined) throw await this.#ended(noise, shellRefused);
     if (ready.word === "missing") throw toolMissing(this.place, ready.text);
     if (ready.word === "notroot") throw notRoot(this.place);
+    if (ready.word === "unsafe") throw unsafeLock(this.place);
     if (ready.word === "locked") throw hostLocked(this.place, ready.text, wait);
     if (ready.word === undefined) throw await this.#ended(noise, shellEnded);
     this.#allow(this.place.operationTimeout);

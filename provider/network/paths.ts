@@ -1,8 +1,6 @@
 /** Where our files are on a host. */
 
 export const RECORDS = "/var/lib/overlay";
-/** Which process has the host's lock, and since when. */
-export const HOLDER = "/run/overlay.holder";
 /** Runs the script of every record. */
 export const BOOT_SCRIPT = `${RECORDS}/boot.sh`;
 /** The first puts everything back; the second has it done again when others reload. */

@@ -2,7 +2,8 @@ import { linesOf, TABLES, toolOf } from "./commands";
 import { sumOf } from "./compare";
 import type { Facts } from "./facts";
 import type { Item, Link, Service } from "./items";
-import { BOOT_SCRIPT, HOLDER, RECORDS, SERVICES, scriptPath } from "./paths";
+import { HOLDER, LOCK, MAKE_LOCK } from "./lock";
+import { BOOT_SCRIPT, RECORDS, SERVICES, scriptPath } from "./paths";
 import { bareWord, quote } from "./quote";
 import { rank, type Step, type Want } from "./steps";
 
@@ -62,7 +63,10 @@ const PATIENCE = 150;
 
 const RUN_ALL = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
 # Needs no network, may be run at any time, changes only what is missing or wrong, and leaves alone what is not ours.
-[ "\${1-}" = locked ] || exec flock -o -w ${PATIENCE} /run sh "$0" locked
+[ "\${1-}" = locked ] || {
+  ${MAKE_LOCK} || { echo "${LOCK} is not a directory of root with mode 0700" >&2; exit 1; }
+  exec flock -o -w ${PATIENCE} ${LOCK} sh "$0" locked
+}
 PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
 export PATH LC_ALL
 trap 'rm -f ${HOLDER}' EXIT

@@ -1,3 +1,4 @@
+import { LOCK } from "./lock";
 import { quote } from "./quote";
 import { renderWrite, textFile } from "./write-file";
 
@@ -13,7 +14,7 @@ export interface Revert {
   script: string;
 }
 
-const PREFIX = "/run/overlay-revert-";
+const PREFIX = `${LOCK}/revert-`;
 const fileOf = (id: string): string => `${PREFIX}${id}.sh`;
 
 /** Whoever moves the script away runs it, or has called it off: so it is run once, or never. */

@@ -8,6 +8,7 @@ import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
 import type { Item } from "../../provider/network/items";
 import type { Want } from "../../provider/network/steps";
 import { training } from "../network";
+import { holdAllAsUser } from "./lock-holder";
 import { labHost } from "./world";
 
 /** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
@@ -175,11 +176,34 @@ test("a device of our name that another program made since is left alone, and sa
 
 test("it waits for who has the host's lock", async () => {
   await powerCycle("r1");
-  const held = lab.exec("r1", "flock /run sh -c 'touch /run/held; sleep 2; ls /sys/class/net'");
+  const held = lab.exec(
+    "r1",
+    "mkdir -pm 700 /run/overlay; flock /run/overlay sh -c 'touch /run/held; sleep 2; ls /sys/class/net'",
+  );
   await lab.exec("r1", "while [ ! -e /run/held ]; do sleep 0.05; done");
   expect((await boot("r1")).code).toBe(0);
   expect((await held).stdout).not.toContain("vxkr1");
-  expect(await sh("r1", "ls /sys/class/net /run/overlay.holder")).toContain("vxkr1");
+  expect(await sh("r1", "ls /sys/class/net /run/overlay/holder")).toContain("vxkr1");
+});
+
+test.each([
+  ["a symbolic link", "ln -s /tmp /run/overlay"],
+  ["a file", "touch /run/overlay"],
+  ["a directory that others can open", "mkdir -m 755 /run/overlay"],
+  ["another user's directory", "mkdir -m 700 /run/overlay; chown 4201 /run/overlay"],
+])("it takes no lock on %s in the place of its own", async (_, put) => {
+  await lab.exec("r1", `rm -rf /run/overlay; ${put}`);
+  const { code, stderr } = await boot("r1");
+  expect([code, stderr]).toEqual([1, "/run/overlay is not a directory of root with mode 0700\n"]);
+});
+
+test("an unprivileged user who locks all that it can open does not hold up a boot", async () => {
+  await powerCycle("r1");
+  await boot("r1");
+  await holdAllAsUser((script) => lab.exec("r1", script));
+  await lab.exec("r1", "ip link del kohaku-overlay");
+  expect(await lab.exec("r1", "timeout 20 sh /var/lib/overlay/boot.sh")).toEqual({ code: 0, stdout: "", stderr: "" });
+  expect(await drift()).toEqual([]);
 });
 
 test("a script that was changed or removed is drift, and is mended", async () => {

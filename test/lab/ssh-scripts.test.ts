@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { askMachine } from "../../provider/host/machine";
+import { holdAllAsUser } from "./lock-holder";
 import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
 import { emptyFile, USERS } from "./sshd";
 
@@ -135,7 +136,7 @@ describe.skipIf(!ready)("locked", () => {
     const log: string[] = [];
     const turn = (holder: string) => async (shell: { run(script: string): Promise<{ stdout: string }> }) => {
       log.push(`${holder} in`);
-      expect((await shell.run("sleep 0.1; head -1 /run/overlay.holder")).stdout).toBe(`${holder}\n`);
+      expect((await shell.run("sleep 0.1; head -1 /run/overlay/holder")).stdout).toBe(`${holder}\n`);
       log.push(`${holder} out`);
     };
     await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.locked(holder, turn(holder))));
@@ -147,7 +148,7 @@ describe.skipIf(!ready)("locked", () => {
         .sort(),
     ).toEqual(["a", "b", "c", "d"]);
     expect(new Set(log.map((line, index) => `${index >> 1}${line[0]}`)).size).toBe(4);
-    expect((await hosts[0]!.exec("ls /run | grep overlay")).stdout).toBe("");
+    expect((await hosts[0]!.exec("ls /run/overlay")).stdout).toBe("");
   });
 
   test("HOST_LOCKED names the holder and since when", async () => {
@@ -157,6 +158,27 @@ describe.skipIf(!ready)("locked", () => {
     expect(error.message).toMatch(
       /^HOST_LOCKED: 127.0.0.1:\d+ is locked by acme\/prod\/it's \$HOME since \d{4}-\d\d-\d\dT[\d:]+Z; waited 1 s/,
     );
+  });
+
+  test("an unprivileged user who locks all that it can open does not hold up others", async () => {
+    const host = await open({ operationTimeout: 4 }).connect(at(await serve()));
+    await host.locked("first", async () => {});
+    await holdAllAsUser((script) => host.exec(script));
+    expect((await host.locked("second", (shell) => shell.run("echo here"))).stdout).toBe("here\n");
+  });
+
+  test.each([
+    ["a symbolic link", "ln -s /tmp /run/overlay"],
+    ["a file", "touch /run/overlay"],
+    ["a directory that others can open", "mkdir -m 755 /run/overlay"],
+    ["another user's directory", "mkdir -m 700 /run/overlay; chown bob /run/overlay"],
+  ])("%s in the place of the lock is refused before anything is run", async (_, setup) => {
+    const host = await open().connect(at(await serve({ setup })));
+    const error = await failure(host.locked("me", (shell) => shell.run("touch /run/ran")));
+    expect(error.message).toMatch(
+      /^HOST_COMMAND_FAILED: \/run\/overlay on 127\.0\.0\.1:\d+ is not a directory of root with mode 0700/,
+    );
+    expect((await host.exec("ls /run/ran")).code).not.toBe(0);
   });
 
   test("an error in the work passes through and frees the lock", async () => {
@@ -189,7 +211,7 @@ describe.skipIf(!ready)("locked", () => {
     await new Promise((resolve) => child.stdout.once("data", resolve));
     child.kill("SIGKILL");
     const host = await open().connect(at(main));
-    expect((await host.locked("next", (shell) => shell.run("head -1 /run/overlay.holder"))).stdout).toBe("next\n");
+    expect((await host.locked("next", (shell) => shell.run("head -1 /run/overlay/holder"))).stdout).toBe("next\n");
   });
 
   test("a host whose sh is bash serves as well", async () => {
@@ -199,9 +221,9 @@ describe.skipIf(!ready)("locked", () => {
     expect(await host.exec(script)).toEqual({ code: 1, stdout: "it's bash\n", stderr: "" });
     const hung = await failure(host.locked("me", (shell) => shell.run("sleep 78")));
     expect(hung.code).toBe("HOST_TIMEOUT");
-    const after = await host.locked("you", (shell) => shell.run("head -1 /run/overlay.holder"));
+    const after = await host.locked("you", (shell) => shell.run("head -1 /run/overlay/holder"));
     expect(after).toEqual({ code: 0, stdout: "you\n", stderr: "" });
-    expect((await host.exec("ls /run | grep overlay")).stdout).toBe("");
+    expect((await host.exec("ls /run/overlay")).stdout).toBe("");
   });
 
   test("a host without flock or timeout says which package has it", async () => {
