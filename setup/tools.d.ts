@@ -13,6 +13,8 @@ declare module "*/setup/tools.mjs" {
   export function whyNoLab(): string | undefined;
   /** This process's environment, with the Pulumi CLI on PATH. */
   export function pulumiEnv(): NodeJS.ProcessEnv;
+  /** The URL of a file backend of Pulumi whose files a killed CLI leaves whole. */
+  export function fileBackend(folder: string): string;
 }
 
 declare module "*/setup/vm-image.mjs" {

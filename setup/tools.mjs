@@ -41,6 +41,16 @@ export function pulumiEnv() {
   return { ...process.env, PATH: `${folder}${delimiter}${process.env.PATH ?? ""}` };
 }
 
+/**
+ * A file backend of Pulumi in this folder. By default it keeps metadata of FILE in FILE.attrs, which is not written atomically: a
+ * killed CLI can leave it empty, and then every command fails with "failed to load checkpoint: EOF". Without metadata, every
+ * file is replaced by a rename.
+ * @param {string} folder
+ */
+export function fileBackend(folder) {
+  return `file://${folder}?metadata=skip`;
+}
+
 /** @returns {string | undefined} why this machine can have no lab, if it cannot */
 export function whyNoLab() {
   if (process.platform !== "linux") return "this is not Linux";

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import type { Lab } from "../../lab/lab";
 import { end, type Identity, identityOf } from "../../lab/process";
-import { pulumiEnv, root } from "../../setup/tools.mjs";
+import { fileBackend, pulumiEnv, root } from "../../setup/tools.mjs";
 import type { Program } from "./program";
 
 export type Values = Record<string, unknown>;
@@ -91,7 +91,7 @@ export class FuzzStack {
       ...pulumiEnv(),
       HOME: home,
       PULUMI_HOME: join(home, "home"),
-      PULUMI_BACKEND_URL: `file://${join(home, "state")}`,
+      PULUMI_BACKEND_URL: fileBackend(join(home, "state")),
       PULUMI_CONFIG_PASSPHRASE: "fuzz",
       PULUMI_SKIP_UPDATE_CHECK: "true",
       PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION: "true",

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Lab } from "../../lab/lab";
 import type { Result, RunOptions } from "../../lab/process";
-import { pulumiBinDir } from "../../setup/tools.mjs";
+import { fileBackend, pulumiBinDir } from "../../setup/tools.mjs";
 
 const REPO = join(__dirname, "../..");
 
@@ -105,7 +105,7 @@ export class Stack {
       HOME: folder,
       LANG: "C.UTF-8",
       PULUMI_HOME: join(folder, "home"),
-      PULUMI_BACKEND_URL: `file://${join(folder, "state")}`,
+      PULUMI_BACKEND_URL: fileBackend(join(folder, "state")),
       PULUMI_CONFIG_PASSPHRASE: "lab",
       PULUMI_SKIP_UPDATE_CHECK: "true",
       PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION: "true",
