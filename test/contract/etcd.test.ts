@@ -49,7 +49,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   const open = async (url: string, options = {}) => stores.add(await etcdStore(url, options));
 
   contract({ name: "etcd", open: (clock) => open(newUrl(), { clock }) });
-  serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports) });
+  serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports), commitBytes: '"writes":' });
 
   test("secrets are under a prefix of their own, and not in the log", async () => {
     const url = newUrl();

@@ -41,7 +41,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   const open = async (url: string, options = {}) => stores.add(await postgresStore(url, options));
 
   contract({ name: "postgres", open: (clock) => open(newUrl(), { clock }) });
-  serverContract({ newUrl, open, cables: () => Cables.to([server.port]) });
+  serverContract({ newUrl, open, cables: () => Cables.to([server.port]), commitBytes: "overlay commit\0" });
 
   describe("crash", () => {
     let durable: PostgresServer;

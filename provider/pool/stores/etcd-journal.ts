@@ -23,7 +23,7 @@ export type Keys = ReturnType<typeof keysUnder>;
 const padded = (number: number): string => String(number).padStart(16, "0");
 
 /** So many commits can be looked up by those who missed them. */
-const KEPT = 100;
+const KEPT = 1000;
 /** etcd takes 128 operations and 1.5 MiB at once. Everything goes out twice, for the log, and characters have up to 3 bytes. */
 const [OPERATIONS, LENGTH] = [120, 200_000];
 
@@ -78,6 +78,11 @@ export class EtcdJournal implements Journal {
     const [tickets, head] = found as [Row[], Row[]];
     tickets.sort(([, a], [, b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
     return { line: tickets.map(([key]) => key), front: String(tickets[0]), head: headOf(head).number };
+  }
+
+  async findId(number: number): Promise<string | undefined> {
+    const { found } = await this.wire.txn([], [look(this.keys.log(number))]);
+    return found[0]![0] && (JSON.parse(found[0]![0][1]) as Version).id;
   }
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {

@@ -108,6 +108,7 @@ export class Line {
       latest,
       lasts: true,
       news: (since) => journal.news(since),
+      findId: (number) => journal.findId(number),
       rows: (at, spans) => journal.rows(at, spans),
       commit: async (from, commit, hoped, goesOn) => {
         if (goesOn) return journal.commit(from, commit, hoped);

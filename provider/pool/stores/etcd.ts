@@ -71,6 +71,7 @@ async function openEngine(
       await time();
       return journal.news(since);
     },
+    findId: (number) => journal.findId(number),
     rows: (...args) => journal.rows(...args),
     commit: (...args) => journal.commit(...args),
     readOnly,

@@ -31,6 +31,8 @@ export type Clock = () => number | undefined;
 /** What commits go through. Every call throws `LostRace` where it finds another version, `Away` where it finds nobody. */
 export interface Journal {
   news(since?: Version): Promise<News>;
+  /** The id of the commit with this number; undefined where the log does not have it. */
+  findId(number: number): Promise<string | undefined>;
   rows(at: Version, spans: Span[]): Promise<Row[][]>;
   /**
    * News when `from` is not the newest version any more, when it is somebody else's turn, or when there is something where

@@ -20,9 +20,9 @@ export type * from "./journal";
  * too. Who loses takes what the winners wrote from the log and runs again, with hardly anything left to fetch.
  *
  * A commit whose answer is lost (server restarted, leader killed) is neither repeated nor given up blindly. Its version is
- * random: if the log has it, the commit took place, and its result stands. If it has not, the next commit on the same
- * version shuts it out for ever, since only one of the two can succeed. Where the log no longer reaches back so far the
- * work is run again, which is safe: by owner and lease id, every operation of the pool finds what it did before.
+ * random: if the log has it, the commit took place, and its result stands. If another commit has its number, it did not
+ * and cannot any more. If its number is still free, the next commit takes it, since only one of the two can succeed. Where
+ * the log no longer has that number the transaction fails: run again, a release would answer that there was nothing to do.
  */
 export interface Patience {
   /** How long a transaction waits for others, in seconds. */
@@ -56,6 +56,7 @@ type Work<T> = (tx: Tx) => Rule<T>;
 
 /** A commit that was sent; until the log has been seen, its outcome may be unknown. */
 interface Sent<T> {
+  number: number;
   id: string;
   outcome: Outcome<T>;
 }
@@ -146,7 +147,7 @@ class Writer {
   }
 
   async #attempt<T>(journal: Journal, work: Work<T>, sent: Sent<T>[], news?: News): Promise<T> {
-    const landed = news && this.#take(news, sent);
+    const landed = news && (await this.#take(journal, news, sent));
     if (landed) return settled(landed);
     const [head, time] = [this.#head, this.engine.clock()];
     if (this.#stale || !head || time === undefined) {
@@ -177,32 +178,46 @@ class Writer {
     // What was decided without writing must hold as well: nothing may have happened since. But an earlier commit whose
     // fate is unknown has to be shut out, and only a commit does that.
     if (writes.length === 0 && sent.length === 0) {
-      this.#take(await journal.news(head), sent);
+      await this.#take(journal, await journal.news(head), sent);
       if (this.#head!.id !== head.id) throw new LostRace();
       return undefined;
     }
     const commit = { number: head.number + 1, id: newVersionId(), at, writes };
-    sent.push({ id: commit.id, outcome });
+    sent.push({ number: commit.number, id: commit.id, outcome });
     const news = await journal.commit(head, commit, hoped);
     if (!news) {
       for (const { from, to } of hoped) this.#known.learn(from, to, []);
       this.#follow([commit]);
       return undefined;
     }
-    const landed = this.#take(news, sent);
+    const landed = await this.#take(journal, news, sent);
     if (landed) return landed;
     if (hoped.length > 0 && news.head.id === head.id) this.#sober = SOBER;
     throw new LostRace();
   }
 
-  /** Learns what others wrote, and finds out whether one of the commits sent has landed. */
-  #take<T>({ head, since }: News, sent: Sent<T>[]): Outcome<T> | undefined {
+  /** Learns what others wrote, and returns the outcome of a commit that was sent, if it has landed. */
+  async #take<T>(journal: Journal, news: News, sent: Sent<T>[]): Promise<Outcome<T> | undefined> {
+    const { head, since } = news;
     if (this.#head && head.number < this.#head.number) throw wentBack(this.engine.place, this.#head, head);
+    const landed = await this.#findLanded(journal, news, sent);
     if (since) this.#follow(since);
     else this.#known.forget();
     this.#head = head;
     this.#stale = false;
-    return sent.find(({ id }) => since?.some((commit) => commit.id === id))?.outcome;
+    return landed;
+  }
+
+  /** Leaves in `sent` only commits that can still land: those whose numbers are free. */
+  async #findLanded<T>(journal: Journal, { head, since }: News, sent: Sent<T>[]): Promise<Outcome<T> | undefined> {
+    for (const { number, id, outcome } of sent) {
+      if (number > head.number) continue;
+      const found = since?.find((commit) => commit.number === number)?.id ?? (await journal.findId(number));
+      if (found === undefined) throw unknownOutcome(this.engine.place, number, head);
+      if (found === id) return outcome;
+    }
+    sent.splice(0, sent.length, ...sent.filter(({ number }) => number > head.number));
+    return undefined;
   }
 
   #follow(commits: Commit[]): void {
@@ -261,6 +276,13 @@ const overtaken = (place: string, seconds: number): OverlayError =>
     "STORE_CONFLICT",
     `Other processes were ahead at ${place} for ${seconds} s.`,
     "Run it again; if that does not help, see who writes to it all the time.",
+  );
+
+const unknownOutcome = (place: string, number: number, head: Version): OverlayError =>
+  new OverlayError(
+    "STORE_UNAVAILABLE",
+    `${place} did not answer commit ${number}, and at version ${head.number} its log no longer has that one: it may have been made or not.`,
+    "Run it again.",
   );
 
 /** What was acknowledged is gone, so giving out anything more would give it out twice. */

@@ -26,7 +26,12 @@ type Statements = Record<"rows" | "commit", Statement>;
  * Each is planned once for a connection, by its name. Secrets have a table of their own, which a user may have no rights on: only statements
  * that touch keys of secrets name it.
  */
-export function statementsFor(name: string): { news: Statement; plain: Statements; withSecrets: Statements } {
+export function statementsFor(name: string): {
+  news: Statement;
+  commitId: Statement;
+  plain: Statements;
+  withSecrets: Statements;
+} {
   const schema = escapeIdentifier(name);
   return {
     news: {
@@ -35,6 +40,7 @@ export function statementsFor(name: string): { news: Statement; plain: Statement
         SELECT number, id, at, writes, ${NOW} FROM ${schema}.log
         WHERE number >= least($1, (SELECT max(number) FROM ${schema}.log)) ORDER BY number DESC LIMIT $2`,
     },
+    commitId: { name: "overlay commit id", text: `SELECT id FROM ${schema}.log WHERE number = $1` },
     plain: {
       rows: { name: "overlay rows", text: rowsText(schema, `${schema}.kv`) },
       commit: { name: "overlay commit", text: commitText(schema, `${schema}.kv`, [{ table: "kv", filter: "true" }]) },
@@ -102,6 +108,7 @@ export function journalOn(ask: Ask, schema: string, lock: string | null, hear: (
   };
   return {
     news,
+    findId: async (number) => (await ask({ ...statements.commitId, values: [number] })).rows[0]?.id,
     rows: async (at, spans) => {
       const { rows } = await ask(rowsQuery(schema, spans));
       if (rows[0].id !== at.id) throw new LostRace();

@@ -120,7 +120,7 @@ async function turnOn(
   since?: Version,
 ): Promise<Turn> {
   const ask: Ask = (query) => asking(client, address)({ ...query, query_timeout: patience + 10_000 } as QueryConfig);
-  const { news, rows, commit } = journal(ask, null);
+  const { news, findId, rows, commit } = journal(ask, null);
   const lock = lockOf(address);
   let isKept = false;
   try {
@@ -135,6 +135,7 @@ async function turnOn(
       latest,
       lasts: canKeep(client, answers),
       news,
+      findId,
       rows,
       commit: async (from, what, hoped, goesOn) => {
         if (isKept) return commit(from, what, hoped);

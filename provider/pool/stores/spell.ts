@@ -27,6 +27,7 @@ export class Rhythm {
  */
 export class Spell implements Journal {
   readonly news: Journal["news"];
+  readonly findId: Journal["findId"];
   readonly rows: Journal["rows"];
   readonly #until = performance.now() + LENGTH;
   #goesOn = false;
@@ -37,7 +38,7 @@ export class Spell implements Journal {
     private readonly turn: Turn,
     private readonly rhythm: Rhythm,
   ) {
-    ({ news: this.news, rows: this.rows } = turn);
+    ({ news: this.news, findId: this.findId, rows: this.rows } = turn);
   }
 
   async commit(...[from, commit, hoped]: Parameters<Journal["commit"]>): ReturnType<Journal["commit"]> {

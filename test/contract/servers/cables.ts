@@ -15,6 +15,8 @@ interface Line {
 
 export class Cables {
   state: State = "through";
+  /** With the next question that contains these bytes the cables become mute. */
+  muteFrom: string | undefined;
   readonly ports: number[] = [];
   readonly #listeners: Server[] = [];
   #lines: Line[] = [];
@@ -52,7 +54,13 @@ export class Cables {
     if (this.state === "down") return void client.destroy();
     const line: Line = { client, server: connect(port, "127.0.0.1"), kept: [] };
     this.#lines.push(line);
-    client.on("data", (data) => (this.state === "late" ? line.kept.push(data) : line.server.write(data)));
+    client.on("data", (data) => {
+      if (this.muteFrom !== undefined && data.includes(this.muteFrom)) {
+        this.state = "mute";
+        this.muteFrom = undefined;
+      }
+      return this.state === "late" ? line.kept.push(data) : line.server.write(data);
+    });
     line.server.on("data", (data) => this.state !== "mute" && client.write(data));
     for (const socket of [client, line.server]) {
       socket.on("error", () => {});

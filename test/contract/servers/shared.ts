@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Rule } from "../../../provider/pool/rule";
 import type { Row, Store, Tx } from "../../../provider/pool/store";
+import type { Event, Lease, Pool } from "../../../provider/pool/types";
 import { raceContract } from "../races";
 import { by, extents, firstOf, opened } from "../world";
 import type { Cables } from "./cables";
@@ -19,6 +20,8 @@ export interface Remote {
     options?: { clock?: () => number; machineTime?: () => number; patience?: { others: number; server: number } },
   ): Promise<Store>;
   cables(): Promise<Cables>;
+  /** Bytes that are in a commit on its way to the server, and in no other question. */
+  commitBytes: string;
 }
 
 const increment = function* (tx: Tx): Rule<number> {
@@ -187,9 +190,9 @@ function reachContract(remote: Remote): void {
   afterAll(() => cables.end());
 
   /** A store over the cables, and a transaction in whose middle, just before its commit, something happens to them. */
-  const interrupted = async (happens: () => void) => {
+  const interrupted = async (happens: () => void, serverPatience = 2) => {
     const url = remote.newUrl(cables);
-    const store = await remote.open(url, { patience: { others: 20, server: 2 } });
+    const store = await remote.open(url, { patience: { others: 20, server: serverPatience } });
     await store.transact("", increment);
     let runs = 0;
     const result = store.transact("", function* (tx) {
@@ -198,7 +201,7 @@ function reachContract(remote: Remote): void {
       return count;
     });
     const counted = async () => [await result, await store.read(get("n")), runs];
-    return { store, result, counted };
+    return { url, store, result, counted };
   };
 
   test("a commit whose answer was lost is found in the log, and not made twice", async () => {
@@ -211,6 +214,67 @@ function reachContract(remote: Remote): void {
     });
     expect(await counted()).toEqual([2, "2", 1]);
   });
+
+  /** The same store, reached over other cables. */
+  const openBeside = async (url: string) => {
+    const beside = await remote.cables();
+    const store = await remote.open(
+      cables.ports.reduce((text, port, i) => text.replace(`:${port}`, `:${beside.ports[i]}`), url),
+    );
+    const close = async () => {
+      await store.close();
+      await beside.end();
+    };
+    return { ...store, close };
+  };
+
+  /** Waits until a commit has arrived whose answer is kept back. Then the cables are cut, and others commit so often. */
+  const overtake = async (other: Store, commits: number, hasArrived: () => Promise<boolean>) => {
+    await vi.waitFor(async () => expect(await hasArrived()).toBe(true), { timeout: 10_000 });
+    cables.state = "down";
+    cables.cut();
+    for (let i = 0; i < commits; i++) await other.transact("", put("others", String(i)));
+    cables.state = "through";
+  };
+
+  test("a commit whose answer was lost is found in the log, also behind many commits of others", async () => {
+    const { url, counted } = await interrupted(() => {
+      cables.state = "mute";
+    }, 60);
+    const other = await openBeside(url);
+    await overtake(other, 100, async () => (await other.read(get("n"))) === "2");
+    expect(await counted()).toEqual([2, "2", 1]);
+    await other.close();
+  });
+
+  const use = { state: "used", usedBy: "x" } as const;
+  const onlyIf = { state: "reserved" } as const;
+  const operations: [Event["what"], act: (pool: Pool, held: Lease) => Promise<unknown>, answer: unknown][] = [
+    ["claimed", (pool) => pool.claim(by("b")), { owner: "b", state: "reserved" }],
+    ["used", (pool, { leaseId }) => pool.amend("pool/p", leaseId, use, { onlyIf }), { owner: "a", ...use }],
+    ["released", async (pool, { leaseId }) => ({ done: await pool.release("pool/p", leaseId) }), { done: true }],
+  ];
+  test.each(operations)(
+    "a lease is %s once, and this is answered, although the answer was lost",
+    async (event, act, answer) => {
+      const url = remote.newUrl(cables);
+      const terms = { offerTtl: 3600, quarantine: 0 };
+      const pool = new LivePool(await remote.open(url, { patience: { others: 60, server: 60 } }), terms);
+      await opened(pool, { extents: extents("10.0.0.0/29") });
+      const held = await pool.claim(by("a"));
+      const beside = await openBeside(url);
+      const other = new LivePool(beside, terms);
+      const countEvents = async () => (await other.history("pool/p")).filter(({ what }) => what === event).length;
+      const before = await countEvents();
+      cables.muteFrom = remote.commitBytes;
+      const result = act(pool, held);
+      await overtake(beside, 100, async () => (await countEvents()) === before + 1);
+      expect(await result).toMatchObject(answer as object);
+      expect(await countEvents()).toBe(before + 1);
+      expect(await other.fsck()).toEqual([]);
+      await beside.close();
+    },
+  );
 
   test("a commit that never arrived is made by the next attempt", async () => {
     const { counted } = await interrupted(() => cables.cut());

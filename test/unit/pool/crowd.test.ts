@@ -19,6 +19,7 @@ function server() {
   const next: { failure?: Error } = {};
   const journal: Journal = {
     news: async (since) => ({ head: log.at(-1)!, ...(since && { since: log.slice(since.number + 1) }) }),
+    findId: async (number) => log[number]?.id,
     rows: async (_at, spans) => spans.map(({ from, to, limit }): Row[] => [...rows.entries(from, to)].slice(0, limit)),
     commit: (from) => journal.news(from),
   };

@@ -11,6 +11,7 @@ function server(): { engine: Engine; asked: string[] } {
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
   const journal: Journal = {
     news: async (since) => ({ head: log.at(-1)!, ...(since && { since: log.slice(since.number + 1) }) }),
+    findId: async (number) => log[number]?.id,
     rows: async (_at, spans) => {
       asked.push("rows");
       return spans.map(({ from, to, limit }) => within(from, to, limit));

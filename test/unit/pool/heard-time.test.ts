@@ -16,6 +16,7 @@ test("a time that runs out in the middle is asked for again, never made up", asy
       answers = 2;
       return { head: commits.at(-1)! };
     },
+    findId: async (number) => commits[number]?.id,
     rows: async (_at, spans) => spans.map(() => []),
     commit: async (_from, commit) => {
       commits.push(commit);

@@ -17,6 +17,7 @@ function aTurn({ head = undefined as typeof VERSION | undefined, lasts = true } 
     latest: { head: VERSION },
     lasts,
     news: async () => ({ head: VERSION }),
+    findId: async () => undefined,
     rows: async () => [],
     commit: async (_from, _commit, _hoped, goesOn) => {
       told.push(goesOn ? "commit and stay" : "commit and go");

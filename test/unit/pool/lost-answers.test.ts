@@ -1,0 +1,74 @@
+import { expect, test } from "vitest";
+import { OverlayError } from "../../../provider/errors";
+import type { Rule } from "../../../provider/pool/rule";
+import type { Tx } from "../../../provider/pool/store";
+import { Away, type Commit, type Engine } from "../../../provider/pool/stores/journal";
+import { optimisticStore } from "../../../provider/pool/stores/optimistic";
+
+/** A server whose news show only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
+function server() {
+  let log: Commit[] = [{ number: 0, id: "", at: 0 }];
+  const next: { lose?: (make: () => void) => void } = {};
+  const unused = () => Promise.reject(new Error("not in this test"));
+  const engine: Engine = {
+    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1, losses: 9 },
+    ...{ turn: unused, read: unused, close: unused },
+    news: async () => ({ head: log.at(-1)! }),
+    findId: async (number) => log.find((commit) => commit.number === number)?.id,
+    rows: async (_at, spans) => spans.map(() => []),
+    commit: async (from, commit) => {
+      if (from.id !== log.at(-1)!.id) return engine.news();
+      const { lose } = next;
+      delete next.lose;
+      lose?.(() => log.push(commit));
+      if (lose) throw new Away(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."));
+      log.push(commit);
+      return undefined;
+    },
+  };
+  /** Another process commits so often, and the log is cut to its newest entries. */
+  const others = (commits: number, kept = 1000) => {
+    for (let i = 0; i < commits; i++) log.push({ number: log.at(-1)!.number + 1, id: `other ${log.length}`, at: 1 });
+    log = log.slice(-kept);
+  };
+  return { store: optimisticStore(engine), next, others };
+}
+
+/** Returns how often it has run. */
+function counted() {
+  let runs = 0;
+  return function* (tx: Tx): Rule<number> {
+    yield tx.write([["x", "1"]]);
+    return ++runs;
+  };
+}
+
+test("a commit that was made is not made again, however many came after it", async () => {
+  const { store, next, others } = server();
+  next.lose = (make) => {
+    make();
+    others(500);
+  };
+  expect(await store.transact("", counted())).toBe(1);
+});
+
+test("a commit whose number another one has is made again, also when the log forgets that one later", async () => {
+  const { store, next, others } = server();
+  next.lose = () => {
+    others(500);
+    next.lose = () => others(0, 3);
+  };
+  expect(await store.transact("", counted())).toBe(3);
+});
+
+test("a commit that the log no longer tells about is an error, and the next transaction goes on", async () => {
+  const { store, next, others } = server();
+  next.lose = (make) => {
+    make();
+    others(500, 100);
+  };
+  await expect(store.transact("", counted())).rejects.toThrow(
+    "STORE_UNAVAILABLE: the server did not answer commit 1, and at version 501 its log no longer has that one: it may have been made or not. Run it again.",
+  );
+  expect(await store.transact("", counted())).toBe(1);
+});
