@@ -1,8 +1,9 @@
-import { chaosPool } from "./pool";
+import { chaosPool, checkLedgers } from "./pool";
 
 /** `npm run chaos -- NAME`: real processes under kill -9 and broken servers; ends with 1 if a promise was not kept. */
 const RUNS: Record<string, (args: string[]) => Promise<boolean>> = {
   pool: chaosPool,
+  check: checkLedgers,
 };
 
 async function main([name = "", ...args]: string[]): Promise<number> {

@@ -5,16 +5,19 @@ import { parseArgs } from "node:util";
 import { diskFolder, ENGINES, type Engine, type EngineName, enginesNamed } from "../../bench/engines";
 import { table } from "../../bench/table";
 import { openPool } from "../../provider/pool";
+import { type Anomaly, describeAnomaly, findAnomalies } from "../linearizability/check";
+import { operationsOf } from "../linearizability/history";
 import type { Kind } from "./belief";
+import { findAll } from "./calls";
 import { type Violation, violations } from "./check";
 import { Crew } from "./crew";
-import { type Entry, readLedger, workersIn } from "./ledger";
+import { type Entry, entriesOf, LedgerWriter, processesIn } from "./ledger";
 import { type Trouble, troubleFor } from "./trouble";
 import { grantOf, openWorld, POOL, SETTINGS } from "./world";
 
 /**
  * Eight processes claim, use and release in one small pool while they are killed and their server crashes. Then all that
- * was acknowledged is compared with the store: nothing twice, nothing lost, nothing changed.
+ * was acknowledged is compared with the store: nothing twice, nothing lost, nothing changed. All calls together must be linearizable.
  */
 export async function chaosPool(args: string[]): Promise<boolean> {
   const options = { engines: { type: "string" }, seconds: { type: "string", default: "45" } } as const;
@@ -46,6 +49,9 @@ interface Outcome {
   troubles: number;
   trouble?: string;
   violations: Violation[];
+  anomalies: Anomaly[];
+  /** Where its ledgers are kept, if they are not linearizable. */
+  ledgers?: string;
   fsck: string[];
 }
 
@@ -53,14 +59,18 @@ async function runOn(name: EngineName, seconds: number): Promise<Outcome> {
   console.error(`${name}: at least ${seconds} s of claims and kills.`);
   const folder = diskFolder();
   const engine = await ENGINES[name].start();
+  const ledgers = join(folder, "ledgers");
+  let isKept = false;
   try {
     const pool = await openPool(engine.url, SETTINGS);
     await openWorld(pool);
     await pool.end();
     const started = Date.now();
-    const { crew, troubles, trouble } = await unrest(engine, join(folder, "ledgers"), seconds);
-    const entries = ledgersIn(join(folder, "ledgers"));
-    const found = await inspect(engine, entries);
+    const { crew, troubles, trouble } = await unrest(engine, ledgers, seconds);
+    const entries = ledgersIn(ledgers);
+    const found = await inspect(engine, entries, ledgers);
+    const anomalies = findAnomalies(historyIn(ledgers));
+    isKept = anomalies.length > 0;
     const faults = crew.faults.map((what): Violation => ({ kind: "fault", owner: "a worker", what }));
     return {
       engine: name,
@@ -70,15 +80,28 @@ async function runOn(name: EngineName, seconds: number): Promise<Outcome> {
       troubles,
       ...(trouble && { trouble: trouble.name }),
       violations: [...found.violations, ...faults],
+      anomalies,
+      ...(isKept && { ledgers }),
       fsck: found.fsck,
     };
   } finally {
     await engine.stop();
-    rmSync(folder, { recursive: true, force: true });
+    if (!isKept) rmSync(folder, { recursive: true, force: true });
   }
 }
 
-const ledgersIn = (folder: string): Entry[] => workersIn(folder).flatMap((worker) => readLedger(folder, worker));
+/** `npm run chaos -- check FOLDER`: whether the ledgers of a run that was kept are linearizable. */
+export async function checkLedgers([folder = "ledgers"]: string[]): Promise<boolean> {
+  const history = historyIn(folder);
+  const anomalies = findAnomalies(history);
+  console.log(`${number(history.length)} calls, ${anomalies.length} registers that are not linearizable.`);
+  for (const line of anomalies.flatMap(describeAnomaly)) console.log(line);
+  return anomalies.length === 0;
+}
+
+const historyIn = (folder: string) =>
+  processesIn(folder).flatMap((process) => operationsOf(process, entriesOf(folder, process)));
+const ledgersIn = (folder: string): Entry[] => processesIn(folder).flatMap((process) => entriesOf(folder, process));
 const claimsIn = (entries: Entry[]): number =>
   entries.filter(({ call, result }) => call === "claim" && result && "got" in result).length;
 
@@ -114,8 +137,15 @@ async function unrest(engine: Engine, folder: string, seconds: number) {
   return { crew, troubles, trouble };
 }
 
-async function inspect(engine: Engine, entries: Entry[]): Promise<Pick<Outcome, "violations" | "fsck">> {
+async function inspect(
+  engine: Engine,
+  entries: Entry[],
+  ledgers: string,
+): Promise<Pick<Outcome, "violations" | "fsck">> {
   const pool = await openPool(engine.url, SETTINGS);
+  const ledger = new LedgerWriter(ledgers, "final", 0);
+  await findAll(pool, ledger, new Set(entries.map(({ owner }) => owner)));
+  ledger.close();
   const leases = await pool.leases(POOL, { limit: 10_000 });
   const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
   await pool.end();
@@ -123,23 +153,28 @@ async function inspect(engine: Engine, entries: Entry[]): Promise<Pick<Outcome, 
   return { violations: violations(entries, stored), fsck };
 }
 
-const isClean = ({ violations, fsck }: Outcome): boolean => violations.length === 0 && fsck.length === 0;
+const isClean = ({ violations, anomalies, fsck }: Outcome): boolean =>
+  violations.length + anomalies.length + fsck.length === 0;
 const KINDS: Kind[] = ["duplicate", "lost", "changed", "fault"];
 
 function report(outcomes: Outcome[]): void {
-  const head = ["", "seconds", "calls", "claims", "cut off", "kills -9", "crashes", ...KINDS, "fsck"];
+  const head = ["", "seconds", "calls", "claims", "cut off", "kills -9", "crashes", ...KINDS, "fsck", "linearizable"];
   const rows = outcomes.map((outcome) => {
-    const { engine, seconds, entries, kills, troubles, violations, fsck } = outcome;
+    const { engine, seconds, entries, kills, troubles, violations, anomalies, fsck } = outcome;
     const cutOff = entries.filter(({ result }) => !result).length;
     const counts = [seconds, entries.length, claimsIn(entries), cutOff, kills, troubles].map(number);
     const kinds = KINDS.map((kind) => number(violations.filter((violation) => violation.kind === kind).length));
-    return [engine, ...counts, ...kinds, fsck.length ? number(fsck.length) : "clean"];
+    const isLinearizable = anomalies.length === 0 ? "yes" : "NO";
+    return [engine, ...counts, ...kinds, fsck.length ? number(fsck.length) : "clean", isLinearizable];
   });
-  console.log(table([head, ...rows], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]));
+  console.log(table([head, ...rows], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]));
   for (const { engine, trouble } of outcomes) if (trouble) console.log(`Crashes of ${engine}: ${trouble}.`);
-  for (const { engine, violations, fsck } of outcomes) {
+  for (const { engine, violations, anomalies, ledgers, fsck } of outcomes) {
     for (const { kind, owner, what } of violations.slice(0, 20)) console.log(`${engine}: ${kind}: ${owner} ${what}`);
     for (const problem of fsck.slice(0, 20)) console.log(`${engine}: fsck: ${problem}`);
+    for (const line of anomalies.slice(0, 5).flatMap(describeAnomaly)) console.log(`${engine}: ${line}`);
+    if (ledgers)
+      console.log(`${engine}: \`npm run chaos -- check ${ledgers}\` shows all ${anomalies.length} registers.`);
   }
   for (const { engine, entries, kills, troubles } of outcomes) {
     const [aim, claims] = [AIMS[engine], claimsIn(entries)];

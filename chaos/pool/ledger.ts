@@ -11,11 +11,14 @@ export type Intent = { at: number; owner: string } & Call;
 export type Call =
   | { call: "claim" }
   | { call: "use"; leaseId: string }
+  | { call: "find" }
   /** `stale`: on purpose by a lease id that has been renewed since; it must do nothing. */
   | { call: "release"; leaseId: string; stale?: boolean };
 
 export type Result =
   | { got: Grant }
+  /** Of a find: the owner has no lease. */
+  | { none: true }
   | { did: boolean }
   /** An error's code. */
   | { failed: string };
@@ -64,15 +67,17 @@ export class LedgerWriter {
 export const ledgerFile = (folder: string, worker: string, life: number): string =>
   join(folder, `${worker}.${String(life).padStart(6, "0")}`);
 
-/** A worker's entries over all its lives, in the order in which they were begun. */
-export function readLedger(folder: string, worker: string): Entry[] {
-  const files = readdirSync(folder).filter((name) => name.startsWith(`${worker}.`));
-  return files.sort().flatMap((name) => entriesIn(readFileSync(join(folder, name), "utf8")));
-}
+/** Names of the files in a folder of ledgers: one for each process. */
+export const processesIn = (folder: string): string[] => readdirSync(folder).sort();
 
-export const workersIn = (folder: string): string[] => [
-  ...new Set(readdirSync(folder).map((name) => name.split(".")[0]!)),
-];
+export const entriesOf = (folder: string, process: string): Entry[] =>
+  entriesIn(readFileSync(join(folder, process), "utf8"));
+
+/** A worker's entries over all its lives, in the order in which they were begun. */
+export const readLedger = (folder: string, worker: string): Entry[] =>
+  processesIn(folder)
+    .filter((name) => name.startsWith(`${worker}.`))
+    .flatMap((name) => entriesOf(folder, name));
 
 export function entriesIn(text: string): Entry[] {
   const entries = new Map<number, Entry>();

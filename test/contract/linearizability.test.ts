@@ -1,0 +1,164 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { findAnomalies } from "../../chaos/linearizability/check";
+import { type Operation, operationsOf } from "../../chaos/linearizability/history";
+import { findAll, type Mind, makeCall } from "../../chaos/pool/calls";
+import { entriesOf, LedgerWriter, processesIn } from "../../chaos/pool/ledger";
+import { openWorld, SETTINGS } from "../../chaos/pool/world";
+import { openStore } from "../../provider/pool";
+import { LivePool } from "../../provider/pool/pool";
+import type { Rule } from "../../provider/pool/rule";
+import type { Store, Tx, Write } from "../../provider/pool/store";
+import { memoryStore } from "../../provider/pool/stores/memory";
+import { ensureVersion } from "../../provider/pool/version";
+import { etcdMissing, startEtcd } from "./servers/etcd";
+import { postgresMissing, startPostgres } from "./servers/postgres";
+
+/** A store at a fresh place, and how to open it once more; `stop` ends what is behind it. */
+interface Place {
+  open(): Promise<Store>;
+  stop(): Promise<void>;
+}
+
+const at = (url: string, stop: () => void | Promise<void>): Place => ({
+  open: () => openStore(url, SETTINGS),
+  stop: async () => stop(),
+});
+
+const newFolder = () => mkdtempSync(join(tmpdir(), "overlay-linearizability-"));
+const remove = (folder: string) => rmSync(folder, { recursive: true });
+
+const PLACES: [name: string, missing: string | false, start: () => Promise<Place>][] = [
+  [
+    "memory",
+    false,
+    async () => {
+      const store = memoryStore();
+      return { open: async () => store, stop: async () => {} };
+    },
+  ],
+  [
+    "sqlite",
+    false,
+    async () => {
+      const folder = newFolder();
+      return at(`sqlite:${join(folder, "pool.db")}`, () => remove(folder));
+    },
+  ],
+  [
+    "postgres",
+    postgresMissing,
+    async () => {
+      const server = await startPostgres("memory");
+      return at(server.url(), () => server.stop());
+    },
+  ],
+  [
+    "etcd",
+    etcdMissing,
+    async () => {
+      const cluster = await startEtcd("memory");
+      return at(`etcd://${cluster.hosts}/overlay`, () => cluster.stop());
+    },
+  ],
+];
+
+/**
+ * The seeded fault: rows are read at one version and written at another, without a look whether it is still the same. `meet` is awaited
+ * between the two.
+ */
+const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => ({
+  ...store,
+  transact: async <T>(pool: string, work: (tx: Tx) => Rule<T>) => {
+    const writes: Write[] = [];
+    const result = await store.read((tx) => {
+      writes.length = 0;
+      return work({
+        now: () => tx.now(),
+        get: (...args) => tx.get(...args),
+        range: (...args) => tx.range(...args),
+        write: (more) => void writes.push(...more),
+      });
+    });
+    await meet();
+    await store.transact(pool, function* (tx) {
+      yield tx.write(writes);
+    });
+    return result;
+  },
+});
+
+/** The first two calls wait for each other. */
+function rendezvous(): () => Promise<void> {
+  let calls = 0;
+  let arrive = () => {};
+  const both = new Promise<void>((resolve) => {
+    arrive = resolve;
+  });
+  return async () => {
+    if (++calls === 2) arrive();
+    await both;
+  };
+}
+
+/** Two clients that make random calls for four owners each, in rounds: a round begins when all calls of the one before are answered. */
+async function historyOf(name: string, stores: Store[], rounds: number): Promise<Operation[]> {
+  const folder = newFolder();
+  const clients = stores.map((store, i) => ({
+    pool: new LivePool(store, SETTINGS),
+    ledger: new LedgerWriter(folder, `w${i}`, 0),
+    minds: new Map<string, Mind>(),
+    owners: [0, 1, 2, 3].map((n) => `${name}/w${i}/${n}`),
+  }));
+  for (let round = 0; round < rounds; round++) {
+    // In the first round all claim.
+    const dice = () => (round === 0 ? 0 : Math.random());
+    await Promise.all(
+      clients.flatMap(({ pool, ledger, minds, owners }) =>
+        owners.map((owner) => makeCall(pool, ledger, minds, owner, dice())),
+      ),
+    );
+  }
+  const [{ pool, ledger }] = clients as [(typeof clients)[0]];
+  await findAll(
+    pool,
+    ledger,
+    clients.flatMap(({ owners }) => owners),
+  );
+  for (const { ledger } of clients) ledger.close();
+  const operations = processesIn(folder).flatMap((process) => operationsOf(process, entriesOf(folder, process)));
+  remove(folder);
+  return operations;
+}
+
+describe.each(PLACES)("%s", (_, missing, start) => {
+  describe.skipIf(missing)("two clients at once", () => {
+    let place: Place;
+    let stores: Store[];
+    beforeAll(async () => {
+      place = await start();
+      stores = [await place.open(), await place.open()];
+      await ensureVersion(stores[0]!);
+      await openWorld(new LivePool(stores[0]!, SETTINGS));
+    });
+    afterAll(async () => {
+      await Promise.all((stores ?? []).map((store) => store.close()));
+      await place?.stop();
+    });
+
+    test("are linearizable", async () => {
+      expect(findAnomalies(await historyOf("sound", stores, 30))).toEqual([]);
+    });
+
+    test("are found not to be where commits do not check the version that they have read", async () => {
+      const meet = rendezvous();
+      const faulty = stores.map((store) => withoutVersionCheck(store, meet));
+      const anomalies = findAnomalies(await historyOf("faulty", faulty, 3));
+      // Both have read before either wrote, so that both took the lowest free address.
+      const claims = anomalies.map(({ operations }) => operations.map(({ call, owner }) => `${call} ${owner}`).sort());
+      expect(claims).toContainEqual(["claim faulty/w0/0", "claim faulty/w1/0"]);
+    });
+  });
+});
