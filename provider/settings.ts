@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
@@ -136,9 +137,22 @@ export type Settings = z.output<typeof settingsSchema>;
 export const environmentName = (key: string): string =>
   `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
 
+/** `OVERLAY_STORE_FILE` names a file with the setting `store`, and so for every secret one. */
+function secretInFile(key: string): string | undefined {
+  const variable = `${environmentName(key)}_FILE`;
+  const file = SECRET_SETTINGS.includes(key) ? process.env[variable] : undefined;
+  if (file === undefined) return undefined;
+  try {
+    return readFileSync(file, "utf8").trim();
+  } catch (error) {
+    const what = `${variable} names ${file}, which cannot be read: ${(error as Error).message}.`;
+    throw new OverlayError("SETTING_INVALID", what, "Name a file that this user can read.");
+  }
+}
+
 export function readSettings(config: (key: string) => string | undefined): Settings {
   const given = Object.keys(settingsSchema.shape).flatMap((key) => {
-    const value = config(key) ?? process.env[environmentName(key)];
+    const value = config(key) ?? process.env[environmentName(key)] ?? secretInFile(key);
     return value === undefined ? [] : [[key, value]];
   });
   const parsed = settingsSchema.safeParse(Object.fromEntries(given));

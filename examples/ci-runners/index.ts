@@ -2,7 +2,7 @@ import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
 // CI jobs need an address for a while, on whichever machine has room. One that is never used ends by itself; the job that
-// starts redeems its token (`overlayctl ip use --token …`), and the address is then its own until it is released.
+// starts redeems its token (`overlayctl ip use --token-file FILE`), and the address is then its own until it is released.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address
 const jobs = config.requireObject<string[]>("jobs");

@@ -5,12 +5,20 @@ import type { Pool } from "../pool/types";
 import type { Context } from "../reservations/tokens";
 import type { Settings } from "../settings";
 import { Output } from "./output";
+import { secretOf } from "./secret-file";
 
 /** What every command has: the store and the form of its answer. */
 export const command = (name: string, description: string): Command =>
   new Command(name)
     .description(description)
-    .option("--store <url>", "where the pool is kept; default: OVERLAY_STORE, else a file under Pulumi's home")
+    .option(
+      "--store <url>",
+      "where the pool is kept; default: OVERLAY_STORE or OVERLAY_STORE_FILE, else a file under Pulumi's home",
+    )
+    .option(
+      "--store-file <file>",
+      "a file with that URL, which keeps a password out of process lists; `-` is standard input",
+    )
     .option("--json", "print one JSON object a line");
 
 /** A word with commands of its own. */
@@ -31,6 +39,7 @@ export interface Session {
 
 interface Common {
   store?: string;
+  storeFile?: string;
   json?: boolean;
 }
 
@@ -53,7 +62,8 @@ export const guarded =
     const [options, words] = [given.at(-2) as O & Common, given.slice(0, -2) as string[]];
     try {
       const { readSettings } = await import("../settings.js");
-      const settings = readSettings((key) => (key === "store" ? options.store : undefined));
+      const store = await secretOf("store", options.store, options.storeFile);
+      const settings = readSettings((key) => (key === "store" ? store : undefined));
       await work(settings, new Output(options.json === true), options, ...words);
     } catch (error) {
       if (!isOverlayError(error)) throw error;

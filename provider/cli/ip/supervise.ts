@@ -43,8 +43,8 @@ export function supervise(words: string[], variables: Record<string, string | un
   return { ended, end };
 }
 
-/** Settings of this program, and what PostgreSQL's clients log in with: the store's URL, keys and passwords are not the command's. */
-const OURS = /^OVERLAY_|^PG(PASSWORD|PASSFILE|SERVICEFILE|SSLKEY|SSLCERT|USER)$/;
+/** What this program, its PostgreSQL client and Pulumi log in and decrypt with is not the command's. */
+const OURS = /^OVERLAY_|^PG[A-Z]|^PULUMI_(ACCESS_TOKEN|BACKEND_URL|CONFIG_PASSPHRASE)/;
 
 const withoutSecrets = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([name]) => !OURS.test(name)));

@@ -1,8 +1,8 @@
-import { chmod, readFile, writeFile } from "node:fs/promises";
-import { text as streamText } from "node:stream/consumers";
+import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../../errors";
 import { keyRing, STORED_KEYS, withKeys } from "../../pool/token";
 import { command, group, withPool } from "../command";
+import { readSecret } from "../secret-file";
 
 /** The key ring that signs and verifies tokens: kept beside backups, it makes tokens outlive a lost store. */
 export const keysCommand = () => group("keys", "The secret keys that sign tokens.", [exportCommand(), importCommand()]);
@@ -25,7 +25,7 @@ const importCommand = () =>
     .argument("<file>", "what `store keys export` wrote; `-` is standard input")
     .action(
       withPool<object>(async ({ pool, settings, out }, _options, file) => {
-        const given = (await readSecret(file!)).trim();
+        const given = await readSecret(file!);
         keyRing(given); // refuses before anything is written
         const kept = await pool.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));
         out.note(`The store has ${keyRing(kept).length} keys now.`);
@@ -44,11 +44,6 @@ async function writeSecret(file: string, text: string): Promise<void> {
     throw new OverlayError("INPUT_INVALID", `${file} cannot be written: ${(error as Error).message}.`, "Name a file.");
   }
 }
-
-const readSecret = (file: string): Promise<string> =>
-  (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
-    throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.");
-  });
 
 const noKeys = (): OverlayError =>
   new OverlayError(
