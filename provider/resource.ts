@@ -77,8 +77,6 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** Whether the machines bring it back by themselves after a boot; default: yes. */
   persist?(props: Props<Inputs, Computed>): boolean;
   report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
-  /** Its machines as the last `report` and the inputs tell, for the removal of what is on others while they do not answer. */
-  lastSeen?(props: Record<string, unknown>): Machines;
   /** What only the pool can tell, once the lease stands. */
   tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
   /** What containers on its machines have of the pool that it opens, whether or not anybody holds it. */

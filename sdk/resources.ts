@@ -257,7 +257,6 @@ const OverlayNetworkShape: Shape = {
     "effectiveUnderlayIp",
     "effectiveMtu",
     "leaseId",
-    "unreached",
     "leaving",
     "drift"
   ]
@@ -323,8 +322,6 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly effectiveMtu: pulumi.Output<number>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
-  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -431,7 +428,6 @@ const RunnerSubnetShape: Shape = {
     "effectiveMtu",
     "lastSeen",
     "leaseId",
-    "unreached",
     "leaving",
     "drift"
   ]
@@ -507,8 +503,6 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly lastSeen: pulumi.Output<string>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
-  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -598,7 +592,6 @@ const IPPoolShape: Shape = {
     "utilizationPercent",
     "warnings",
     "leaseId",
-    "unreached",
     "leaving",
     "drift"
   ]
@@ -650,8 +643,6 @@ export class IPPool extends OverlayResource {
   declare readonly warnings: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
-  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -797,7 +788,6 @@ const IPReservationShape: Shape = {
     "state",
     "expiresAt",
     "leaseId",
-    "unreached",
     "leaving",
     "drift"
   ]
@@ -857,8 +847,6 @@ export class IPReservation extends OverlayResource {
   declare readonly expiresAt: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
-  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
@@ -985,7 +973,6 @@ const StaticIPShape: Shape = {
     "names",
     "sharedWith",
     "leaseId",
-    "unreached",
     "leaving",
     "drift"
   ]
@@ -1029,8 +1016,6 @@ export class StaticIP extends OverlayResource {
   declare readonly sharedWith: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there. */
-  declare readonly unreached: pulumi.Output<string[]>;
   /** Machines that it has left and that are still to be cleaned. */
   declare readonly leaving: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */

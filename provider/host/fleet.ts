@@ -38,7 +38,7 @@ export function fleetOf(hosts: Hosts, reconciler: Reconciler, defaults: Defaults
     check: async (connection, work) => reconciler.check(await hostOf(connection), work),
     apply: async (connection, work) => reconciler.apply(await hostOf(connection), work),
     inspect: async (connection, want) => reconciler.inspect(await hostOf(connection), want),
-    wasReached: (connection) => seen.has(machineOf(connection)),
+    wasWritten: (connection, uid) => reconciler.wasWritten(machineOf({ ...defaults, ...connection }), uid),
     run: async (connection, script) => (await hostOf(connection)).exec(script),
   };
 }

@@ -76,6 +76,8 @@ export interface Manner {
   warn(text: string): void;
   /** Called for each host that cannot restore its part after a boot; the user is told once. */
   warnWithoutSystemd(host: Host): void;
+  /** Called before the first write for these owners. */
+  begin(host: Host, wants: Want[]): void;
   /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
   revertAfter: number;
 }
@@ -99,13 +101,17 @@ export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
   readonly #manner: Manner;
   readonly #withoutSystemd = new Set<string>();
+  readonly #written = new Set<string>();
 
   constructor(
     private readonly onConversation: (report: ConversationReport) => void = () => {},
     options: Partial<Manner> = {},
   ) {
     const manner = { warn: () => {}, revertAfter: 60, ...options };
-    this.#manner = { ...manner, warnWithoutSystemd: (host) => this.#warnWithoutSystemd(host) };
+    const begin = ({ machine }: Host, wants: Want[]): void => {
+      for (const { record } of wants) this.#written.add(`${machine} ${record.uid}`);
+    };
+    this.#manner = { ...manner, begin, warnWithoutSystemd: (host) => this.#warnWithoutSystemd(host) };
   }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
@@ -121,6 +127,11 @@ export class Reconciler {
   /** Throws what an apply of this would be refused with, before anything is changed anywhere. Changes nothing. */
   check(host: Host, { fence: _, ...plan }: Work): Promise<Seen> {
     return this.#enqueue(host, plan);
+  }
+
+  /** Whether a write for this owner was begun on the machine. */
+  wasWritten(machine: string, uid: string): boolean {
+    return this.#written.has(`${machine} ${uid}`);
   }
 
   /** One warning for a run: it is the same for every such host, and a fleet may have many. */
@@ -266,6 +277,7 @@ async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], ma
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records, aside);
     const risky = endangersSsh(steps, facts);
+    manner.begin(host, wants);
     const result =
       risky.length > 0
         ? await changeCautiously(host, shell, { steps, risky, records, aside, before: facts }, manner.revertAfter)

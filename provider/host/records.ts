@@ -3,10 +3,10 @@ import { OverlayError } from "../errors";
 import { renderRecords } from "../network/commands";
 import { sumOf } from "../network/compare";
 import type { Facts } from "../network/facts";
-import { type HostRecord, keyOf, lists, recorded } from "../network/items";
+import { type HostRecord, keyOf, lists, ROUTE_PROTOCOL, recorded } from "../network/items";
 import { invalidFileOf } from "../network/lost-record";
 import { isMine, ownedItems } from "../network/ownership";
-import { recordPath, scriptPath } from "../network/paths";
+import { RECORDS, recordPath, scriptPath } from "../network/paths";
 import { recordText } from "../network/record";
 import type { Want } from "../network/steps";
 import type { Work } from "./reconcile";
@@ -108,11 +108,20 @@ export function dockerWarnings(host: string, wants: Want[], { docker, records }:
 /** Refuses a removal without a record and without a plan: what the owner has left on the host cannot be told. */
 export function refuseUnplanned({ record, items, planned, planError }: Work, facts: Facts): void {
   const isListed = facts.records.some(({ uid }) => uid === record.uid);
-  if (items.length > 0 || planned || !planError || isListed || !facts.files.has(scriptPath(record))) return;
+  if (items.length > 0 || planned || !planError || isListed) return;
   throw new OverlayError(
     "RECORD_LOST",
-    `${recordPath(record)} is missing, and what stands there cannot be planned: ${planError.what}`,
-    "Make that machine answer and try again: what is to be removed follows from the plan.",
+    `${recordPath(record)} is missing, and what is to be removed there cannot be planned: ${planError.what}`,
+    `Make that machine answer and try again. If it is gone for good, look at what is left here (${LOOK.map((command) => `\`${command}\``).join(", ")}), remove what belongs to ${record.network}, take the resource out of the state with \`pulumi state delete\`, and release its values with \`overlayctl gc\`.`,
     planError,
   );
 }
+
+/** Show all that can be ours on a host. */
+const LOOK = [
+  "ip -d link show type vxlan",
+  `ip route show table all proto ${ROUTE_PROTOCOL}`,
+  `ip rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
+  "iptables-save | grep OVERLAY-",
+  `ls -R ${RECORDS}`,
+];

@@ -1,3 +1,4 @@
+import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Seen, Work } from "../host/reconcile";
 import { machineOf } from "../host/types";
@@ -42,7 +43,7 @@ const isGone =
     (await pool.find(name, { uid })) === undefined;
 
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
-async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
+export async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
   for (const part of def.hosts(props)) machines[part.role] = await ask(world, part, machines);
   return machines;
@@ -56,8 +57,8 @@ const ask = (
   world.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
 
 /**
- * What the plan says of one machine, for the removal of it: a record may be lost. Other machines that do not answer count as
- * they were last seen; without that there is no plan, and only the record tells.
+ * What the plan says of one machine, for the removal of it: a record may be lost. Machines that do not answer count as they
+ * were last seen; a state of an earlier release does not tell, so there is no plan then, and only the record tells.
  */
 async function planFor(
   def: Definition,
@@ -66,6 +67,7 @@ async function planFor(
   part: Part,
 ): Promise<Pick<Work, "planned" | "planError">> {
   const machines: Machines = {};
+  const lastSeen = lastMachines.parse(props.machines);
   for (const each of def.hosts(props)) {
     const isSelf = each.role === part.role;
     try {
@@ -73,7 +75,7 @@ async function planFor(
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       if (isSelf && !isOverlayError(error, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw error;
-      const last = def.lastSeen?.(props)[each.role];
+      const last = lastSeen[each.role];
       if (!last) return { planError: error };
       machines[each.role] = last;
     }
@@ -101,9 +103,22 @@ export async function wantsOn(
   return parts.map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
 }
 
+const machine = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });
+/** By role, in the state since the last run that asked them. */
+const lastMachines = z
+  .record(z.string(), machine)
+  .catch({})
+  .transform((machines) => machines as Machines);
+
 /** Makes all machines look as planned, proves it, and returns what they told. */
-export async function apply(def: Definition, world: World, pool: Pool, props: Values, held: Held): Promise<Values> {
-  const machines = await askAll(def, world, props);
+export async function apply(
+  def: Definition,
+  world: World,
+  pool: Pool,
+  props: Values,
+  held: Held,
+  machines: Machines,
+): Promise<Values> {
   const plan = def.plan(props, machines);
   const seen = await applyParts(world, def.hosts(props), ({ role }) => ({
     ...wantOf(def, props, held, plan[role] ?? []),
@@ -129,7 +144,10 @@ export async function apply(def: Definition, world: World, pool: Pool, props: Va
 const foreignOn = (parts: Part[], seen: Seen[]): string[] =>
   parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => `${machineOf(connection)}: ${text}`));
 
-/** Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. */
+/**
+ * Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. `clean` gets
+ * the machines that are done.
+ */
 export const withdraw = (
   def: Definition,
   world: World,
@@ -138,21 +156,37 @@ export const withdraw = (
   held: Omit<Held, "run">,
   parts: Part[],
   fence: () => Promise<void>,
+  clean: string[] = [],
 ): Promise<unknown> =>
-  applyParts(world, parts, async (part) => ({
-    ...wantOf(def, props, held, []),
-    ...(await planFor(def, world, props, part)),
-    fence,
-    isGone: isGone(pool, held),
-  }));
+  applyParts(
+    world,
+    parts,
+    async (part) => ({
+      ...wantOf(def, props, held, []),
+      ...(await planFor(def, world, props, part)),
+      fence,
+      isGone: isGone(pool, held),
+    }),
+    ({ connection }) => clean.push(machineOf(connection)),
+  );
 
 /**
  * Where a resource has several machines, all of them are looked at before the first is changed: what one of them refuses
  * must not leave the others half done. Those whose peer gets another address come first: they then accept both. One that
  * cannot be reached is not dialled a second time.
  */
-async function applyParts(world: World, parts: Part[], workOf: (part: Part) => Work | Promise<Work>): Promise<Seen[]> {
-  if (parts.length < 2) return everyPart(parts, async (part) => world.fleet.apply(part.connection, await workOf(part)));
+async function applyParts(
+  world: World,
+  parts: Part[],
+  workOf: (part: Part) => Work | Promise<Work>,
+  done: (part: Part) => void = () => {},
+): Promise<Seen[]> {
+  const applyPart = async (part: Part, work: Work): Promise<Seen> => {
+    const seen = await world.fleet.apply(part.connection, work);
+    done(part);
+    return seen;
+  };
+  if (parts.length < 2) return everyPart(parts, async (part) => applyPart(part, await workOf(part)));
   const check = async (part: Part): Promise<{ work: Work; peerMoves: boolean }> => {
     const work = await workOf(part);
     const { peerMoves } = await world.fleet.check(part.connection, work);
@@ -165,7 +199,7 @@ async function applyParts(world: World, parts: Part[], workOf: (part: Part) => W
   const apply = async (part: Part): Promise<Seen> => {
     const checked = checks[parts.indexOf(part)]!;
     if (checked.status === "rejected") throw checked.reason;
-    return world.fleet.apply(part.connection, checked.value.work);
+    return applyPart(part, checked.value.work);
   };
   return everyPart(parts, apply, (_, i) => checks[i]!.status === "fulfilled" && checks[i]!.value.peerMoves);
 }
@@ -200,7 +234,7 @@ export const notOurs = (pool: string, leaseId: string): OverlayError =>
   );
 
 /** What the lifecycle keeps with a lease. */
-export const dataOf = (lease: Lease): { run?: Json; name?: Json } =>
+export const dataOf = (lease: Lease): { run?: Json; name?: Json; clean?: Json } =>
   typeof lease.data === "object" && lease.data !== null && !Array.isArray(lease.data) ? lease.data : {};
 
 /** What does not work, if it can be proven; undefined when all is well. */

@@ -3,12 +3,12 @@ import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
-import { apply, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
+import { apply, askAll, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { forget } from "./containers";
 import { refuseLost } from "./deciding";
-import { leftParts, partText, reachedParts, unreachedParts } from "./parts";
+import { cleanAfter, cleanIn, leftParts, partText, usedParts } from "./parts";
 import { refuseOlderStore, stampOf } from "./store-version";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
@@ -97,11 +97,15 @@ export class Lifecycle {
     const request = { ...this.#request(inputs, run), want: this.def.held(inputs), ...(opens && { opens }) };
     const { tenantDefaults } = this.world;
     await this.def.prepare?.(inputs, { pool, owner: request.owner, tenantDefaults });
+    const parts = this.def.hosts(inputs);
+    // An earlier run that was killed after its claim may have written to the hosts.
+    const earlier = parts.length > 0 ? await pool.find(request.pool, { owner: request.owner }) : undefined;
     const lease = await pool.claim(request);
     const store = await pool.identity();
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...stampOf(store) };
     const held = { ...lease, run, store: store.id };
-    return { id: this.def.id(inputs), props: await this.#complete(pool, props, held) };
+    const before = earlier && isFirm(earlier) ? parts : [];
+    return { id: this.def.id(inputs), props: await this.#complete(pool, props, held, this.def.id(inputs), before) };
   }
 
   /** Pool and machines as they are, and no change; what differs stands in `drift`. */
@@ -126,14 +130,17 @@ export class Lifecycle {
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
     await refuseOlderStore(pool, olds);
-    const { held, wasDeleting } = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
+    const { held, wasDeleting, clean } = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
     this.#formerly.delete(held.owner);
-    const outputs = Object.fromEntries(Object.keys(this.def.outputs.shape).map((key) => [key, olds[key]]));
+    const outputs = Object.fromEntries(
+      [...Object.keys(this.def.outputs.shape), "machines"].map((key) => [key, olds[key]]),
+    );
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
     if (!wasDeleting && this.#isQuiet(olds, news))
       return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
-    const leaving = leftParts(this.def, olds, news);
-    const done = await this.#complete(pool, { ...props, leaving: leaving.map(partText) }, held, id, olds);
+    const leaving = leftParts(this.def, olds, news, clean);
+    const before = usedParts(this.def, olds, clean);
+    const done = await this.#complete(pool, { ...props, leaving: leaving.map(partText) }, held, id, before);
     await this.#leave(pool, olds, held, leaving);
     return { ...done, leaving: [] };
   }
@@ -146,13 +153,15 @@ export class Lifecycle {
     const inputs = this.#inputsOf(props);
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
-    const held = await this.#take(pool, lease, inputs, { deleting: true });
+    const clean = cleanIn(lease);
+    const held = await this.#take(pool, lease, inputs, { deleting: true }, clean);
     this.#released.set(lease.owner, lease.extents);
     const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
     // It stays, so it must be usable, with what containers have in it. Where hosts were changed, the mark of the delete stays, too.
     const keep = (changes: Changes) => async (error: unknown) => {
       const restore = async () => {
-        await pool.amend(lease.pool, lease.leaseId, { ...changes, ...(opens && { opens }) });
+        const { data } = this.#request(inputs, held.run, clean);
+        await pool.amend(lease.pool, lease.leaseId, { ...changes, data: data!, ...(opens && { opens }) });
         if (forgotten.length > 0) await pool.enrol(forgotten);
       };
       await restore().catch((failure: Error) =>
@@ -161,7 +170,7 @@ export class Lifecycle {
       throw error;
     };
     const withheld = await this.#close(pool, lease).catch(keep({ deleting: false }));
-    const unreachable = await this.#withdrawAll(pool, props, held).catch(keep({}));
+    const unreachable = await this.#withdrawAll(pool, props, held, clean).catch(keep({}));
     if (unreachable)
       this.world.warn(`${unreachable.message} Its addresses stay reserved, because the host may still be using them.`);
     if (unreachable || withheld)
@@ -174,7 +183,7 @@ export class Lifecycle {
    * still ours to remove, and what other records list stays.
    */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
-    const parts = reachedParts(this.def, props);
+    const parts = this.def.hosts(props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
     const isEmpty = (await pool.pools()).length === 0;
     if (isEmpty) await refuseLost(this.def, pool, props);
@@ -188,11 +197,12 @@ export class Lifecycle {
     });
   }
 
-  /** Everything of ours off the machines. Returns the error when a dead machine is to be forgotten. */
-  async #withdrawAll(pool: Pool, props: Values, held: Held): Promise<OverlayError | undefined> {
+  /** Everything of ours off the machines, which `clean` then has. Returns the error when a dead machine is to be forgotten. */
+  async #withdrawAll(pool: Pool, props: Values, held: Held, clean: string[]): Promise<OverlayError | undefined> {
     try {
-      await withdraw(this.def, this.world, pool, props, held, reachedParts(this.def, props), () => fence(pool, held));
-      await this.#leave(pool, props, held, leftParts(this.def, props, props));
+      const parts = usedParts(this.def, props, clean);
+      await withdraw(this.def, this.world, pool, props, held, parts, () => fence(pool, held), clean);
+      await this.#leave(pool, props, held, leftParts(this.def, props, props, clean));
       return undefined;
     } catch (error) {
       if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
@@ -214,25 +224,28 @@ export class Lifecycle {
     }
   }
 
-  async #complete(
-    pool: Pool,
-    props: Values,
-    held: Held & Lease,
-    id = this.def.id(props),
-    olds?: Values,
-  ): Promise<Values> {
+  async #complete(pool: Pool, props: Values, held: Held & Lease, id: string, before: Part[]): Promise<Values> {
+    let seen: Values = {};
     try {
       const isOnMachines = this.def.hosts(props).length > 0;
-      const told = isOnMachines ? await apply(this.def, this.world, pool, props, held) : { drift: [] };
-      const seen = "lastSeen" in this.def.outputs.shape ? { lastSeen: new Date().toISOString() } : {};
+      const machines = isOnMachines ? await askAll(this.def, this.world, props) : {};
+      if (isOnMachines) seen = { machines };
+      const told = isOnMachines ? await apply(this.def, this.world, pool, props, held, machines) : { drift: [] };
+      if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();
       return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
-      const unreached = unreachedParts(this.def, this.world.fleet, props, olds).map(({ connection }) =>
-        machineOf(connection),
-      );
-      throw new Incomplete(id, { ...props, unreached, drift: [`not applied: ${text}`] }, error);
+      await this.#keepClean(pool, props, held, before);
+      throw new Incomplete(id, { ...props, ...seen, drift: [`not applied: ${text}`] }, error);
     }
+  }
+
+  /** Without the list, every host counts as one that may have something; so it does not matter if it cannot be kept. */
+  async #keepClean(pool: Pool, props: Values, { pool: name, leaseId, uid, run }: Held, before: Part[]): Promise<void> {
+    const clean = cleanAfter(this.def, this.world.fleet, props, uid, before);
+    if (clean.length === 0) return;
+    const { data } = this.#request(this.#inputsOf(props), run, clean);
+    await pool.amend(name, leaseId, { data: data! }).catch(() => {});
   }
 
   async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
@@ -245,17 +258,24 @@ export class Lifecycle {
     leaseId: string,
     olds: Values,
     news: Values,
-  ): Promise<{ held: Taken; wasDeleting: boolean }> {
+  ): Promise<{ held: Taken; wasDeleting: boolean; clean: string[] }> {
     const { pool: name } = requestOf(this.def, news);
     const lease = await pool.find(name, { leaseId });
     if (!lease) throw notOurs(name, leaseId);
     const changes = { ...changesOf(this.def, olds, news, lease), deleting: false };
-    return { held: await this.#take(pool, lease, news, changes), wasDeleting: lease.deletingSince !== undefined };
+    const held = await this.#take(pool, lease, news, changes);
+    return { held, wasDeleting: lease.deletingSince !== undefined, clean: cleanIn(lease) };
   }
 
-  async #take(pool: Pool, { pool: name, leaseId }: Lease, inputs: Values, changes: Changes = {}): Promise<Taken> {
+  async #take(
+    pool: Pool,
+    { pool: name, leaseId }: Lease,
+    inputs: Values,
+    changes: Changes = {},
+    clean: string[] = [],
+  ): Promise<Taken> {
     const run = randomUUID();
-    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run).data! });
+    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run, clean).data! });
     const store = await pool.identity();
     return { ...lease, run, store: store.id, stamp: stampOf(store) };
   }
@@ -346,10 +366,10 @@ export class Lifecycle {
     return pool.find(this.#request(this.#inputsOf(props)).pool, { leaseId: String(props.leaseId) });
   }
 
-  #request(inputs: Values, run?: string): Request {
+  #request(inputs: Values, run?: string, clean: string[] = []): Request {
     const { nameInput } = this.def;
     const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.notes?.(inputs) };
-    const data = run ? { data: { run, ...known } } : {};
+    const data = run ? { data: { run, ...known, ...(clean.length > 0 && { clean }) } } : {};
     return { ...requestOf(this.def, inputs), ...data };
   }
 

@@ -1,36 +1,48 @@
 import { machineOf } from "../host/types";
+import type { Lease } from "../pool/types";
 import type { Definition, Part } from "../resource";
+import { dataOf } from "./apply";
 import type { Values } from "./values";
 import type { World } from "./world";
 
-/** The hosts of a resource over its life: those that SSH has reached, and those that are no longer part of it. */
+/** The hosts of a resource over its life: those that may have something of it, and those that are no longer part of it. */
 
-/** Hosts that SSH has not reached since they became part of the resource: nothing of it can be on them. */
-export function unreachedParts(
+/**
+ * Hosts of a resource that have nothing of it, as its lease says. Kept there and not in the state, because a run that is killed
+ * does not write its state: the list is removed from the lease before a run changes hosts, and written again when it fails.
+ */
+export function cleanIn(lease: Lease): string[] {
+  const { clean } = dataOf(lease);
+  return Array.isArray(clean) ? clean.map(String) : [];
+}
+
+/** Hosts that have nothing of the resource after a failed run. `before`: those that may have had something when it began. */
+export const cleanAfter = (
   def: Definition,
   fleet: World["fleet"],
   props: Values,
-  olds: Values | undefined,
-): Part[] {
-  const before = new Set(olds && reachedParts(def, olds).map(({ connection }) => machineOf(connection)));
-  return def
-    .hosts(props)
-    .filter(({ connection }) => !before.has(machineOf(connection)) && !fleet.wasReached(connection));
-}
+  uid: string,
+  before: Part[],
+): string[] => {
+  const earlier = new Set(machinesOf(before));
+  const isClean = ({ connection }: Part) => !earlier.has(machineOf(connection)) && !fleet.wasWritten(connection, uid);
+  return machinesOf(def.hosts(props).filter(isClean));
+};
 
 /** Hosts that may have something of the resource. */
-export function reachedParts(def: Definition, props: Values): Part[] {
-  const unreached = new Set((props.unreached ?? []) as string[]);
-  return def.hosts(props).filter(({ connection }) => !unreached.has(machineOf(connection)));
+export function usedParts(def: Definition, props: Values, clean: string[]): Part[] {
+  return def.hosts(props).filter(({ connection }) => !clean.includes(machineOf(connection)));
 }
 
 /** Hosts that are no longer part of it: since this change, or since an earlier one that was not finished. */
-export function leftParts(def: Definition, olds: Values, news: Values): Part[] {
+export function leftParts(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
   const parts = def.hosts(news);
-  const now = new Set(parts.map(({ connection }) => machineOf(connection)));
+  const now = new Set(machinesOf(parts));
   const earlier = ((olds.leaving ?? []) as string[]).map((text) => parsePart(text, parts));
-  return [...reachedParts(def, olds), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
+  return [...usedParts(def, olds, clean), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
 }
+
+export const machinesOf = (parts: Part[]): string[] => parts.map(({ connection }) => machineOf(connection));
 
 /** A host to come back to, without credentials: those of the host that has its role now are used. */
 export const partText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;

@@ -30,7 +30,7 @@ export interface Fleet {
   check(connection: Connection, work: Work): Promise<Seen>;
   apply(connection: Connection, work: Work): Promise<Seen>;
   inspect(connection: Connection, want: Want): Promise<Seen>;
-  /** Whether SSH has reached this machine in this run. */
-  wasReached(connection: Connection): boolean;
+  /** Whether this process has begun to write to the machine for the owner with this uid. */
+  wasWritten(connection: Connection, uid: string): boolean;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }

@@ -95,14 +95,14 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
 }
 
 function render(
-  { verb, item, copies = 1, instead = [], ports = [], leave = false, place, position }: Step,
+  { verb, item, copies = 1, instead = [], ports = [], leave = false, former, place, position }: Step,
   lines: Lines,
 ): void {
   requirePlain(item, [...instead, ...ports]);
   switch (item.kind) {
     case "sysctl":
       if (verb !== "remove") lines.saves.push(saveSysctl(item.key));
-      lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave) : setSysctl(item.key, item.value));
+      lines.shell.push(verb === "remove" ? restoreSysctl(item.key, leave, former) : setSysctl(item.key, item.value));
       break;
     case "link":
       renderLink(verb, item, lines);
@@ -164,12 +164,15 @@ const saveSysctl = (key: string): string => {
 const setSysctl = (key: string, value: string): string =>
   `{ [ ! -e ${sysctlPath(key)} ] || { [ -s ${quote(formerPath(key))} ] && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
 
-function restoreSysctl(key: string, leave: boolean): string {
+/** `known`: the former value, where it is known although it was not kept. */
+function restoreSysctl(key: string, leave: boolean, known?: string): string {
   const former = quote(formerPath(key));
   if (leave) return `rm -f ${former}`;
-  const unknown = quote(`${WARNING}${key} stays as it is: the value that it had before was not kept.`);
-  const restore = `if [ -s ${former} ]; then cat ${former} >${sysctlPath(key)}; else echo ${unknown}; fi`;
-  return `{ [ ! -e ${former} ] || { { [ ! -e ${sysctlPath(key)} ] || ${restore}; } && rm -f ${former}; }; }`;
+  const unknown = `echo ${quote(`${WARNING}${key} stays as it is: the value that it had before was not kept.`)}`;
+  const other = known === undefined ? unknown : `echo ${quote(known)} >${sysctlPath(key)}`;
+  const restore = `if [ -s ${former} ]; then cat ${former} >${sysctlPath(key)}; else ${other}; fi`;
+  const kept = `{ { [ ! -e ${sysctlPath(key)} ] || ${restore}; } && rm -f ${former}; }`;
+  return known === undefined ? `{ [ ! -e ${former} ] || ${kept}; }` : kept;
 }
 
 function renderLink(verb: Step["verb"], item: Link, lines: Lines): void {

@@ -7,6 +7,7 @@ import { acceptPeer, dropVxlan } from "./isolation";
 import { type Item, keyOf, type Link, type Vxlan } from "./items";
 import { isTunnelOf, unlistedOwners } from "./ownership";
 import { ownerAt } from "./paths";
+import { forwardingBefore } from "./place";
 import { formerPeer } from "./steps";
 
 /**
@@ -156,8 +157,11 @@ const BETWEEN = / -i \S+ -o \S+ -j RETURN$/;
 function closeForwarding(items: Item[], facts: Facts): Item[] {
   return ([4, 6] as const).flatMap((family) => {
     const key = FORWARDING[family];
-    const before = facts.former.get(key) ?? facts.sysctls.get(key);
-    if (before !== "0" || !items.some((item) => item.kind === "sysctl" && item.key === key)) return [];
+    if (
+      forwardingBefore(key, family, facts) !== "0" ||
+      !items.some((item) => item.kind === "sysctl" && item.key === key)
+    )
+      return [];
     const bridges = bridgesIn(items).filter((each) => each.family === family);
     const between = items.flatMap((item) =>
       item.kind === "rule" && item.family === family && item.chain === GUARD.chain && BETWEEN.test(item.rule)

@@ -4,7 +4,7 @@ import type { Facts } from "./facts";
 import type { Chain, Item } from "./items";
 import { keyOf } from "./items";
 import { isMine, otherRules, ownedItems, unlistedOwners, unprovenLinks, untouchedRecords } from "./ownership";
-import { recordPath, scriptPath } from "./paths";
+import { recordPath } from "./paths";
 import type { Want } from "./steps";
 
 /** An owner's record that is not on the host any more, or is no record. */
@@ -24,8 +24,7 @@ export const invalidFileOf = (want: Want, facts: Facts): string | undefined =>
 /** Throws when an owner leaves without a record, and something stands that may be its own, but nothing proves it. */
 export function refuseLostRecord(want: Want, facts: Facts): void {
   if (facts.records.some((record) => isMine(record, want))) return;
-  const wasHere = facts.files.has(scriptPath(want.record));
-  const links = wasHere ? unprovenLinks(want, facts) : [];
+  const links = unprovenLinks(want, facts);
   const chains = chainsInUse(want, facts);
   if (links.length + chains.length === 0) return;
   const what = [

@@ -1,6 +1,6 @@
-import { overlaps } from "../addressing/line";
+import { type Family, overlaps } from "../addressing/line";
 import { rangeOf } from "../addressing/ranges";
-import { FORWARD, GUARD, letsPass, PRE, stops } from "./chains";
+import { FORWARD, GUARD, letsPass, PRE, REST, stops } from "./chains";
 import type { Facts } from "./facts";
 import { type Jump, lists, type Rule } from "./items";
 
@@ -11,6 +11,12 @@ export const rulesOf = (
   { family, table }: Pick<Rule | Jump, "family" | "table">,
   chain: string,
 ): string[] => facts.chains.get(`${family} ${table} ${chain}`) ?? [];
+
+/** The forwarding setting before we came. OVERLAY-REST is there only where it was 0; that tells where the kept value is lost. */
+export function forwardingBefore(key: string, family: Family, facts: Facts): string | undefined {
+  const isClosed = rulesOf(facts, { family, table: REST.table }, REST.chain).length > 0;
+  return facts.former.get(key) ?? (isClosed ? "0" : facts.sysctls.get(key));
+}
 
 /** Docker calls it before everything else, and administrators put into it what must hold for all that is forwarded. */
 const DOCKER_USER = "-j DOCKER-USER";

@@ -4,9 +4,10 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId, takenOver } from "./adopt
 import { copiesOf, differences, isOfType, isOurLink, isOurs, isPresent, otherPrefixes } from "./compare";
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
+import { FORWARDING } from "./hub";
 import { type Address, type HostRecord, type Item, keyOf, type Link, lists, type Route, type Vxlan } from "./items";
 import { isMine, isProvenAddress, isProvenLink, keptKeys, ownedItems, untouchedRecords } from "./ownership";
-import { positionOf } from "./place";
+import { forwardingBefore, positionOf } from "./place";
 import { type Place, placeFor } from "./zones";
 
 /** One change of a host. */
@@ -27,6 +28,8 @@ export interface Step {
   ports?: string[];
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
+  /** The setting before we came, where the host tells it although the kept value is lost. */
+  former?: string;
 }
 
 /** What one owner wants of a host. */
@@ -88,8 +91,14 @@ const removal = (item: Item, facts: Facts): Step => ({
   item,
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
+  ...(item.kind === "sysctl" && wasForwardingOff(item.key, facts) && { former: "0" }),
   ...(item.kind === "zone" && { place: placeFor(item, facts) }),
 });
+
+const wasForwardingOff = (key: string, facts: Facts): boolean =>
+  !facts.former.has(key) &&
+  facts.sysctls.get(key) === "1" &&
+  ([4, 6] as const).some((family) => FORWARDING[family] === key && forwardingBefore(key, family, facts) === "0");
 
 /**
  * Links that must go before others can come: those that cannot be changed in place, and tunnels of our own network that

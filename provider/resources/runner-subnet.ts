@@ -181,7 +181,6 @@ export const runnerSubnet = defineResource({
     effectiveUnderlayIp: runner!.underlayIp,
     effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
   }),
-  lastSeen,
   inUse: ({ network, runnerName, runnerId, docker }, containers) =>
     containerFacts(addressPoolOf(network, runnerName, runnerId, dockerFor(network, docker)), containers),
   probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
@@ -207,23 +206,6 @@ function* impossible({
       reason: `is ${connection.host}, the network's hub; a runner must be another machine`,
     };
   }
-}
-
-const seenBefore = z.object({
-  effectiveUnderlayIp: address.optional(),
-  network: z.object({ hubUnderlayIp: address.optional() }),
-  hubConnection: z.object({ host: z.string() }),
-});
-
-/** MTUs do not matter to a removal. */
-function lastSeen(props: Record<string, unknown>): Machines {
-  const { effectiveUnderlayIp, network, hubConnection } = seenBefore.parse(props);
-  const { data: hubAddress } = address.safeParse(network.hubUnderlayIp ?? hubConnection.host);
-  const at = (underlayIp: string) => ({ underlayIp, underlayMtu: 1500 });
-  return {
-    ...(hubAddress !== undefined && { hub: at(hubAddress) }),
-    ...(effectiveUnderlayIp !== undefined && { runner: at(effectiveUnderlayIp) }),
-  };
 }
 
 /** The largest packet that must pass unbroken in each family: MTU less the IP and ICMP headers. */

@@ -79,12 +79,6 @@ const markSecret = (property: Property, key: string): Property =>
 /** Known to every resource besides what it declares. */
 export const COMMON_OUTPUTS = z.object({
   leaseId: z.string().describe("The lease in the pool; renewed by every create."),
-  unreached: z
-    .array(z.string())
-    .optional()
-    .describe(
-      "Machines that SSH has not reached yet, after an up that failed: nothing is on them, and nothing is cleaned there.",
-    ),
   leaving: z.array(z.string()).optional().describe("Machines that it has left and that are still to be cleaned."),
   drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
 });

@@ -83,6 +83,61 @@ test("a runner that is gone for good does not keep the hub from being cleaned wi
   await lab.start("r1");
 });
 
+/** Records, boot scripts and all: as after `persist: false` and a lost record. */
+const loseAll = (host: string) => sh(host, "rm -r /var/lib/overlay");
+
+/** A static address on the hub, with replies that r1 leads back; the hub is gone for good when it is to be removed. */
+async function upWithoutHub(): Promise<void> {
+  await up();
+  await stack.put("IPPool", "lb", { ranges: ["10.254.200.0/28"] });
+  const forwards = [{ protocol: "tcp", port: 80, to: "10.128.64.5" }];
+  const runners = [{ networkName: "training", runnerName: "r1", subnets: ["10.128.64.0/18"] }];
+  const connections = { connection: stack.at("hub"), runnerConnections: [stack.at("r1")] };
+  const inputs = { pool: "lb", attach: "training", runners, forwards, preserveClientIp: true, persist: false };
+  await stack.put("StaticIP", "web", { ...inputs, ...connections });
+  await loseAll("r1");
+  stack.world.unreachableOnDelete = "forget";
+  stack.unreachable.add(lab.host("hub").address);
+}
+const REPLIES =
+  "{ ip rule; ip route show table all; } | grep 'proto 183' | grep -e fwmark -e table; iptables-save | grep MARK";
+
+test("without records and boot scripts, and with its hub gone, what a runner has is planned from the state", async () => {
+  await upWithoutHub();
+  expect(await sh("r1", REPLIES)).toContain("fwmark");
+  await stack.remove("StaticIP", "web");
+  expect(await sh("r1", REPLIES)).toBe("");
+  await stack.remove("RunnerSubnet", "r1");
+  expect(await leftOn(lab, "r1")).toBe("");
+});
+
+test("a state that does not tell how the gone hub was: destroy refuses, with the commands that show what is left", async () => {
+  await upWithoutHub();
+  delete stack.props("StaticIP", "web").machines;
+  await expect(stack.remove("StaticIP", "web")).rejects.toThrow(
+    /^RECORD_LOST: 10\.254\.1\.1: .*\.json is missing, .* cannot be planned: 10\.254\.0\.1 does not answer\..*`ip route show table all proto 183`.*`pulumi state delete`.*`overlayctl gc`/,
+  );
+  expect(await sh("r1", REPLIES)).toContain("fwmark");
+});
+
+test("what a destroy has cleaned before it failed does not stop the next one", async () => {
+  await up();
+  stack.unreachable.add(lab.host("hub").address);
+  delete stack.props("RunnerSubnet", "r1").machines;
+  await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow("SSH_UNREACHABLE");
+  expect(await leftOn(lab, "r1")).toBe("");
+  stack.world.unreachableOnDelete = "forget";
+  await stack.remove("RunnerSubnet", "r1");
+});
+
+test("a device that was taken over, without record and boot script: destroy refuses, with the command", async () => {
+  await buildKohaku(lab);
+  await stack.network({ adopt: true });
+  await stack.runner("r1", { adopt: true, runnerId: IDS.r1, runnerDevice: "vxlan0" });
+  await loseAll("r1");
+  await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow(/RECORD_LOST: .*vxlan0.*`ip link del vxlan0`/);
+});
+
 test("devices of our names with other MACs are not ours without a record: they stay, and up refuses them", async () => {
   await up();
   await loseRecords("r1");

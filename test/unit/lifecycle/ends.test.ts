@@ -137,26 +137,24 @@ test("a delete that fails half way shows as an update; one that was refused chan
   expect(await runners.diff(done, news)).toMatchObject({ changes: false });
 });
 
-test("a mistyped host that was never reached is not cleaned: neither when it is corrected, nor by delete", async () => {
+test("a mistyped host that was never written to is not cleaned: neither when it is corrected, nor by delete", async () => {
   const network = await makeNetwork();
   fleet.down.add("192.0.2.99");
   const mistyped = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"));
   const failed = await runners.create(mistyped).catch((error: Incomplete) => error);
   const state = (failed as Incomplete).properties;
-  expect(state.unreached).toEqual(["192.0.2.99"]);
-
   fleet.asked.length = 0;
   const corrected = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), state);
   const done = await runners.update("training/a", state, corrected);
   expect(fleet.asked).not.toContain("192.0.2.99");
-  expect([done.leaving, done.unreached, warnings]).toEqual([[], undefined, []]);
+  expect([done.leaving, warnings]).toEqual([[], []]);
 
   const other = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.99"));
   const unmade = await runners.create(other).catch((error: Incomplete) => error);
   await runners.delete((unmade as Incomplete).properties);
 });
 
-test("a host that was reached before is cleaned, also after an up that did not reach it", async () => {
+test("a host that was written to before is cleaned, also after an up that did not reach it", async () => {
   const runner = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
   const changed = await checked(
@@ -165,12 +163,34 @@ test("a host that was reached before is cleaned, also after an up that did not r
     { ...runnerInputs(runner.network as Values, "a", "192.0.2.11"), mtu: 1400 },
     runner,
   );
-  fleet.wasReached = () => false; // as in a later run
+  fleet.wasWritten = () => false; // as in a later run
   const failed = await runners.update("training/a", runner, changed).catch((error: Incomplete) => error);
   const state = (failed as Incomplete).properties;
-  expect(state.unreached).toEqual([]);
   fleet.down.clear();
   const moved = await checked(runners, "a", runnerInputs(runner.network as Values, "a", "192.0.2.12"), state);
   await runners.update("training/a", state, moved);
   expect(fleet.standing("192.0.2.11")).toEqual([]);
+});
+
+test("a host that a killed up has written to is cleaned, though the state is older", async () => {
+  const network = await makeNetwork();
+  fleet.down.add("192.0.2.11");
+  const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
+  const failed = await runners.create(inputs).catch((error: Incomplete) => error);
+  const state = (failed as Incomplete).properties;
+  fleet.down.clear();
+  await runners.update("training/a", state, inputs); // its result is not saved
+  expect(fleet.standing("192.0.2.11")).not.toEqual([]);
+  await runners.delete(state);
+  expect([...fleet.standing("192.0.2.1"), ...fleet.standing("192.0.2.11")]).not.toContain("link vxkr1");
+});
+
+test("a host that a killed create has written to is cleaned, though the next create did not reach it", async () => {
+  const network = await makeNetwork();
+  const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
+  await runners.create(inputs); // its result is not saved
+  fleet.down.add("192.0.2.11");
+  fleet.wasWritten = () => false; // as in a later run
+  const failed = await runners.create(inputs).catch((error: Incomplete) => error);
+  await expect(runners.delete((failed as Incomplete).properties)).rejects.toThrow("SSH_UNREACHABLE");
 });

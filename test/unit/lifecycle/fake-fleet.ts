@@ -27,6 +27,7 @@ export class FakeFleet implements Fleet {
   readonly down = new Set<string>();
   /** On the Docker network of whoever looks, by host. */
   readonly containers = new Map<string, Container[]>();
+  readonly #written = new Set<string>();
 
   #reach({ host }: Connection): string {
     this.asked.push(host);
@@ -53,6 +54,7 @@ export class FakeFleet implements Fleet {
     const mine = owners.get(record.uid) ?? [];
     owners.delete(record.uid);
     if (items.length > 0) owners.set(record.uid, items.map(keyOf));
+    if (items.length > 0) this.#written.add(`${host} ${record.uid}`);
     const kept = new Set([...owners.values()].flat());
     for (const key of mine) if (!kept.has(key) && have.delete(key)) this.writes.push(`${host}: - ${key}`);
     for (const item of items) {
@@ -70,7 +72,7 @@ export class FakeFleet implements Fleet {
     return { differences, foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };
 
-  wasReached: Fleet["wasReached"] = ({ host }) => this.items.has(host);
+  wasWritten: Fleet["wasWritten"] = ({ host }, uid) => this.#written.has(`${host} ${uid}`);
 
   run: Fleet["run"] = async (connection) => {
     this.#reach(connection);
