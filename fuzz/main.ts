@@ -9,7 +9,7 @@ async function main([name = "", ...args]: string[]): Promise<number> {
   const run = RUNS[name];
   if (run) return (await run(args)) ? 0 : 1;
   console.error(
-    `npm run fuzz -- ${Object.keys(RUNS).join(" | ")} [--seed N] [--minutes M] [--programs P] [--store sqlite|postgres] [--hosts]`,
+    `npm run fuzz -- ${Object.keys(RUNS).join(" | ")} [--seed N] [--minutes M] [--programs P] [--store sqlite|postgres|etcd] [--hosts] [--workers W]`,
   );
   return 2;
 }

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { Lab } from "../../lab/lab";
+import { inParallel } from "../../lab/process";
 import { Random } from "../random";
 import { renderSteps } from "./report";
 import { Scenario } from "./scenario";
@@ -30,6 +31,8 @@ export interface FuzzOptions {
   shrinkSeconds: number;
   /** Also networks and runners, on a new lab for each scenario. */
   hosts?: boolean;
+  /** How many scenarios run at a time. */
+  workers: number;
 }
 
 /** What a session runs on. */
@@ -49,6 +52,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
       programs: { type: "string", default: "1000000" },
       store: { type: "string", default: "sqlite" },
       hosts: { type: "boolean", default: false },
+      workers: { type: "string", default: "1" },
       "shrink-seconds": { type: "string", default: "180" },
     },
   });
@@ -59,6 +63,7 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
     store: values.store as StoreName,
     shrinkSeconds: Number(values["shrink-seconds"]),
     hosts: values.hosts,
+    workers: Number(values.workers),
   });
   console.log(`${scenarios} programs, ${textOf(counts)}, ${failures.length} disagreements`);
   return failures.length === 0;
@@ -72,9 +77,9 @@ export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[];
   const ground: Ground = { store, runners: options.hosts ? ["r1", "r2"] : [] };
   const [failures, counts] = [[] as Failure[], noCounts()];
   let scenarios = 0;
-  try {
-    for (; scenarios < options.scenarios && Date.now() < options.until; scenarios++) {
-      const seed = options.seed + scenarios;
+  const work = async () => {
+    while (scenarios < options.scenarios && Date.now() < options.until) {
+      const seed = options.seed + scenarios++;
       const { steps, disagreement, counts: more } = await runScenario(seed, ground, options.rounds);
       for (const key of Object.keys(counts) as (keyof Counts)[]) counts[key] += more[key];
       console.error(`seed ${seed}: ${textOf(more)}${disagreement ? `: ${disagreement.kind}` : ""}`);
@@ -83,6 +88,12 @@ export async function fuzz(options: FuzzOptions): Promise<{ failures: Failure[];
       failures.push({ seed, ...failure });
       console.log(`\nseed ${seed}: ${failure.detail}\n\n${renderSteps(failure.steps)}\n`);
     }
+  };
+  try {
+    await inParallel(
+      Array.from({ length: options.workers }, () => work),
+      options.workers,
+    );
   } finally {
     await store.stop();
   }

@@ -98,6 +98,7 @@ export class FuzzStack {
       OVERLAY_STORE: store,
       OVERLAY_SCOPE: "fuzz",
       OVERLAY_TRACE: this.#trace,
+      NODE_OPTIONS: `--require ${JSON.stringify(join(root, "fuzz/programs/fixture/lean.js"))}`,
       FUZZ_PROGRAM: join(this.#folder, "program.json"),
       ...(lab && {
         OVERLAY_KNOWN_HOSTS: lab.knownHosts,

@@ -1,9 +1,10 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { startEtcd } from "../../test/contract/servers/etcd";
 import { startPostgres } from "../../test/contract/servers/postgres";
 
-export type StoreName = "sqlite" | "postgres";
+export type StoreName = "sqlite" | "postgres" | "etcd";
 
 /** Gives each scenario an empty store. */
 export interface TestStore {
@@ -15,7 +16,8 @@ export interface TestStore {
 export async function startStore(name: StoreName): Promise<TestStore> {
   if (name === "sqlite") return sqliteFiles();
   if (name === "postgres") return postgresDatabases();
-  throw new Error(`--store takes sqlite or postgres, not ${String(name)}`);
+  if (name === "etcd") return etcdPrefixes();
+  throw new Error(`--store takes sqlite, postgres or etcd, not ${String(name)}`);
 }
 
 function sqliteFiles(): TestStore {
@@ -44,5 +46,15 @@ async function postgresDatabases(): Promise<TestStore> {
       await server.sql(`DROP DATABASE ${new URL(url).pathname.slice(1)} WITH (FORCE)`);
     },
     stop: () => server.stop(),
+  };
+}
+
+async function etcdPrefixes(): Promise<TestStore> {
+  const cluster = await startEtcd("memory", { size: 1 });
+  let made = 0;
+  return {
+    create: async () => `etcd://${cluster.hosts}/fuzz${++made}`,
+    drop: async () => {},
+    stop: () => cluster.stop(),
   };
 }

@@ -22,6 +22,7 @@ test("what preview shows is what up gives, for a random program and its edits", 
     store: "sqlite",
     until: Infinity,
     shrinkSeconds: 0,
+    workers: 1,
   });
   expect(failures).toEqual([]);
   expect(counts.ups).toBeGreaterThanOrEqual(3);
