@@ -95,7 +95,7 @@ function restore(family: Family, firewall: Lines["firewall"]): string[] {
 }
 
 function render(
-  { verb, item, copies = 1, instead = [], ports = [], leave = false, former, place, position }: Step,
+  { verb, item, copies = 1, instead = [], ports = [], leave = false, former, places = [], position }: Step,
   lines: Lines,
 ): void {
   requirePlain(item, [...instead, ...ports]);
@@ -120,7 +120,7 @@ function render(
       lines.shell.push(verb === "remove" ? `ip -${item.family} rule del ${policyText(item)}` : addPolicy(item));
       break;
     case "zone": {
-      const commands = zoneCommands(verb === "remove" ? "remove" : "add", item, place!);
+      const commands = zoneCommands(verb, item, places);
       lines[verb === "remove" ? "shell" : "late"].push(...commands.map((words) => words.map(quote).join(" ")));
       break;
     }

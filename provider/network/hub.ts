@@ -5,7 +5,7 @@ import { NAT, rulesIn } from "./chains";
 import { type DockerPlan, planDocker } from "./docker";
 import { type Isolation, planHubRules, planRunnerRules, planTunnelRules } from "./isolation";
 import { type Item, keyOf, type Link } from "./items";
-import { planZones } from "./zones";
+import { planZone, planZoneDevice } from "./zones";
 
 /**
  * Hub topology. One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge:
@@ -70,7 +70,8 @@ export function planTunnel(network: Network, runnerId: number, hub: Machine, run
   return unique([
     link,
     ...planTunnelRules(network, runnerId, dev, link.vxlan),
-    ...planZones(link),
+    ...planZone(network),
+    ...planZoneDevice(link),
     ...network.layouts.map((layout): Item => {
       const { hubIp } = runnerLayout(layout, runnerId);
       return { kind: "address", dev, address: `${hubIp}/${layout.runnerPrefix}` };
@@ -99,8 +100,9 @@ export function planRunner(
     over,
     link,
     ...planRunnerRules(network, runnerId, bridge, link.vxlan),
-    ...planZones(over, network.docker !== undefined),
-    ...planZones(link),
+    ...planZone(network),
+    ...planZoneDevice(over, network.docker !== undefined),
+    ...planZoneDevice(link),
     ...network.layouts.flatMap((layout): Item[] => {
       const { subnet, gateway, hubIp } = runnerLayout(layout, runnerId);
       return [

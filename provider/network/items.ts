@@ -123,14 +123,15 @@ export interface Rule extends InFirewall {
   flows?: { protocol: string; ip: string; port: number };
 }
 
-/** A device in firewalld's trusted zone, or a rule in the zone of the underlay; only where firewalld is. */
+/** A device or a rich rule in a zone of firewalld; without either, our own zone itself. Only where firewalld is. */
 export interface ZoneEntry {
   kind: "zone";
+  /** A device in our zone. */
   interface?: string;
   /** It carries a Docker network, where Docker runs. */
   hasDocker?: true;
   rule?: string;
-  /** Our own address there, by which the zone of a rule is found. */
+  /** Our address on the underlay: the rule is in the zone of its device. Absent: it is in ours. */
   underlay?: string;
 }
 
@@ -166,6 +167,9 @@ export interface HostRecord {
 /** Marks our routes; nothing else uses this number. */
 export const ROUTE_PROTOCOL = 183;
 
+/** Our zone of firewalld. */
+export const OUR_ZONE = "pulumi-overlay";
+
 /** Before the main table, after the local one. */
 export const POLICY_PRIORITY = 18300;
 
@@ -190,7 +194,8 @@ export function keyOf(item: Item): string {
     case "jump":
       return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
     case "zone":
-      return item.interface ? `firewalld zone of ${item.interface}` : `firewalld ${item.rule}`;
+      if (item.interface) return `firewalld zone of ${item.interface}`;
+      return item.rule ? `firewalld ${item.rule}` : `firewalld zone ${OUR_ZONE}`;
     case "file":
       return `file ${item.path}`;
     case "service":

@@ -9,6 +9,7 @@ import { isTunnelOf, unlistedOwners } from "./ownership";
 import { ownerAt } from "./paths";
 import { forwardingBefore } from "./place";
 import { formerPeer } from "./steps";
+import { zoneWarnings } from "./zones";
 
 /**
  * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
@@ -53,7 +54,7 @@ export function localWarnings(items: Item[], facts: Facts): string[] {
     ([port, user]) =>
       `VXLAN from hosts that are not peers is not dropped, because ${user} uses UDP port ${port}, too, and its peers are not known. Set vxlanPort to a port that nothing else uses there.`,
   );
-  return [...shared, ...reversePathWarnings(items, facts)];
+  return [...shared, ...reversePathWarnings(items, facts), ...zoneWarnings(items, facts)];
 }
 
 const isIpv6Rule = (item: Item): boolean => "table" in item && item.kind !== "route" && item.family === 6;

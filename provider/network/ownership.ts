@@ -158,6 +158,8 @@ function mayBeNeeded(item: Item, mine: Item[], hasUnlisted: boolean, facts: Fact
     case "sysctl":
     case "service":
       return hasUnlisted;
+    case "zone": // our zone and the rules in it
+      return hasUnlisted && !item.interface && !item.underlay;
     case "file":
       return hasUnlisted && item.path === BOOT_SCRIPT;
     default:

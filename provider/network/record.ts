@@ -27,7 +27,7 @@ const chainName = matching(/^[A-Za-z0-9_-]{1,28}$/);
 const ownChain = matching(/^OVERLAY-[A-Z0-9-]{1,20}$/);
 const ruleText = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
 const zoneRule = matching(
-  /^rule family="ipv[46]" source address="[0-9a-f.:]+" port port="\d{1,5}" protocol="udp" accept$/,
+  /^rule family="ipv[46]" source address="[0-9a-f.:]+(\/\d{1,3})?"( port port="\d{1,5}(-\d{1,5})?" protocol="(tcp|udp|sctp)")? accept$/,
 );
 /** `net.ipv4.ip_forward`, or one of a device, in whose name slashes stand for dots. */
 const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);

@@ -8,7 +8,7 @@ import { FORWARDING } from "./hub";
 import { type Address, type HostRecord, type Item, keyOf, type Link, lists, type Route, type Vxlan } from "./items";
 import { isMine, isProvenAddress, isProvenLink, keptKeys, ownedItems, untouchedRecords } from "./ownership";
 import { forwardingBefore, positionOf } from "./place";
-import { type Place, placeFor } from "./zones";
+import { isZone, type Place, placesFor, placesOf } from "./zones";
 
 /** One change of a host. */
 export interface Step {
@@ -20,8 +20,8 @@ export interface Step {
   position?: number;
   /** The tunnel's peer before this change, where it had another address. */
   formerPeer?: Vxlan;
-  /** firewalld's zone that it is about. */
-  place?: Place;
+  /** The zones of firewalld that it is about. */
+  places?: Place[];
   /** The same address with other prefixes, which goes when this has come. */
   instead?: string[];
   /** Devices that were ports of this bridge before it was deleted, and are plugged in again. */
@@ -62,8 +62,11 @@ const ORDER: Item["kind"][] = [
   "jump",
   "zone",
 ];
-export const rank = (item: Item): number =>
-  ORDER.indexOf(item.kind) * 2 + (item.kind === "link" && item.master ? 1 : 0);
+export const rank = (item: Item): number => ORDER.indexOf(item.kind) * 2 + (needsSameKind(item) ? 1 : 0);
+
+/** A bridge comes before its ports, and our zone of firewalld before what is in it. */
+const needsSameKind = (item: Item): boolean =>
+  (item.kind === "link" && Boolean(item.master)) || (item.kind === "zone" && !isZone(item));
 
 /**
  * want − have, for all the owners that have work on this host at once. Removes only what an owner has (`ownedItems`),
@@ -92,7 +95,7 @@ const removal = (item: Item, facts: Facts): Step => ({
   copies: copiesOf(item, facts),
   ...(item.kind === "sysctl" && facts.docker?.answers && { leave: true }),
   ...(item.kind === "sysctl" && wasForwardingOff(item.key, facts) && { former: "0" }),
-  ...(item.kind === "zone" && { place: placeFor(item, facts) }),
+  ...(item.kind === "zone" && { places: placesOf(item, facts) }),
 });
 
 const wasForwardingOff = (key: string, facts: Facts): boolean =>
@@ -132,7 +135,7 @@ function putSteps(wanted: Item[], lost: Set<string>, taken: Set<string>, facts: 
       ...(instead.length > 0 && { instead }),
       ...(item.kind === "link" && formerPeer(item, facts) && { formerPeer: formerPeer(item, facts)! }),
       ...(item.kind === "jump" && { position: positionOf(item, facts) }),
-      ...(item.kind === "zone" && { place: placeFor(item, facts) }),
+      ...(item.kind === "zone" && { places: placesFor(item, facts) }),
     };
   });
   const planned = new Set(steps.map(({ item }) => keyOf(item)));

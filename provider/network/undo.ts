@@ -8,7 +8,7 @@ import type { Step } from "./steps";
 export const undoing = (steps: Step[], before: Facts): Step[] =>
   [...steps].reverse().flatMap((step) => undo(step, before));
 
-function undo({ verb, item, instead = [], place }: Step, before: Facts): Step[] {
+function undo({ verb, item, instead = [], places }: Step, before: Facts): Step[] {
   switch (item.kind) {
     case "sysctl": {
       const value = before.sysctls.get(item.key);
@@ -31,7 +31,7 @@ function undo({ verb, item, instead = [], place }: Step, before: Facts): Step[] 
     case "jump": // one that was only moved to the top stays there
       return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item }];
     case "zone":
-      return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item, ...(place && { place }) }];
+      return verb === "change" ? [] : [{ verb: verb === "remove" ? "add" : "remove", item, ...(places && { places }) }];
     case "file":
     case "service": // these are changed last, when nothing needs to be undone any more
       return [];

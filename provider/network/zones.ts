@@ -1,14 +1,21 @@
 import { devicesWith } from "./devices";
 import type { Facts } from "./facts";
-import type { Link, ZoneEntry } from "./items";
+import type { HostAccess, Isolation } from "./isolation";
+import { type Item, type Link, OUR_ZONE, type ZoneEntry } from "./items";
+import type { Step } from "./steps";
 
 /**
- * firewalld, where it runs. It rejects what no zone lets in, whatever other tables accept: our devices go to its zone
- * `trusted`, and the zone of the underlay gets a rule for VXLAN from the peer; each in the runtime configuration, which counts
- * now, and in the permanent one, which counts after a reload. Where it is stopped and will be back, in the latter alone.
+ * firewalld, where it runs. It rejects what no zone lets in, whatever other tables accept: our devices go to a zone of our own,
+ * and the zone of the underlay gets a rule for VXLAN from the peer; each in the runtime configuration, which counts now, and in
+ * the permanent one, which counts after a reload. Where firewalld is stopped and will be back, in the latter alone.
  *
- * A bridge with a Docker network on it is Docker's to place: it puts it into a zone `docker`, which lets everything pass, too,
- * whenever it starts, and fails where the bridge is in another.
+ * Our zone lets pass what is forwarded, and to the host itself pings and what `hostAccess` names, as our chains do. firewalld loads a
+ * new zone only when it reloads or starts, and then loses runtime settings and deletes the iptables rules of all programs: that
+ * is for an administrator to do. Until then our devices are in `trusted`, and our chains alone guard the host; the reload that deletes
+ * them loads our zone.
+ *
+ * Docker places the bridge of a Docker network itself, in a zone `docker`, whenever it starts, and fails where the bridge is in
+ * another.
  */
 export interface ZoneFacts {
   initial: string;
@@ -18,14 +25,43 @@ export interface ZoneFacts {
 }
 
 interface Zone {
+  target: string;
   interfaces: string[];
   rules: string[];
 }
 
-const TRUSTED = "trusted";
+const UNTIL_LOADED = "trusted";
 const DOCKERS = "docker";
 
-export const planZones = ({ name, vxlan }: Link, hasDocker = false): ZoneEntry[] => [
+/** For packets that are forwarded; the last of the rules below stops those to the host. */
+const TARGET = "ACCEPT";
+const BASE_RULES = [
+  'rule protocol value="icmp" accept',
+  'rule protocol value="ipv6-icmp" accept',
+  'rule priority="32767" reject',
+];
+
+/** Our zone, with what workloads of this network may reach on the host. */
+export const planZone = ({ layouts, hostAccess }: Pick<Isolation, "layouts" | "hostAccess">): ZoneEntry[] => [
+  { kind: "zone" },
+  ...layouts.flatMap(({ family, cidr }) =>
+    accessRules(hostAccess).map((access): ZoneEntry => {
+      return { kind: "zone", rule: `rule family="ipv${family}" source address="${cidr}" ${access}` };
+    }),
+  ),
+];
+
+function accessRules(access: HostAccess): string[] {
+  if (access === "all") return ["accept"];
+  if (access === "ping") return [];
+  return access.map(({ protocol, first, last }) => {
+    const range = first === last ? first : `${first}-${last}`;
+    return `port port="${range}" protocol="${protocol}" accept`;
+  });
+}
+
+/** One device in our zone. */
+export const planZoneDevice = ({ name, vxlan }: Link, hasDocker = false): ZoneEntry[] => [
   { kind: "zone", interface: name, ...(hasDocker && { hasDocker: true as const }) },
   ...(vxlan ? [{ kind: "zone" as const, rule: vxlanRule(vxlan.remote, vxlan.port), underlay: vxlan.local }] : []),
 ];
@@ -53,9 +89,10 @@ export function parseZones(body: string): Map<string, Zone> {
   const zones = new Map<string, Zone>();
   for (const block of body.split(/\n(?=\S)/)) {
     const [, name] = /^([\w-]+)/.exec(block) ?? [];
+    const [, target = ""] = /^ {2}target: (.*)$/m.exec(block) ?? [];
     const [, interfaces = ""] = /^ {2}interfaces: (.*)$/m.exec(block) ?? [];
     const rules = [...block.matchAll(/^\s+(rule .*)$/gm)].map(([, rule]) => rule!);
-    if (name) zones.set(name, { interfaces: interfaces.split(" ").filter(Boolean), rules });
+    if (name) zones.set(name, { target, interfaces: interfaces.split(" ").filter(Boolean), rules });
   }
   return zones;
 }
@@ -64,41 +101,102 @@ export function parseZones(body: string): Map<string, Zone> {
 export const isForUs = ({ hasDocker }: ZoneEntry, { zones, docker }: Facts): boolean =>
   zones !== undefined && !(hasDocker && docker && zones.permanent.has(DOCKERS));
 
-/** Where an entry belongs on this machine. */
+/** A zone in one of firewalld's configurations; `offline`: the permanent one, while firewalld is stopped. */
 export interface Place {
+  configuration: "runtime" | "permanent" | "offline";
   zone: string;
-  /** firewalld is stopped. */
-  offline?: true;
 }
 
-export function placeFor(item: ZoneEntry, facts: Facts): Place {
-  const { runtime, permanent, initial } = facts.zones ?? { permanent: new Map<string, Zone>(), initial: "" };
-  const offline = !runtime && { offline: true as const };
-  if (item.interface) return { zone: TRUSTED, ...offline };
-  const [device = ""] = devicesWith(item.underlay!, facts);
+/** Where an entry belongs on this host. The runtime configuration has our zone only once it is loaded. */
+export function placesFor(item: ZoneEntry, facts: Facts): Place[] {
+  if (!facts.zones) return [];
+  const { runtime } = facts.zones;
+  const zone = item.underlay ? zoneOfUnderlay(item.underlay, facts, facts.zones) : OUR_ZONE;
+  if (!runtime) return [{ configuration: "offline", zone }];
+  const permanent: Place = { configuration: "permanent", zone };
+  if (runtime.has(zone)) return [{ configuration: "runtime", zone }, permanent];
+  return item.interface ? [{ configuration: "runtime", zone: UNTIL_LOADED }, permanent] : [permanent];
+}
+
+function zoneOfUnderlay(address: string, facts: Facts, { runtime, permanent, initial }: ZoneFacts): string {
+  const [device = ""] = devicesWith(address, facts);
   const bound = [...(runtime ?? permanent)].find(([, { interfaces }]) => interfaces.includes(device));
-  return { zone: bound?.[0] ?? (initial || "public"), ...offline };
+  return bound?.[0] ?? (initial || "public");
 }
 
-const has = (zone: Zone | undefined, item: ZoneEntry): boolean =>
-  item.interface ? (zone?.interfaces.includes(item.interface) ?? false) : (zone?.rules.includes(item.rule!) ?? false);
+/**
+ * Where an entry stands. A device may be in `trusted`, also permanently: earlier versions have put it there. A zone that is only
+ * loaded goes with the next reload.
+ */
+export function placesOf(item: ZoneEntry, facts: Facts): Place[] {
+  const places = placesFor(item, facts).flatMap((place) => {
+    if (item.interface) return [OUR_ZONE, UNTIL_LOADED].map((zone) => ({ ...place, zone }));
+    return isZone(item) && place.configuration === "runtime" ? [] : [place];
+  });
+  return places.filter((place) => isIn(place, item, facts));
+}
 
-/** Where it is not, of the configurations that count; undefined: in none. */
+/** Whether it is our zone itself. */
+export const isZone = (item: ZoneEntry): boolean => !item.interface && !item.rule;
+
+function isIn(place: Place, item: ZoneEntry, facts: Facts): boolean {
+  const zone = zoneAt(place, facts);
+  if (!zone || isZone(item)) return zone !== undefined;
+  return item.interface ? zone.interfaces.includes(item.interface) : zone.rules.includes(item.rule!);
+}
+
+const zoneAt = ({ configuration, zone }: Place, { zones }: Facts): Zone | undefined =>
+  (configuration === "runtime" ? zones?.runtime : zones?.permanent)?.get(zone);
+
+/** What is wrong with it, of the configurations that count; undefined: it is in none. */
 export function wrongEntry(item: ZoneEntry, facts: Facts): string[] | undefined {
-  const { zone, offline } = placeFor(item, facts);
-  const kinds = offline ? (["permanent"] as const) : (["runtime", "permanent"] as const);
-  const missing = kinds.filter((kind) => !has(facts.zones?.[kind]?.get(zone), item));
-  if (missing.length === kinds.length) return undefined;
-  return missing.map((kind) => `not in the ${kind} configuration of zone ${zone}`);
+  if (placesOf(item, facts).length === 0) return undefined;
+  if (isZone(item)) return placesFor(item, facts).flatMap((place) => wrongZone(place, facts));
+  return placesFor(item, facts)
+    .filter((place) => !isIn(place, item, facts))
+    .map(({ configuration, zone }) => `not in the ${nameOf(configuration)} configuration of zone ${zone}`);
 }
 
-const NOW = ["firewall-cmd", "--quiet"];
+/** A target changes only in the permanent configuration. */
+function wrongZone(place: Place, facts: Facts): string[] {
+  const { target, rules } = zoneAt(place, facts)!;
+  const where = `in the ${nameOf(place.configuration)} configuration`;
+  const missing = BASE_RULES.filter((rule) => !rules.includes(rule)).map((rule) => `no ${rule} ${where}`);
+  if (place.configuration === "runtime" || target === TARGET) return missing;
+  return [`target is ${target}, should be ${TARGET}`, ...missing];
+}
 
-/** Two commands: now, and from the next reload on. Neither fails on what is so already. */
-export function zoneCommands(verb: "add" | "remove", item: ZoneEntry, { zone, offline }: Place): string[][] {
-  const [kind, value] = item.interface ? ["interface", item.interface] : ["rich-rule", item.rule!];
-  const put = item.interface ? "change" : "add";
-  const option = `--${verb === "add" ? put : "remove"}-${kind}=${value}`;
-  const ways = offline ? [["firewall-offline-cmd", "--quiet"]] : [NOW, [...NOW, "--permanent"]];
-  return ways.map((words) => [...words, `--zone=${zone}`, option]);
+const nameOf = (configuration: Place["configuration"]): string =>
+  configuration === "runtime" ? "runtime" : "permanent";
+
+/** Said once, when the zone is made. */
+export function zoneWarnings(items: Item[], { zones }: Facts): string[] {
+  if (!zones?.runtime || zones.runtime.has(OUR_ZONE) || zones.permanent.has(OUR_ZONE)) return [];
+  if (!items.some((item) => item.kind === "zone" && isZone(item))) return [];
+  return [
+    `firewalld loads the new zone ${OUR_ZONE} when it is reloaded or started. Until then the overlay's devices are in zone ${UNTIL_LOADED}, and our iptables chains alone keep workloads from this host. A reload loses firewalld's runtime settings and other programs' iptables rules; where that does no harm, run \`firewall-cmd --reload; systemctl start overlay-network\`.`,
+  ];
+}
+
+const COMMANDS: Record<Place["configuration"], string[]> = {
+  runtime: ["firewall-cmd", "--quiet"],
+  permanent: ["firewall-cmd", "--quiet", "--permanent"],
+  offline: ["firewall-offline-cmd", "--quiet"],
+};
+
+/** Commands for each place. None fails on what is so already. */
+export const zoneCommands = (verb: Step["verb"], item: ZoneEntry, places: Place[]): string[][] =>
+  places.flatMap((place) =>
+    optionsFor(verb, item, place).map((options) => [...COMMANDS[place.configuration], ...options]),
+  );
+
+function optionsFor(verb: Step["verb"], item: ZoneEntry, { configuration, zone }: Place): string[][] {
+  const inZone = `--zone=${zone}`;
+  const isAdded = verb !== "remove";
+  if (item.interface) return [[inZone, `--${isAdded ? "change" : "remove"}-interface=${item.interface}`]];
+  if (item.rule) return [[inZone, `--${isAdded ? "add" : "remove"}-rich-rule=${item.rule}`]];
+  const rules = [inZone, ...BASE_RULES.map((rule) => `--add-rich-rule=${rule}`)];
+  if (configuration === "runtime") return isAdded ? [rules] : [];
+  if (!isAdded) return [[`--delete-zone=${zone}`]];
+  return [...(verb === "add" ? [[`--new-zone=${zone}`]] : []), [inZone, `--set-target=${TARGET}`], rules];
 }

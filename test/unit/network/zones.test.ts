@@ -1,26 +1,38 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
+import { layoutOf } from "../../../provider/addressing/layout";
 import { renderChange } from "../../../provider/network/commands";
 import { differences, differenceText, fits } from "../../../provider/network/compare";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
+import type { HostAccess } from "../../../provider/network/isolation";
 import type { Item, Link } from "../../../provider/network/items";
+import { localWarnings } from "../../../provider/network/local-rules";
 import { planSteps, type Want } from "../../../provider/network/steps";
-import { planZones } from "../../../provider/network/zones";
-import { recordPart } from "./machine";
+import { planZone, planZoneDevice } from "../../../provider/network/zones";
+import { recordFiles, recordPart } from "./machine";
 
+const layouts = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:6b6f::/48/16/64")];
 const tunnel: Link = {
   kind: "link",
   name: "vxkr1",
   type: "vxlan",
   vxlan: { vni: 101, port: 4789, remote: "10.254.0.1", local: "10.254.1.1" },
 };
-const [device, rule] = planZones(tunnel) as [Item, Item];
+const [device, rule] = planZoneDevice(tunnel) as [Item, Item];
+const [ours] = planZone({ layouts, hostAccess: "ping" }) as [Item];
+const accepting = (hostAccess: HostAccess): Item[] => planZone({ layouts, hostAccess }).slice(1);
 const RULE = 'rule family="ipv4" source address="10.254.0.1" port port="4789" protocol="udp" accept';
+const BASE = [
+  'rule protocol value="icmp" accept',
+  'rule protocol value="ipv6-icmp" accept',
+  'rule priority="32767" reject',
+];
+const ADD_BASE = BASE.map((text) => `'--add-rich-rule=${text}'`).join(" ");
 
 /** As firewalld 1.3 prints it. */
-const zone = (name: string, interfaces = "", rules: string[] = []): string =>
+const zone = (name: string, interfaces = "", rules: string[] = [], target = "default"): string =>
   [
     name,
-    "  target: default",
+    `  target: ${target}`,
     "  icmp-block-inversion: no",
     `  interfaces: ${interfaces}`,
     "  sources: ",
@@ -29,8 +41,15 @@ const zone = (name: string, interfaces = "", rules: string[] = []): string =>
     ...rules.map((text) => `\t${text}`),
     "",
   ].join("\n");
+const overlay = (interfaces = "", rules: string[] = []): string =>
+  zone("pulumi-overlay", interfaces, [...BASE, ...rules], "ACCEPT");
 
-const host = (runtime: string[] | "stopped", permanent: string[], recorded: Item[] = [], docker = false): Facts =>
+const host = (
+  runtime: string[] | "stopped",
+  permanent: string[],
+  recorded: Item[] = [],
+  { docker = false, more = "" } = {},
+): Facts =>
   parseFacts(
     [
       ...(docker ? ["@@ docker", '[{"Name":"bridge","Driver":"bridge"}]'] : []),
@@ -42,6 +61,7 @@ const host = (runtime: string[] | "stopped", permanent: string[], recorded: Item
       "@@ permanent",
       ...permanent,
       recordPart({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
+      more,
     ].join("\n"),
   );
 const want = (items: Item[]): Want => ({ record: { uid: "r1", owner: "o", network: "training", store: "s" }, items });
@@ -49,75 +69,214 @@ const script = (items: Item[], facts: Facts): string[] =>
   renderChange(planSteps([want(items)], facts), [])
     .split("\n")
     .slice(1, -1);
+const drift = (items: Item[], facts: Facts): string[] => differences(items, facts).map(differenceText);
 
 const bare = [zone("public", "eth0"), zone("trusted")];
-const done = [zone("public (active)", "eth0", [RULE]), zone("trusted (active)", "kohaku-overlay vxkr1")];
+const loaded = [zone("public", "eth0", [RULE]), zone("trusted"), overlay("kohaku-overlay vxkr1")];
+const unloaded = [zone("public (active)", "eth0", [RULE]), zone("trusted (active)", "kohaku-overlay vxkr1")];
 
-test("devices go to the trusted zone and VXLAN into the underlay's, now and for good", () => {
-  expect(script([device, rule], host(bare, bare))).toEqual([
+test("a new zone is permanent, and until firewalld loads it devices are in trusted; VXLAN goes into the underlay's", () => {
+  expect(script([device, rule, ours], host(bare, bare))).toEqual([
+    "'firewall-cmd' '--quiet' '--permanent' '--new-zone=pulumi-overlay' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--set-target=ACCEPT' || rc=1",
+    `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' ${ADD_BASE} || rc=1`,
     "'firewall-cmd' '--quiet' '--zone=trusted' '--change-interface=vxkr1' || rc=1",
-    "'firewall-cmd' '--quiet' '--permanent' '--zone=trusted' '--change-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
     `'firewall-cmd' '--quiet' '--zone=public' '--add-rich-rule=${RULE}' || rc=1`,
     `'firewall-cmd' '--quiet' '--permanent' '--zone=public' '--add-rich-rule=${RULE}' || rc=1`,
   ]);
 });
 
+test("the user is told once what a reload would change", () => {
+  const warning = expect.stringMatching(
+    /^firewalld loads the new zone pulumi-overlay when it is reloaded or started\./,
+  );
+  expect(localWarnings([ours, device], host(bare, bare))).toEqual([warning]);
+  expect(localWarnings([ours, device], host(bare, loaded))).toEqual([]);
+  expect(localWarnings([ours, device], host(loaded, loaded))).toEqual([]);
+  expect(localWarnings([ours, device], host("stopped", bare))).toEqual([]);
+  expect(localWarnings([ours, device], parseFacts(""))).toEqual([]);
+});
+
+test("a device goes to our zone at once where that is loaded", () => {
+  expect(script([device], host([...bare, overlay()], [...bare, overlay()]))).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
+  ]);
+});
+
+test("devices that an earlier version has put into trusted are moved", () => {
+  const recorded = [device, rule];
+  expect(script([device, rule, ours], host(unloaded, unloaded, recorded)).slice(3)).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=trusted' '--change-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
+  ]);
+  const besideOurs = [zone("trusted", "vxkr1"), overlay()];
+  expect(drift([device], host(besideOurs, besideOurs))).toEqual([
+    "firewalld zone of vxkr1: not in the runtime configuration of zone pulumi-overlay, not in the permanent configuration of zone pulumi-overlay",
+  ]);
+});
+
+describe("hostAccess", () => {
+  test.each<[HostAccess, string[]]>([
+    ["ping", []],
+    [
+      "all",
+      [
+        'rule family="ipv4" source address="10.128.0.0/12" accept',
+        'rule family="ipv6" source address="fd00:6b6f::/48" accept',
+      ],
+    ],
+    [
+      [
+        { protocol: "tcp", first: 22, last: 22 },
+        { protocol: "udp", first: 6000, last: 6100 },
+      ],
+      [
+        'rule family="ipv4" source address="10.128.0.0/12" port port="22" protocol="tcp" accept',
+        'rule family="ipv4" source address="10.128.0.0/12" port port="6000-6100" protocol="udp" accept',
+        'rule family="ipv6" source address="fd00:6b6f::/48" port port="22" protocol="tcp" accept',
+        'rule family="ipv6" source address="fd00:6b6f::/48" port port="6000-6100" protocol="udp" accept',
+      ],
+    ],
+  ])("%j is in our zone", (hostAccess, expected) => {
+    expect(accepting(hostAccess)).toEqual(expected.map((text) => ({ kind: "zone", rule: text })));
+  });
+
+  const [all] = accepting("all") as [Item];
+  const ALL = 'rule family="ipv4" source address="10.128.0.0/12" accept';
+
+  test("comes and goes at runtime where our zone is loaded, else only for good", () => {
+    expect(script([all], host(loaded, loaded))).toEqual([
+      `'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--add-rich-rule=${ALL}' || rc=1`,
+      `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--add-rich-rule=${ALL}' || rc=1`,
+    ]);
+    expect(script([all], host(unloaded, loaded))).toEqual([
+      `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--add-rich-rule=${ALL}' || rc=1`,
+    ]);
+    const open = [zone("trusted"), overlay("vxkr1", [ALL])];
+    expect(script([device, ours], host(open, open, [device, ours, all]))).toEqual([
+      `'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-rich-rule=${ALL}' || rc=1`,
+      `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-rich-rule=${ALL}' || rc=1`,
+    ]);
+  });
+});
+
 test("an underlay in another zone gets the rule there", () => {
-  const internal = [zone("internal", "eth0"), zone("public"), zone("trusted", "vxkr1")];
+  const internal = [zone("internal", "eth0"), zone("public"), overlay("vxkr1")];
   expect(script([rule], host(internal, internal))[0]).toContain("'--zone=internal'");
-  const unbound = [zone("public"), zone("trusted")];
+  const unbound = [zone("public"), overlay()];
   expect(script([rule], host(unbound, unbound))[0]).toContain("'--zone=public'");
 });
 
-test("what is done is not done again, and goes with its owner", () => {
-  expect(script([device, rule], host(done, done))).toEqual([]);
-  expect(script([], host(done, done, [device, rule]))).toEqual([
-    "'firewall-cmd' '--quiet' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
-    "'firewall-cmd' '--quiet' '--permanent' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
+test.each<[string, string[]]>([
+  ["before firewalld has loaded our zone", unloaded],
+  ["after", loaded],
+])("what is done is not done again: %s", (_, runtime) => {
+  expect(script([ours, device, rule], host(runtime, loaded))).toEqual([]);
+});
+
+test("all goes with the last owner, from where it is; other devices in trusted stay", () => {
+  expect(script([], host(loaded, loaded, [ours, device, rule]))).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
     `'firewall-cmd' '--quiet' '--zone=public' '--remove-rich-rule=${RULE}' || rc=1`,
     `'firewall-cmd' '--quiet' '--permanent' '--zone=public' '--remove-rich-rule=${RULE}' || rc=1`,
+    "'firewall-cmd' '--quiet' '--permanent' '--delete-zone=pulumi-overlay' || rc=1",
+  ]);
+  expect(script([], host(unloaded, loaded, [ours, device]))).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--delete-zone=pulumi-overlay' || rc=1",
+  ]);
+  expect(script([], host(unloaded, unloaded, [device]))).toEqual([
+    "'firewall-cmd' '--quiet' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
   ]);
 });
 
+test("our zone stays while another owner has it, also one whose record is lost", () => {
+  const other = { uid: "r2", owner: "o2", network: "training", store: "s", items: [ours] };
+  const onlyDevice = [
+    "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
+  ];
+  const both = recordFiles({
+    "/var/lib/overlay/training/r1.json": JSON.stringify({ ...want([]).record, items: [ours, device] }),
+    "/var/lib/overlay/training/r2.json": JSON.stringify(other),
+  });
+  expect(script([], host(loaded, loaded, [], { more: both }))).toEqual(onlyDevice);
+  const lost = `@@ files\n${"0".repeat(64)}  /var/lib/overlay/training/r2.sh`;
+  expect(script([], host(loaded, loaded, [ours, device], { more: lost }))).toEqual(onlyDevice);
+});
+
+test("a zone that is only loaded is made again for good", () => {
+  const facts = host(loaded, bare);
+  expect(drift([ours], facts)).toEqual(["firewalld zone pulumi-overlay: missing"]);
+  expect(script([ours], facts)).toContain("'firewall-cmd' '--quiet' '--permanent' '--new-zone=pulumi-overlay' || rc=1");
+  expect(script([], host(loaded, bare, [ours]))).toEqual([]);
+});
+
 test("what only one of the two configurations has is drift", () => {
-  expect(differences([device, rule], host(done, bare)).map(differenceText)).toEqual([
-    "firewalld zone of vxkr1: not in the permanent configuration of zone trusted",
+  expect(drift([device, rule], host(loaded, bare))).toEqual([
+    "firewalld zone of vxkr1: not in the permanent configuration of zone pulumi-overlay",
     `firewalld ${RULE}: not in the permanent configuration of zone public`,
   ]);
-  expect(differences([device], host(bare, bare)).map(differenceText)).toEqual(["firewalld zone of vxkr1: missing"]);
+  expect(drift([device], host(bare, bare))).toEqual(["firewalld zone of vxkr1: missing"]);
+});
+
+test("another target, and a rule that is not in our zone any more, are drift, and are mended in place", () => {
+  const open = [zone("trusted"), zone("pulumi-overlay", "vxkr1", BASE.slice(0, 2), "DROP")];
+  expect(drift([ours], host(open, open))).toEqual([
+    'firewalld zone pulumi-overlay: no rule priority="32767" reject in the runtime configuration, target is DROP, should be ACCEPT, no rule priority="32767" reject in the permanent configuration',
+  ]);
+  expect(script([ours], host(open, open))).toEqual([
+    `'firewall-cmd' '--quiet' '--zone=pulumi-overlay' ${ADD_BASE} || rc=1`,
+    "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--set-target=ACCEPT' || rc=1",
+    `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' ${ADD_BASE} || rc=1`,
+  ]);
 });
 
 test("where firewalld does not run, zones are none of our business", () => {
   expect(fits(device, parseFacts(""))).toBe(false);
-  expect(script([device, rule], parseFacts(""))).toEqual([]);
+  expect(script([ours, device, rule], parseFacts(""))).toEqual([]);
+  const gone = parseFacts(recordPart({ ...want([]).record, items: [ours, device, rule] }));
+  expect(script([], gone)).toEqual([]);
 });
 
 test("while firewalld is stopped, entries are made for its next start, and go with their owner, too", () => {
-  expect(script([device, rule], host("stopped", bare))).toEqual([
-    "'firewall-offline-cmd' '--quiet' '--zone=trusted' '--change-interface=vxkr1' || rc=1",
+  expect(script([ours, device, rule], host("stopped", bare))).toEqual([
+    "'firewall-offline-cmd' '--quiet' '--new-zone=pulumi-overlay' || rc=1",
+    "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--set-target=ACCEPT' || rc=1",
+    `'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' ${ADD_BASE} || rc=1`,
+    "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
     `'firewall-offline-cmd' '--quiet' '--zone=public' '--add-rich-rule=${RULE}' || rc=1`,
   ]);
-  expect(differences([device, rule], host("stopped", done))).toEqual([]);
-  expect(script([], host("stopped", done, [device, rule]))).toEqual([
-    "'firewall-offline-cmd' '--quiet' '--zone=trusted' '--remove-interface=vxkr1' || rc=1",
+  expect(differences([ours, device, rule], host("stopped", loaded))).toEqual([]);
+  expect(script([], host("stopped", loaded, [ours, device, rule]))).toEqual([
+    "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
     `'firewall-offline-cmd' '--quiet' '--zone=public' '--remove-rich-rule=${RULE}' || rc=1`,
+    "'firewall-offline-cmd' '--quiet' '--delete-zone=pulumi-overlay' || rc=1",
   ]);
 });
 
 test("a bridge with a Docker network is left to Docker's own zone, where there is one", () => {
-  const [bridge] = planZones({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+  const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
   const dockers = [...bare, zone("docker", "docker0")];
-  expect(fits(bridge, host(dockers, dockers, [], true))).toBe(false);
-  expect(fits(device, host(dockers, dockers, [], true))).toBe(true);
-  expect(fits(bridge, host(bare, bare, [], true))).toBe(true); // Docker before 20.10
+  expect(fits(bridge, host(dockers, dockers, [], { docker: true }))).toBe(false);
+  expect(fits(device, host(dockers, dockers, [], { docker: true }))).toBe(true);
+  expect(fits(bridge, host(bare, bare, [], { docker: true }))).toBe(true); // Docker before 20.10
   expect(fits(bridge, host(dockers, dockers))).toBe(true); // there was Docker once
 });
 
-test("a bridge that was in the trusted zone before Docker came leaves it for Docker's", () => {
-  const [bridge] = planZones({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
-  const both = [zone("docker", "docker0"), zone("trusted", "kohaku-overlay")];
-  expect(script([device], host(both, both, [bridge], true)).slice(0, 2)).toEqual([
-    "'firewall-cmd' '--quiet' '--zone=trusted' '--remove-interface=kohaku-overlay' || rc=1",
-    "'firewall-cmd' '--quiet' '--permanent' '--zone=trusted' '--remove-interface=kohaku-overlay' || rc=1",
-  ]);
-});
+test.each(["trusted", "pulumi-overlay"])(
+  "a bridge that was in zone %s before Docker came leaves it for Docker's",
+  (name) => {
+    const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
+    const both = [zone("docker", "docker0"), zone(name, "kohaku-overlay")];
+    expect(script([device], host(both, both, [bridge], { docker: true })).slice(0, 2)).toEqual([
+      `'firewall-cmd' '--quiet' '--zone=${name}' '--remove-interface=kohaku-overlay' || rc=1`,
+      `'firewall-cmd' '--quiet' '--permanent' '--zone=${name}' '--remove-interface=kohaku-overlay' || rc=1`,
+    ]);
+  },
+);
