@@ -1,3 +1,5 @@
+import { cpus } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { TraceEvent } from "../test/e2e/stack";
 
 /** Times of whole commands and of the provider within them, in milliseconds. */
@@ -26,4 +28,17 @@ export function median(numbers: number[]): number {
   const sorted = [...numbers].sort((a, b) => a - b);
   const middle = sorted.length >> 1;
   return sorted.length % 2 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2;
+}
+
+/** The share of the CPUs that are busy at the moment. */
+export async function busyShare(milliseconds = 1000): Promise<number> {
+  const sum = () => {
+    const times = cpus().map((cpu) => cpu.times);
+    const idle = times.reduce((total, time) => total + time.idle, 0);
+    return { idle, all: times.flatMap((time) => Object.values(time)).reduce((a, b) => a + b, 0) };
+  };
+  const before = sum();
+  await sleep(milliseconds);
+  const after = sum();
+  return 1 - (after.idle - before.idle) / (after.all - before.all);
 }

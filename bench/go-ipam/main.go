@@ -24,7 +24,7 @@ type opening struct {
 }
 
 type order struct {
-	Do           string // claim or release
+	Do           string // claim, release, or reset: back to what the prefixes held first
 	Pool         string // the prefix
 	Limit        int
 	Milliseconds float64
@@ -42,23 +42,24 @@ func main() {
 	ctx := context.Background()
 	var first opening
 	read(lines, &first)
-	pool := open(ctx, first)
+	kept := storage(ctx, first)
+	pool := ipam.NewWithStorage(kept)
+	if len(first.Fill) > 0 {
+		fill(ctx, kept, first)
+	}
 	must(answers.Encode("ready"))
 	var held []*ipam.IP
 	for next := (order{}); read(lines, &next); next = (order{}) {
 		did := answer{From: now(), Values: []string{}}
-		if next.Do == "claim" {
-			for len(did.Values) < next.Limit && now()-did.From < next.Milliseconds {
-				ip, err := pool.AcquireIP(ctx, next.Pool)
-				// Ten lost races are its own limit: what a caller would try again.
-				if errors.Is(err, ipam.ErrOptimisticLockError) {
-					continue
-				}
-				must(err)
+		switch next.Do {
+		case "claim":
+			for _, ip := range claim(ctx, pool, next) {
 				held = append(held, ip)
 				did.Values = append(did.Values, ip.IP.String())
 			}
-		} else {
+		case "reset":
+			fill(ctx, kept, first)
+		default:
 			for _, ip := range held {
 				release(ctx, pool, ip)
 			}
@@ -69,12 +70,40 @@ func main() {
 	}
 }
 
-func open(ctx context.Context, o opening) ipam.Ipamer {
-	pool := ipam.NewWithStorage(storage(ctx, o))
-	if len(o.Fill) > 0 {
-		must(pool.Load(ctx, dump(o.Fill)))
+// Claims until it has enough or the time is up. After a conflict go-ipam sleeps, up to half a minute and whatever its context says: a
+// claim that is not done two seconds after the time is given up, and fails when it wakes up.
+func claim(ctx context.Context, pool ipam.Ipamer, o order) []*ipam.IP {
+	until := now() + o.Milliseconds
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second+time.Duration(o.Milliseconds)*time.Millisecond)
+	defer cancel()
+	var claimed []*ipam.IP
+	for len(claimed) < o.Limit && now() < until {
+		done := make(chan *ipam.IP, 1)
+		go func() {
+			ip, err := pool.AcquireIP(ctx, o.Pool)
+			// Ten conflicts are its own limit: a caller would try again.
+			if err != nil && !errors.Is(err, ipam.ErrOptimisticLockError) && ctx.Err() == nil {
+				must(err)
+			}
+			if err != nil {
+				ip = nil
+			}
+			done <- ip
+		}()
+		select {
+		case ip := <-done:
+			if ip != nil {
+				claimed = append(claimed, ip)
+			}
+		case <-ctx.Done():
+		}
 	}
-	return pool
+	return claimed
+}
+
+func fill(ctx context.Context, kept ipam.Storage, o opening) {
+	must(kept.DeleteAllPrefixes(ctx, "root"))
+	must(ipam.NewWithStorage(kept).Load(ctx, dump(o.Fill)))
 }
 
 func storage(ctx context.Context, o opening) ipam.Storage {

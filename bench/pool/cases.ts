@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import { toLine } from "../../provider/addressing/line";
-import type { Extent, Lease, Pool, PoolSpec, Settings } from "../../provider/pool";
+import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
 import { countsKey } from "../../provider/pool/keys";
 import { freeRows } from "../../provider/pool/pools";
 import { rowsOf } from "../../provider/pool/rows";
@@ -48,8 +48,6 @@ export const casesWith = (many: number): Case[] => [
   large(many, "10.0.0.0/8"),
   large(many, "fd00::/64"),
 ];
-
-export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
 /** How many more it can take, as far as that matters. */
 export const roomIn = ({ spec: { extents }, leases }: Case): number =>

@@ -1,28 +1,36 @@
-import { openPool } from "../../provider/pool";
-import { casesWith, openCase, SETTINGS } from "./cases";
+import type { Adapter, Claimed } from "./adapter";
 import type { Answer, Order } from "./team";
 
-/** A process of its own that claims as it is told over IPC: `claimer.ts URL NAME`. */
-async function main([url, name]: string[]): Promise<void> {
-  await warmUp();
-  const pool = await openPool(url!, SETTINGS);
-  const held: { pool: string; leaseId: string }[] = [];
-  let claims = 0;
+/** A process of its own that claims as it is told over IPC: `claimer.ts ADAPTER URL NAME`. */
+async function main([path, url, name]: string[]): Promise<void> {
+  const { openAdapter, POOL } = require(path!) as typeof import("./adapter");
+  await warmUp(await openAdapter("memory:"), POOL);
+  const adapter = await openAdapter(url!);
+  const held: Claimed[] = [];
+  let owners = 0;
 
-  const claim = async (inPool: string): Promise<string> => {
-    const lease = await pool.claim({ pool: inPool, owner: `${name} ${claims++}`, type: "IPReservation" });
-    held.push(lease);
-    return lease.extents[0]!.first.toString(16);
+  const claim = async (pool: string, withOffer?: boolean): Promise<string> => {
+    const owner = ownerOf(name!, owners++);
+    if (withOffer) await adapter.offer(pool, owner);
+    const claimed = await adapter.claim(pool, owner);
+    held.push(claimed);
+    return claimed.value;
   };
 
   const obey = async (order: Order): Promise<Answer> => {
     const [from, values] = [now(), [] as string[]];
-    if (order.do === "claim") {
-      while (values.length < order.limit && now() - from < order.milliseconds) {
-        const wave = Math.min(order.together, order.limit - values.length);
-        values.push(...(await Promise.all(Array.from({ length: wave }, () => claim(order.pool)))));
-      }
-    } else await Promise.all(held.splice(0).map(({ pool: from, leaseId }) => pool.release(from, leaseId)));
+    if (order.do === "create") await adapter.createPool();
+    else if (order.do === "release") await Promise.all(held.splice(0).map((claimed) => claimed.release()));
+    else if (order.do === "claim") {
+      let begun = 0;
+      const client = async () => {
+        while (begun < order.limit && now() - from < order.milliseconds) {
+          begun++;
+          values.push(await claim(order.pool, order.withOffer));
+        }
+      };
+      await Promise.all(Array.from({ length: order.together }, client));
+    }
     return { from, to: now(), values };
   };
 
@@ -32,18 +40,19 @@ async function main([url, name]: string[]): Promise<void> {
 }
 
 /** What is measured is a process at work, not the first seconds of its compiler. */
-async function warmUp(): Promise<void> {
-  const pool = await openPool("memory:", SETTINGS);
-  const [one] = casesWith(0);
-  await openCase(pool, one!);
+async function warmUp(adapter: Adapter, pool: string): Promise<void> {
+  await adapter.createPool();
   for (let i = 0; i < 40; i++) {
-    const claim = (_: unknown, j: number) =>
-      pool.claim({ pool: one!.spec.name, owner: `${i} ${j}`, type: "IPReservation" });
-    const leases = await Promise.all(Array.from({ length: 32 }, claim));
-    await Promise.all(leases.map(({ leaseId }) => pool.release(one!.spec.name, leaseId)));
+    const claim = (_: unknown, j: number) => adapter.claim(pool, ownerOf("warm-up", 32 * i + j));
+    const claimed = await Promise.all(Array.from({ length: 32 }, claim));
+    await Promise.all(claimed.map((one) => one.release()));
   }
-  await pool.end();
+  await adapter.close();
 }
+
+/** Each process is a stack. */
+const ownerOf = (stack: string, i: number): string =>
+  `bench/urn:pulumi:${stack}::bench::pulumi-nodejs:dynamic/overlay:IPReservation::ip${i}`;
 
 /** The same in all processes. */
 const now = (): number => performance.timeOrigin + performance.now();

@@ -1,12 +1,40 @@
 import { spawnSync } from "node:child_process";
-import { join } from "node:path";
+import { hash } from "node:crypto";
+import { copyFileSync, existsSync, readdirSync } from "node:fs";
+import { join, resolve } from "node:path";
 import { root } from "../../setup/tools.mjs";
 
-/** The claimer as users run the provider: compiled. What compiles while it runs names every function that is made, too. */
-export function compiledClaimer(): string {
-  const outDir = join(root, "node_modules", ".bench");
-  const args = [require.resolve("typescript/bin/tsc"), "-p", __dirname, "--outDir", outDir];
+/** The compiled files that a measured process runs. */
+export interface Program {
+  claimer: string;
+  /** The checkout that it measures. */
+  adapter: string;
+}
+
+export interface Programs {
+  this: Program;
+  against?: Program;
+}
+
+/** Compiles this checkout and another: users run a compiled provider, and tsx adds the name of every function at run time. */
+export function compilePrograms(against?: string): Programs {
+  const own = compile(root);
+  const claimer = join(own, "claimer.js");
+  const measure = (folder: string): Program => ({ claimer, adapter: join(folder, "adapter.js") });
+  return { this: measure(own), ...(against !== undefined && { against: measure(compile(resolve(against))) }) };
+}
+
+function compile(checkout: string): string {
+  for (const needed of ["bench/pool/adapter.ts", "node_modules"])
+    if (!existsSync(join(checkout, needed))) throw new Error(`${checkout} has no ${needed}.`);
+  // By path: two checkouts may have the same folder of packages.
+  const outDir = join(checkout, "node_modules", ".bench", hash("sha256", checkout, "hex").slice(0, 8));
+  const args = [require.resolve("typescript/bin/tsc"), "-p", join(checkout, "bench/pool"), "--outDir", outDir];
   const { status } = spawnSync(process.execPath, args, { stdio: ["ignore", 2, 2] });
-  if (status !== 0) throw new Error("The claimer cannot be compiled.");
-  return join(outDir, "bench", "pool", "claimer.js");
+  if (status !== 0) throw new Error(`${checkout} cannot be compiled.`);
+  // Read at run time from beside the modules that load them.
+  const files = readdirSync(join(checkout, "provider"), { recursive: true, encoding: "utf8" });
+  for (const name of files.filter((file) => file.endsWith(".proto")))
+    copyFileSync(join(checkout, "provider", name), join(outDir, "provider", name));
+  return join(outDir, "bench", "pool");
 }

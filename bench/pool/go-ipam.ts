@@ -33,6 +33,12 @@ export interface Opening {
   fill?: Record<string, number>;
 }
 
+export const openingAt = (storage: "postgres" | "etcd", port: number): Opening => ({
+  storage,
+  host: "127.0.0.1",
+  port: String(port),
+});
+
 export async function goIpamAt(program: string, opening: Opening): Promise<Claimer> {
   const child = spawn(program, { stdio: ["pipe", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });

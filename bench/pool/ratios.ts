@@ -1,7 +1,7 @@
 import type { EngineName } from "../engines";
-import { median } from "../measure";
 import { EMPTY, NEARLY_FULL } from "./cases";
 import type { Figure } from "./report";
+import { compareRounds } from "./statistics";
 import { FLOOR, type How } from "./subjects";
 
 /** How many times as fast one is as the other, and how many times it is to be at least, where there is an aim. */
@@ -50,9 +50,4 @@ export function ratiosOf(figures: Figure[]): Ratio[] {
 const find = (figures: Figure[], [who, where, how]: Point): Figure | undefined =>
   figures.find((figure) => figure.who === who && figure.where === where && figure.how === how);
 
-/** Figures of one round were taken within seconds of each other, so they are compared round by round. */
-function ratio(a?: Figure, b?: Figure): number | undefined {
-  if (!a || !b) return undefined;
-  const rounds = Math.min(a.rounds.length, b.rounds.length);
-  return median(a.rounds.slice(0, rounds).map((rate, i) => rate / b.rounds[i]!));
-}
+const ratio = (a?: Figure, b?: Figure): number | undefined => a && b && compareRounds(a.rounds, b.rounds).median;

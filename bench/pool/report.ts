@@ -28,7 +28,7 @@ export function figureOf({ who, where, how }: Subject, samples: Sample[]): Figur
   return { who, where, how, rate: median(rounds), rounds, duplicates };
 }
 
-export function report(all: Report): void {
+export function printPools(all: Report): Ratio[] {
   const ratios = ratiosOf(all.figures);
   console.log(`Claims a second: medians of rounds in which everything was measured in turn. ${cpus().length} CPUs.`);
   console.log(`Data on ${all.fileSystem}, every claim durable when it is answered:`);
@@ -38,8 +38,8 @@ export function report(all: Report): void {
   const duplicates = all.figures.filter((figure) => figure.duplicates > 0);
   for (const { who, how, duplicates: count } of duplicates)
     console.log(`${who}, ${how}: ${count} addresses were given to two at once.`);
-  console.log(`\n${table(ratioRows(ratios))}`);
-  console.log(JSON.stringify({ ...all, ratios }));
+  console.log(`\n${table(ratioRows(ratios))}\n`);
+  return ratios;
 }
 
 function figureRows(figures: Figure[]): string[][] {

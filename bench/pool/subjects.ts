@@ -1,8 +1,10 @@
 import { openPool } from "../../provider/pool";
 import type { Engine } from "../engines";
-import { type Case, EMPTY, fillCase, openCase, roomIn, SETTINGS } from "./cases";
+import { SETTINGS } from "./adapter";
+import { type Case, EMPTY, fillCase, openCase, roomIn } from "./cases";
+import type { Program } from "./compiled";
 import { fdatasyncs, linearSearches } from "./floors";
-import { goIpamAt, type Opening } from "./go-ipam";
+import { goIpamAt, type Opening, openingAt } from "./go-ipam";
 import { type Claimer, claimerAt, type Sample, sample } from "./team";
 
 /** One figure: who claims, in which case, how. */
@@ -18,9 +20,9 @@ export const HOWS = ["1 at a time", "32 together", "8 processes"] as const;
 export type How = (typeof HOWS)[number];
 const PROCESSES = 8;
 
-export async function oursOn(engine: Engine, program: string, cases: Case[]): Promise<[Subject[], Claimer[]]> {
+export async function oursOn(engine: Engine, program: Program, cases: Case[]): Promise<[Subject[], Claimer[]]> {
   await fill(engine, cases);
-  const names = Array.from({ length: PROCESSES }, (_, i) => `claimer ${i}`);
+  const names = Array.from({ length: PROCESSES }, (_, i) => `claimer-${i}`);
   const team = await Promise.all(names.map((name) => claimerAt(program, engine.url, name)));
   const subjects = cases.flatMap((one) => {
     const of = (how: How, claimers: Claimer[], together: number): Subject => ({
@@ -69,13 +71,8 @@ export async function goIpamOn(engine: Engine, program: string, cases: Case[]): 
 }
 
 function openingFor({ postgres, etcd }: Engine): Opening {
-  const at = (storage: Opening["storage"], port: string | number) => ({
-    storage,
-    host: "127.0.0.1",
-    port: String(port),
-  });
-  if (postgres) return at("postgres", postgres.port);
-  if (etcd) return at("etcd", /:(\d+)/.exec(etcd.hosts)![1]!);
+  if (postgres) return openingAt("postgres", postgres.port);
+  if (etcd) return openingAt("etcd", etcd.ports[0]!);
   return { storage: "memory" };
 }
 

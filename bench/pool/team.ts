@@ -1,9 +1,20 @@
 import { type ChildProcess, fork } from "node:child_process";
+import type { Program } from "./compiled";
+import { countDuplicates } from "./statistics";
 
-/** "Claim in this pool until so many are yours or the time is up", or "release all that you have". */
-export type Order =
-  | { do: "claim"; pool: string; limit: number; milliseconds: number; together: number }
-  | { do: "release" };
+/** "Create the pool", "claim until so many are yours or the time is up", "release all that you have"; only go-ipam: "empty the pool". */
+export type Order = { do: "create" } | ClaimOrder | { do: "release" } | { do: "reset" };
+
+export interface ClaimOrder {
+  do: "claim";
+  pool: string;
+  limit: number;
+  milliseconds: number;
+  /** How many clients of one process claim at once, each the next when it has the answer to the last. */
+  together: number;
+  /** Each claim follows an offer to the same owner, as in an up. */
+  withOffer?: boolean;
+}
 
 /** Milliseconds since 1970; `values` were given in between. */
 export interface Answer {
@@ -18,9 +29,8 @@ export interface Claimer {
   stop(): unknown;
 }
 
-/** `program` is the claimer, compiled. */
-export async function claimerAt(program: string, url: string, name: string): Promise<Claimer> {
-  const child = fork(program, [url, name], { execArgv: [] });
+export async function claimerAt(program: Program, url: string, name: string): Promise<Claimer> {
+  const child = fork(program.claimer, [program.adapter, url, name], { execArgv: [] });
   const answers = answersOf<Answer>(child, name, (hear) => child.on("message", hear));
   await answers.next();
   return {
@@ -45,10 +55,7 @@ export function answersOf<T>(child: ChildProcess, name: string, on: (hear: (answ
   };
 }
 
-export interface Work {
-  pool: string;
-  /** How many claims of one process wait at once. */
-  together: number;
+export interface Work extends Pick<ClaimOrder, "pool" | "together"> {
   /** How many values there are for all of them. */
   room: number;
 }
@@ -72,18 +79,23 @@ export async function sample(claimers: Claimer[], work: Work, milliseconds: numb
   let [claims, time, duplicates] = [0, 0, 0];
   const limit = Math.max(1, Math.floor(Math.min(work.room, GO) / claimers.length));
   for (const deadline = Date.now() + 4 * milliseconds; time < milliseconds && Date.now() < deadline; ) {
-    const order = {
-      do: "claim",
-      ...work,
-      limit,
-      milliseconds: claimers.length > 1 ? WHOLE : milliseconds - time,
-    } as const;
-    const answers = await Promise.all(claimers.map((claimer) => claimer.tell(order)));
-    const values = answers.flatMap((answer) => answer.values);
-    claims += values.length;
-    duplicates += values.length - new Set(values).size;
-    time += Math.max(...answers.map(({ to }) => to)) - Math.min(...answers.map(({ from }) => from));
-    await Promise.all(claimers.map((claimer) => claimer.tell({ do: "release" })));
+    const left = claimers.length > 1 ? WHOLE : milliseconds - time;
+    const go = await claimTogether(claimers, { do: "claim", ...work, limit, milliseconds: left });
+    await releaseAll(claimers);
+    claims += go.claims;
+    duplicates += go.duplicates;
+    time += go.milliseconds;
   }
   return { rate: (claims * 1000) / time, duplicates };
 }
+
+/** All processes begin at once; timed from the first claim to the last answer. */
+export async function claimTogether(claimers: Claimer[], order: ClaimOrder) {
+  const answers = await Promise.all(claimers.map((claimer) => claimer.tell(order)));
+  const values = answers.flatMap((answer) => answer.values);
+  const milliseconds = Math.max(...answers.map(({ to }) => to)) - Math.min(...answers.map(({ from }) => from));
+  return { claims: values.length, duplicates: countDuplicates(values), milliseconds };
+}
+
+export const releaseAll = (claimers: Claimer[]): Promise<unknown> =>
+  Promise.all(claimers.map((claimer) => claimer.tell({ do: "release" })));

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { casesWith, openCase, roomIn, rowsFor, SETTINGS } from "../../../bench/pool/cases";
+import { SETTINGS } from "../../../bench/pool/adapter";
+import { casesWith, openCase, roomIn, rowsFor } from "../../../bench/pool/cases";
 import { LivePool } from "../../../provider/pool/pool";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 

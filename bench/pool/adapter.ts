@@ -1,0 +1,41 @@
+import { openPool } from "../../provider/pool";
+
+/**
+ * What the measured processes use of the pool, and nothing else. `--against PATH` measures another checkout through the file of this
+ * name in it: `Adapter` stays as it is when names in `provider/` change.
+ */
+export interface Adapter {
+  /** Creates the pool `POOL` with the addresses 172.16.0.0/18; it may exist. */
+  createPool(): Promise<void>;
+  /** What the check of an up does before its claim. */
+  offer(pool: string, owner: string): Promise<unknown>;
+  claim(pool: string, owner: string): Promise<Claimed>;
+  close(): Promise<void>;
+}
+
+export interface Claimed {
+  value: string;
+  release(): Promise<unknown>;
+}
+
+export const POOL = "pool/172.16.0.0/18";
+
+export const SETTINGS = { offerTtl: 3600, quarantine: 0 };
+
+export async function openAdapter(url: string): Promise<Adapter> {
+  const store = await openPool(url, SETTINGS);
+  const type = "IPReservation";
+  return {
+    createPool: async () => {
+      const extents = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
+      const opens = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
+      await store.claim({ pool: "space/default", owner: "creator", type: "IPPool", want: extents, opens });
+    },
+    offer: (pool, owner) => store.offer({ pool, owner, type }, { inUp: true }),
+    claim: async (pool, owner) => {
+      const { extents, leaseId } = await store.claim({ pool, owner, type });
+      return { value: extents[0]!.first.toString(16), release: () => store.release(pool, leaseId) };
+    },
+    close: () => store.end(),
+  };
+}
