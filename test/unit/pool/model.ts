@@ -87,11 +87,14 @@ export class Model {
   }
 
   #pick(): bigint | string {
-    const free = this.values.find((value) => !this.#list.some((one) => one.value === value));
-    if (free !== undefined) return free;
-    for (const one of [...this.#list]) if (this.#now > one.ends) this.#lapse(one);
-    const again = this.values.find((value) => !this.#list.some((one) => one.value === value));
-    if (again !== undefined) return again;
+    const isFree = (value: bigint) => !this.#list.some((one) => one.value === value);
+    const free = this.values.find(isFree);
+    // The owner's own past leases are still there; those whose values rest no longer count as free.
+    for (const one of [...this.#list])
+      if (this.#now > one.ends && (free === undefined || (one.value < free && !this.#restsAfter(one))))
+        this.#lapse(one);
+    const lowest = this.values.find(isFree);
+    if (lowest !== undefined) return lowest;
     const goers = ["resting", "offered"].flatMap((state) =>
       this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends),
     );
@@ -133,6 +136,10 @@ export class Model {
     const rests = one.state === "reserved" && one.ends + REST > this.#now;
     if (rests) Object.assign(one, { state: "resting", changed: this.#now, ends: one.ends + REST });
     else this.#end(one);
+  }
+
+  #restsAfter(one: Held): boolean {
+    return (one.state === "reserved" && one.ends + REST > this.#now) || this.#restOf(one.over) !== undefined;
   }
 
   #restOf(gone: Held | undefined): Held | undefined {

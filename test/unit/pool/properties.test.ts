@@ -22,6 +22,13 @@ const step = fc.oneof(
   fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 599, 601, 3601) }),
 );
 
+/** The owner's own offer, for another request, is over: its value is the lowest free one. */
+const OWN_OFFER_EXPIRED: Step[] = [
+  { op: "offer", owner: "e", want: 1n, ttl: null },
+  { op: "pass", seconds: 3601 },
+  { op: "offer", owner: "e", want: null, ttl: null },
+];
+
 test("a simple model and the pool agree on every answer, and the range stays partitioned", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
@@ -35,7 +42,7 @@ test("a simple model and the pool agree on every answer, and the range stays par
       const held = (await made.pool.leases("pool/p")).filter(({ state }) => state !== "resting");
       expect(held.map(({ owner, extents }) => [owner, extents[0]!.first])).toEqual(model.held());
     }),
-    { numRuns: 300 },
+    { numRuns: 300, examples: [[OWN_OFFER_EXPIRED]] },
   );
 });
 
