@@ -101,9 +101,9 @@ export class Lifecycle {
     // An earlier run that was killed after its claim may have written to the hosts.
     const earlier = parts.length > 0 ? await pool.find(request.pool, { owner: request.owner }) : undefined;
     const lease = await pool.claim(request);
-    const store = await pool.identity();
-    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...stampOf(store) };
-    const held = { ...lease, run, store: store.id };
+    const store = await storeOf(pool);
+    const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...stampOf(pool, store, lease) };
+    const held = { ...lease, run, store };
     const before = earlier && isFirm(earlier) ? parts : [];
     return { id: this.def.id(inputs), props: await this.#complete(pool, props, held, this.def.id(inputs), before) };
   }
@@ -276,8 +276,8 @@ export class Lifecycle {
   ): Promise<Taken> {
     const run = randomUUID();
     const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run, clean).data! });
-    const store = await pool.identity();
-    return { ...lease, run, store: store.id, stamp: stampOf(store) };
+    const store = await storeOf(pool);
+    return { ...lease, run, store, stamp: stampOf(pool, store, lease) };
   }
 
   /** Whether the pool can have the old life and the new one at once: what check has offered to the new one is counted. */

@@ -1,14 +1,14 @@
-import type { Pool, StoreIdentity } from "../pool/types";
+import type { Lease, Pool, StoreIdentity } from "../pool/types";
 import type { Values } from "./values";
 
 /**
- * Every resource carries in its state which store it is from, and the store's version after its last change. A store with
+ * Every resource carries in its state which store it is from, and the version that the commit of its last change made. A store with
  * another id, or without that version, has not got what the stack was given: it is another one, or an older backup.
  */
-export const stampOf = ({ id, version, epoch }: StoreIdentity): Values => ({
-  storeId: id,
-  storeVersion: `${version}-${epoch}`,
-});
+export function stampOf(pool: Pool, storeId: string, lease: Lease): Values {
+  const made = pool.versionOf(lease);
+  return { storeId, ...(made && { storeVersion: `${made.version}-${made.epoch}` }) };
+}
 
 /** undefined: a resource of an earlier release, which carries neither. */
 export function stampIn({ storeId, storeVersion }: Values): StoreIdentity | undefined {

@@ -17,9 +17,10 @@ import { listOf, textOf } from "./wording";
  * partition each pool, and every index row has its lease. What follows can be written again; contradictions between
  * leases cannot, and are for a person to decide.
  */
-export function fsck(store: Store, terms: Terms, repair: boolean): Promise<Finding[]> {
+export async function fsck(store: Store, terms: Terms, repair: boolean): Promise<Finding[]> {
   if (!repair) return store.read((tx) => drafted(tx, terms, check));
-  return store.transact("", (tx) => writing(tx, terms, check));
+  const [findings] = await store.transact("", (tx) => writing(tx, terms, check));
+  return findings;
 }
 
 /** Notes a finding. Those that can be repaired are repaired in the draft at once. */

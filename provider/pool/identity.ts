@@ -4,7 +4,7 @@ import type { Draft } from "./draft";
 import { epochKey, epochsFrom, headKey, type Key, recoveredIds, secretKey } from "./keys";
 import { type Epoch, type StoreHead, wordCodec } from "./records";
 import type { Rule } from "./rule";
-import type { StoreIdentity } from "./types";
+import type { StoreIdentity, StoreVersion } from "./types";
 
 /**
  * Which store this is, and its version: the number of its commits. A move to another engine copies both. A store whose version
@@ -24,19 +24,21 @@ const COMPLETE = "00000000";
 
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
-/** Every commit calls this. */
-export function* advance(tx: Draft): Rule<void> {
+/** Every commit calls this. Returns its version. */
+export function* advance(tx: Draft): Rule<StoreVersion> {
   const head = yield* tx.get(headKey);
-  if (head && Math.abs(tx.now - head.since) < EPOCH_MS) tx.put(headKey, { ...head, last: head.last + 1 });
-  else yield* beginEpoch(tx, head);
+  const isSameEpoch = head && Math.abs(tx.now - head.since) < EPOCH_MS;
+  const next = isSameEpoch ? { ...head, last: head.last + 1 } : yield* beginEpoch(tx, head);
+  tx.put(headKey, next);
+  return { version: next.last, epoch: next.id };
 }
 
-function* beginEpoch(tx: Draft, before: StoreHead | undefined): Rule<void> {
+function* beginEpoch(tx: Draft, before: StoreHead | undefined): Rule<StoreHead> {
   const [first, number] = before ? [before.last + 1, before.number + 1] : [1, 0];
   if (before) tx.put(epochKey(before.last), { id: before.id, first: before.first, last: before.last });
   const oldest = number > KEPT_EPOCHS ? yield* tx.first(epochsFrom(0)) : undefined;
   if (oldest) tx.delete(epochKey(oldest.last));
-  tx.put(headKey, { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number });
+  return { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number };
 }
 
 type Found = Omit<StoreIdentity, "id"> & {

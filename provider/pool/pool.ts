@@ -25,6 +25,7 @@ import type {
   Pool,
   Request,
   StoreIdentity,
+  StoreVersion,
 } from "./types";
 import * as views from "./views";
 import { taken } from "./wording";
@@ -54,6 +55,8 @@ export class LivePool implements Pool {
   readonly #met = new Set<string>();
   /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & { first: number; last: number; recovered: boolean })[] = [];
+  /** Which version of the store the commit of an answer has made. */
+  readonly #versions = new WeakMap<Lease, StoreVersion>();
   private readonly settings: Settings;
 
   constructor(
@@ -108,7 +111,7 @@ export class LivePool implements Pool {
       try {
         const { offerTtl } = this.settings;
         const terms = { firm: true, planned: true, inUp: true, offerTtl, chance: randomUUID() };
-        const lease = await this.#queue.add(request.pool, (tx) => claim(tx, { request, leaves, ...terms }));
+        const lease = await this.#commitLease(request.pool, (tx) => claim(tx, { request, leaves, ...terms }));
         this.#meet(request, lease.extents);
         return lease;
       } catch (error) {
@@ -126,6 +129,10 @@ export class LivePool implements Pool {
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
     if (spec) throw taken(spec, lease.extents[0]!, waiter, lease.owner);
+  }
+
+  versionOf(lease: Lease): StoreVersion | undefined {
+    return this.#versions.get(lease);
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
@@ -171,7 +178,7 @@ export class LivePool implements Pool {
     { dryRun = false, onlyIf }: { dryRun?: boolean; onlyIf?: Condition } = {},
   ): Promise<Lease> {
     const work = (tx: Draft) => amend(tx, pool, leaseId, changes, onlyIf);
-    return dryRun ? this.#read(work) : this.#queue.add(pool, work);
+    return dryRun ? this.#read(work) : this.#commitLease(pool, work);
   }
 
   close(pool: string, leaseId: string): Promise<void> {
@@ -235,6 +242,12 @@ export class LivePool implements Pool {
   async end(): Promise<void> {
     await this.#queue.idle();
     await this.store.close();
+  }
+
+  async #commitLease(pool: string, work: (tx: Draft) => Rule<Lease>): Promise<Lease> {
+    const [lease, made] = await this.#queue.commit(pool, work);
+    if (made) this.#versions.set(lease, made);
+    return lease;
   }
 
   #meet(owner: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {

@@ -2,15 +2,17 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import type { Draft, Terms } from "./draft";
 import type { Rule } from "./rule";
 import { EngineFault, type Store, type Tx } from "./store";
+import type { StoreVersion } from "./types";
 import { writing } from "./version";
 
 type Work<T> = (tx: Draft) => Rule<T>;
 type Outcome = { value: unknown } | { error: unknown };
+type Made = StoreVersion | undefined;
 
 interface Member {
   work: Work<unknown>;
   promised: boolean;
-  resolve(value: unknown): void;
+  resolve(answer: [value: unknown, made: Made]): void;
   reject(error: unknown): void;
 }
 
@@ -31,8 +33,13 @@ export class Queue {
   ) {}
 
   /** `promised`: a power cut may take it back. */
-  add<T>(pool: string, work: Work<T>, promised = false): Promise<T> {
-    return new Promise<T>((resolve, reject) => {
+  async add<T>(pool: string, work: Work<T>, promised = false): Promise<T> {
+    return (await this.commit(pool, work, promised))[0];
+  }
+
+  /** The same; also returns the version of the store that the commit made. */
+  commit<T>(pool: string, work: Work<T>, promised = false): Promise<[value: T, made: Made]> {
+    return new Promise((resolve, reject) => {
       const member = { work, promised, resolve, reject } as Member;
       const waiting = this.#waiting.get(pool);
       if (waiting) waiting.push(member);
@@ -58,27 +65,27 @@ export class Queue {
       await nextTurn();
       const group = this.#waiting.get(pool)!.splice(0, GROUP);
       if (group.length === 0) break;
-      const outcomes = await this.#commit(pool, group).catch((error: unknown): Outcome[] =>
+      const [outcomes, made] = await this.#transact(pool, group).catch((error: unknown): [Outcome[], Made] => [
         group.map(() => ({ error })),
-      );
+        undefined,
+      ]);
       for (const [i, { resolve, reject }] of group.entries()) {
         const outcome = outcomes[i]!;
         if ("error" in outcome) reject(outcome.error);
-        else resolve(outcome.value);
+        else resolve([outcome.value, made]);
       }
     }
     this.#waiting.delete(pool);
   }
 
-  #commit(pool: string, group: Member[]): Promise<Outcome[]> {
+  #transact(pool: string, group: Member[]): Promise<[Outcome[], Made]> {
     const { terms } = this;
-    const all = function* (tx: Tx): Rule<Outcome[]> {
-      const outcomes: Outcome[] = [];
-      yield* writing(tx, terms, function* (draft) {
+    const all = (tx: Tx) =>
+      writing(tx, terms, function* (draft): Rule<Outcome[]> {
+        const outcomes: Outcome[] = [];
         for (const { work } of group) outcomes.push(yield* attempt(draft, work));
+        return outcomes;
       });
-      return outcomes;
-    };
     const promised = group.every((member) => member.promised);
     return this.store.transact(pool, all, promised);
   }

@@ -239,14 +239,18 @@ export interface Usage {
 
 export type Finding = { pool: string; problem: string; repairable: boolean };
 
-/** Which store a pool is in, and how far that has come. */
-export interface StoreIdentity {
-  /** Random; stays when the store moves to another engine. */
-  id: string;
+/** How far a store has come. */
+export interface StoreVersion {
   /** Grows with every commit, and never falls unless commits were lost. */
   version: number;
   /** Which of several histories that version is of: after an older backup was restored, another one begins. */
   epoch: string;
+}
+
+/** Which store a pool is in, and how far that has come. */
+export interface StoreIdentity extends StoreVersion {
+  /** Random; stays when the store moves to another engine. */
+  id: string;
 }
 
 export interface OfferOptions {
@@ -267,6 +271,8 @@ export interface Pool {
   readonly whyNoOffers: string | undefined;
   /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
+  /** Of a lease that `claim` or `amend` has returned: the version that its commit made, which is as durable as the lease. */
+  versionOf(lease: Lease): StoreVersion | undefined;
   /** undefined when there is none, or it has expired. */
   find(pool: string, by: By): Promise<Lease | undefined>;
   /** How the lease with this uid ended, if it did within the last thirty days. */

@@ -6,6 +6,7 @@ import { byTime, headKey, movement, poolsFrom, version } from "./keys";
 import { decodeRow, plainJson } from "./records";
 import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
+import type { StoreVersion } from "./types";
 
 /** Layout of the keys. A change of `keys.ts` or `records.ts` that old programs cannot read adds a migration and one to this. */
 export const VERSION = 2;
@@ -71,15 +72,22 @@ export async function ensureVersion(store: Store, looking = false): Promise<void
   if (ours(state) !== VERSION && !store.readOnly) await store.transact("", migrate);
 }
 
-/** A transaction that writes. Others may have moved the store, or brought it to a newer version, since it was opened. */
-export function writing<T>(tx: Tx, terms: Terms, work: (draft: Draft) => Rule<T>): Rule<T> {
+/**
+ * A transaction that writes. Others may have moved the store, or brought it to a newer version, since it was opened. Returns the
+ * version that its commit makes, if it writes anything.
+ */
+export function writing<T>(
+  tx: Tx,
+  terms: Terms,
+  work: (draft: Draft) => Rule<T>,
+): Rule<[result: T, made: StoreVersion | undefined]> {
   return drafted(tx, terms, function* (draft) {
     yield* draft.foresee([version, headKey]);
     if ((yield* draft.get(version)) !== String(VERSION)) ours(yield* stateOf(tx));
     const result = yield* work(draft);
-    if (draft.hasWrites) yield* advance(draft);
+    const made = draft.hasWrites ? yield* advance(draft) : undefined;
     yield* draft.flush();
-    return result;
+    return [result, made];
   });
 }
 

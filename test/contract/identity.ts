@@ -26,6 +26,21 @@ export function identityContract(engine: Engine): void {
     await another().mustInclude(before);
   });
 
+  test("a claim and an amend say which version their own commit made, whatever is committed at the same time", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const { id } = await pool.identity();
+    const { version, epoch } = await pool.identity();
+    const after = (commits: number) => ({ version: version + commits, epoch });
+    const [a, b] = await Promise.all([pool.claim(by("a")), pool.claim(by("b"))]);
+    expect([a, b].map((lease) => pool.versionOf(lease))).toEqual([after(1), after(1)]);
+    await another().offer(by("c"));
+    const used = await pool.amend("pool/p", a.leaseId, { state: "used" });
+    await another().offer(by("d"));
+    expect(pool.versionOf(used)).toEqual(after(3));
+    await another().mustInclude({ id, ...pool.versionOf(used)! });
+  });
+
   test("a restored backup is refused by the stack that has seen more, also when others have written since", async () => {
     const { store, pool, another, pass } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.0/29") });

@@ -54,7 +54,7 @@ test("a store that is closed is closed to programs that know nothing of moves, t
 });
 
 /** Writes as the pool does, and is refused where the store is closed. */
-const claim = (store: Store, key: string, value: string | null): Promise<void> =>
+const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
   store.transact("", (tx) =>
     writing(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
       yield draft.set(key, value);

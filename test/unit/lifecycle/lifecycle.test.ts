@@ -1,5 +1,6 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { Incomplete } from "../../../provider/lifecycle/lifecycle";
+import type { Lease } from "../../../provider/pool/types";
 import { anew, checked, fleet, makeNetwork, makeRunner, owner, pool, runnerInputs, runners } from "./fresh";
 
 /** What create, read and update do. */
@@ -148,4 +149,26 @@ test("machines behind different ports or jump hosts are different machines", asy
   expect((await runners.check({ owner: owner("d"), dryRun: true }, undefined, hub)).failures[0]?.reason).toContain(
     "the network's hub",
   );
+});
+
+test("state carries the version that the claim or the update has made, not one that another preview has made since", async () => {
+  const network = await makeNetwork();
+  const versions: string[] = [];
+  /** Somebody's preview comes right behind each commit. */
+  const followed = (method: "claim" | "amend") => {
+    const real = pool[method].bind(pool) as (...args: unknown[]) => Promise<Lease>;
+    return vi.spyOn(pool, method).mockImplementation(async (...args: unknown[]) => {
+      const lease = await real(...args);
+      const { version, epoch } = await pool.identity();
+      versions.push(`${version}-${epoch}`);
+      await pool.offer({ pool: "network/training", owner: `preview ${version}`, type: "RunnerSubnet" });
+      return lease;
+    });
+  };
+  const spies = [followed("claim"), followed("amend")];
+  const made = await makeRunner(network, "a", "192.0.2.11");
+  const renamed = await checked(runners, "new", runnerInputs(network, "a", "192.0.2.11"), made);
+  const updated = await runners.update("training/a", made, renamed);
+  expect([made.storeVersion, updated.storeVersion]).toEqual(versions);
+  for (const spy of spies) spy.mockRestore();
 });
