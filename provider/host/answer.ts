@@ -1,17 +1,14 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { Host } from "./types";
 
-/** Reads what a host answered. Whatever makes it unreadable is that host's fault, and no other host's work ends with it. */
-export function readAnswer<T>({ name }: Pick<Host, "name">, parse: () => T): T {
+/** Runs `look`. An error about what is on a machine names the machine. */
+export function onHost<T>(host: Pick<Host, "name">, look: () => T): T {
   try {
-    return parse();
+    return look();
   } catch (error) {
-    if (isOverlayError(error)) throw error;
-    throw new OverlayError(
-      "HOST_COMMAND_FAILED",
-      `${name} gave an answer that is not in the form that its tools print.`,
-      "Look at `ip -j -d addr show`, `iptables-save` and `docker network inspect` on that host; if it was broken into, do not trust it.",
-      error,
-    );
+    throw isOverlayError(error) ? withHost(host, error) : error;
   }
 }
+
+export const withHost = ({ name }: Pick<Host, "name">, error: OverlayError): OverlayError =>
+  new OverlayError(error.code, `${name}: ${error.what}`, error.fix, error);

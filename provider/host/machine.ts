@@ -2,9 +2,10 @@ import { z } from "zod";
 import { familyOf, pointOf, toLine, widthOf } from "../addressing/line";
 import { isInterfaceName } from "../addressing/names";
 import { OverlayError } from "../errors";
+import { listOf, parseAnswer } from "../network/answer";
 import type { Machine } from "../network/hub";
 import { bareWord } from "../network/quote";
-import { readAnswer } from "./answer";
+import { onHost } from "./answer";
 import { busyboxTool } from "./shell-errors";
 import type { Host } from "./types";
 
@@ -19,11 +20,11 @@ export interface MachineQuestion {
 const rawLink = z.object({
   ifname: z.string(),
   mtu: z.int().min(0),
-  addr_info: z
-    .array(z.object({ local: z.string().optional(), prefixlen: z.int().min(0).max(128).default(128) }))
+  addr_info: listOf(z.object({ local: z.string().optional(), prefixlen: z.int().min(0).max(128).default(128) }))
     .default([])
     .transform((all) => all.flatMap(({ local, prefixlen }) => (isAddress(local) ? [{ local, prefixlen }] : []))),
 });
+const rawRoute = z.object({ prefsrc: z.string().optional() });
 type RawLink = z.output<typeof rawLink>;
 
 const isAddress = (text: string | undefined): text is string => text !== undefined && pointOf(text) !== undefined;
@@ -31,12 +32,11 @@ const isAddress = (text: string | undefined): text is string => text !== undefin
 /** `SSH_CONNECTION`, then a line for each question. */
 function parseAnswers(stdout: string, isRouteAsked: boolean) {
   const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
-  const route = isRouteAsked ? JSON.parse(answers.shift() ?? "") : [];
-  const [found] = z.array(z.object({ prefsrc: z.string().optional() })).parse(route);
+  const [found] = isRouteAsked ? parseAnswer(listOf(rawRoute), answers.shift() ?? "") : [];
   return {
     prefsrc: found?.prefsrc,
     ssh: ssh.split(" ")[2],
-    links: z.array(rawLink).parse(JSON.parse(answers.join("\n"))),
+    links: parseAnswer(listOf(rawLink), answers.join("\n")),
   };
 }
 
@@ -55,7 +55,7 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
       "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }
-  const { prefsrc, ssh, links: all } = readAnswer(host, () => parseAnswers(stdout, question.toward !== undefined));
+  const { prefsrc, ssh, links: all } = onHost(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
   // What one machine says goes into commands for another one.
   if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);

@@ -1,4 +1,4 @@
-import { isOverlayError, OverlayError } from "../errors";
+import { OverlayError } from "../errors";
 import { renderChange } from "../network/commands";
 import { type Difference, differences, differenceText } from "../network/compare";
 import { devicesWith } from "../network/devices";
@@ -18,7 +18,7 @@ import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
 import { afterRemoval, formerPeer, goneItems, planSteps, type Step, type Want } from "../network/steps";
-import { readAnswer } from "./answer";
+import { onHost, withHost } from "./answer";
 import { changeCautiously } from "./caution";
 import { unpluggedPorts, withLostPorts } from "./lost-ports";
 import {
@@ -386,7 +386,7 @@ function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return onHost(host, () => readAnswer(host, () => parseFacts(stdout)));
+  return onHost(host, () => parseFacts(stdout));
 }
 
 function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
@@ -403,15 +403,3 @@ function commandFailed(host: Host, code: string, stderr: string, script: string,
     "Mend the cause and run up again; it goes on from what stands now.",
   );
 }
-
-/** An error about what is on a machine must say on which. */
-function onHost<T>(host: Host, look: () => T): T {
-  try {
-    return look();
-  } catch (error) {
-    throw isOverlayError(error) ? withHost(host, error) : error;
-  }
-}
-
-const withHost = ({ name }: Host, error: OverlayError): OverlayError =>
-  new OverlayError(error.code, `${name}: ${error.what}`, error.fix, error);

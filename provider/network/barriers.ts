@@ -32,11 +32,12 @@ export function nftBarriers(body: string): Barrier[] {
     const [, family = "", table = ""] = /^table (\S+) (\S+) \{/.exec(text) ?? [];
     const families = { ip: [4], ip6: [6], inet: [4, 6] }[family] as Family[] | undefined;
     const accepts = text.split("\n").filter((line) => /\baccept\b/.test(line) && !/\bhook\b/.test(line));
-    const chains = [...text.matchAll(/^\tchain (\S+) \{\n([\s\S]*?)^\t\}/gm)];
-    return chains.flatMap(([, chain, rules = ""]): Barrier[] => {
+    return text.split("\n\tchain ").flatMap((block): Barrier[] => {
+      const [, chain] = /^(\S+) \{\n/.exec(block) ?? [];
+      const [rules = ""] = block.split("\n\t}");
       const [, hook, policy] = /type filter hook (forward|input) [^;]*;(?: policy (\w+);)?/.exec(rules) ?? [];
       const why = policy === "drop" ? "policy drop" : endOf(rules);
-      if (!families || !hook || !why) return [];
+      if (!families || !chain || !hook || !why) return [];
       return [
         { tool: "nft", where: `${family} ${table} ${chain}`, hook: hook as Barrier["hook"], families, why, accepts },
       ];
@@ -50,7 +51,8 @@ const endOf = (rules: string): string | undefined =>
 
 /** The text of iptables-legacy-save. */
 export function legacyBarriers(family: Family, body: string): Barrier[] {
-  const filter = /^\*filter\n([\s\S]*?)^COMMIT/m.exec(body)?.[1] ?? "";
+  const [, table = ""] = `\n${body}`.split("\n*filter\n");
+  const [filter = ""] = table.split("\nCOMMIT");
   const accepts = filter.split("\n").filter((line) => line.endsWith("-j ACCEPT"));
   return (["FORWARD", "INPUT"] as const).flatMap((chain): Barrier[] => {
     const policy = new RegExp(`^:${chain} DROP`, "m").test(filter) ? "policy DROP" : undefined;

@@ -1,5 +1,7 @@
+import { z } from "zod";
 import { dockerRange } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
+import { listOf, parseAnswer } from "./answer";
 import type { DockerNetwork, DockerSubnet, Item } from "./items";
 
 /**
@@ -70,26 +72,33 @@ export const DOCKER_FACTS = [
   "elif command -v dockerd >/dev/null; then echo '@@ docker'; echo down; fi",
 ].join("\n");
 
-interface RawNetwork {
-  Name?: string;
-  Driver?: string;
-  IPAM?: { Config?: RawSubnet[] | null };
-  Options?: Record<string, string> | null;
-  /** Those that run. */
-  Containers?: Record<string, { Name: string; IPv4Address?: string; IPv6Address?: string }> | null;
-}
+const rawSubnet = z.object({
+  Subnet: z.string().optional(),
+  Gateway: z.string().optional(),
+  IPRange: z.string().optional(),
+  AuxiliaryAddresses: z.record(z.string(), z.string()).nullish(),
+});
 
-interface RawSubnet {
-  Subnet?: string;
-  Gateway?: string;
-  IPRange?: string;
-  AuxiliaryAddresses?: Record<string, string> | null;
-}
+const rawContainer = z.object({
+  Name: z.string(),
+  IPv4Address: z.string().optional(),
+  IPv6Address: z.string().optional(),
+});
+
+const rawNetwork = z.object({
+  Name: z.string().optional(),
+  Driver: z.string().optional(),
+  IPAM: z.object({ Config: listOf(rawSubnet).nullish() }).nullish(),
+  Options: z.record(z.string(), z.string()).nullish(),
+  /** Those that run. */
+  Containers: z.record(z.string(), rawContainer).nullish(),
+});
+type RawNetwork = z.output<typeof rawNetwork>;
 
 /** undefined: it is another program that calls itself docker. */
 export function parseDocker(body: string): DockerFacts | undefined {
   if (body === "down") return { answers: false, networks: [] };
-  const networks = JSON.parse(body || "[]") as RawNetwork[];
+  const networks = parseAnswer(listOf(rawNetwork), body || "[]");
   if (networks.some(({ Name }) => Name === undefined)) return undefined;
   return { answers: networks.length > 0, networks: networks.map(networkFact) };
 }
@@ -111,7 +120,12 @@ function networkFact({ Name, Driver = "", IPAM, Options, Containers }: RawNetwor
   };
 }
 
-function subnetFact({ Subnet, Gateway, IPRange, AuxiliaryAddresses }: RawSubnet): Partial<DockerSubnet> {
+function subnetFact({
+  Subnet,
+  Gateway,
+  IPRange,
+  AuxiliaryAddresses,
+}: z.output<typeof rawSubnet>): Partial<DockerSubnet> {
   const hub = Object.entries(AuxiliaryAddresses ?? {}).find(([name]) => /^hub6?$/.test(name))?.[1];
   return {
     ...(Subnet && { subnet: Subnet }),

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import type { Family } from "../addressing/line";
+import { listOf, parseAnswer } from "./answer";
 import { BARRIER_FACTS, type Barrier, legacyBarriers, nftBarriers } from "./barriers";
 import { addContainers, DOCKER_FACTS, type DockerFacts, parseDocker } from "./docker";
 import type { HostRecord, Vxlan } from "./items";
@@ -194,7 +195,8 @@ export function parseFacts(text: string): Facts {
   };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
-    READERS[part.slice(0, end)]?.(facts, part.slice(end + 1).trim());
+    const name = part.slice(0, end);
+    if (Object.hasOwn(READERS, name)) READERS[name]!(facts, part.slice(end + 1).trim());
   }
   return facts;
 }
@@ -202,7 +204,8 @@ export function parseFacts(text: string): Facts {
 /** How each part of the answer is read; a part may lean on those before it. */
 const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
-    for (const link of z.array(rawLink).parse(answers(body).flat())) readLink(facts, link);
+    for (const answer of body.split("\n").filter(Boolean))
+      for (const link of parseAnswer(listOf(rawLink), answer)) readLink(facts, link);
   },
   machine: (facts, body) => {
     const [links = "", ...routing] = body.split("\n");
@@ -236,8 +239,8 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
   zone: (facts, body) => Object.assign(facts, { zones: { initial: body, permanent: new Map() } }),
-  zones: (facts, body) => Object.assign(facts.zones!, { runtime: parseZones(body) }),
-  permanent: (facts, body) => Object.assign(facts.zones!, { permanent: parseZones(body) }),
+  zones: (facts, body) => Object.assign(facts.zones ?? {}, { runtime: parseZones(body) }),
+  permanent: (facts, body) => Object.assign(facts.zones ?? {}, { permanent: parseZones(body) }),
   ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
   systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
   files: (facts, body) => {
@@ -264,20 +267,13 @@ function readRecords(facts: Facts, body: string): void {
   }
 }
 
-/** A line for each question; none where there is no such family. */
-const answers = (body: string): unknown[][] =>
-  body
-    .split("\n")
-    .filter(Boolean)
-    .map((line) => JSON.parse(line));
-
 /** Hosts say what they like: only what can be an address, a name or a number is taken. */
 const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
 const rawLink = z.object({
   ifname: z.string(),
   address: hexText.optional(),
   mtu: z.int().min(0),
-  flags: z.array(z.string()),
+  flags: listOf(z.string()),
   master: z.string().optional(),
   linkinfo: z
     .object({
@@ -301,7 +297,7 @@ const rawLink = z.object({
         .optional(),
     })
     .optional(),
-  addr_info: z.array(z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() })).optional(),
+  addr_info: listOf(z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() })).optional(),
 });
 type RawLink = z.output<typeof rawLink>;
 

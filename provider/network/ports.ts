@@ -2,6 +2,8 @@ import { z } from "zod";
 import { fromLine } from "../addressing/line";
 import { tapName } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
+import { isOverlayError } from "../errors";
+import { listOf, parseAnswer } from "./answer";
 import type { Difference } from "./compare";
 import { containersOn } from "./docker";
 import type { Facts } from "./facts";
@@ -41,7 +43,7 @@ const rawLink = z.object({
   linkinfo: z
     .object({ info_kind: z.string().optional(), info_data: z.object({ type: z.string().optional() }).optional() })
     .optional(),
-  addr_info: z.array(z.object({ local: z.string().optional(), scope: z.string().optional() })).default([]),
+  addr_info: listOf(z.object({ local: z.string().optional(), scope: z.string().optional() })).default([]),
 });
 
 /**
@@ -90,8 +92,9 @@ export function parsePorts(text: string): PortFacts | undefined {
 
 function linksIn(body: string): PortLink[] | undefined {
   try {
-    return z.array(rawLink).parse(JSON.parse(body || "[]"));
-  } catch {
+    return parseAnswer(listOf(rawLink), body || "[]");
+  } catch (error) {
+    if (!isOverlayError(error)) throw error;
     return undefined;
   }
 }

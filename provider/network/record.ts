@@ -2,6 +2,7 @@ import { z } from "zod";
 import { pointOf } from "../addressing/line";
 import { isInterfaceName } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
+import { listOf } from "./answer";
 import type * as items from "./items";
 import { BOOT_SCRIPT, ownerAt, SERVICES, scriptPath } from "./paths";
 
@@ -136,7 +137,7 @@ const hostRecord: z.ZodType<items.HostRecord> = z
     network,
     name: matching(/^[A-Za-z0-9][A-Za-z0-9._:-]{0,62}$/).exactOptional(),
     store: matching(/^[A-Za-z0-9._-]{1,64}$/),
-    items: z.array(item).min(1),
+    items: listOf(item).refine((all) => all.length > 0, "is empty"),
   } satisfies Shape<items.HostRecord>)
   .superRefine((record, context) => {
     const paths = [BOOT_SCRIPT, scriptPath(record)];
@@ -160,10 +161,13 @@ export interface InvalidRecord {
 
 export const isInvalid = (parsed: items.HostRecord | InvalidRecord): parsed is InvalidRecord => "reason" in parsed;
 
+const LARGEST_RECORD = 1024 * 1024;
+
 /** Everything but the record that belongs into this file is named as invalid, and never used. */
 export function parseRecord(file: string, text: string): items.HostRecord | InvalidRecord {
   const owner = ownerAt(file);
   const invalid = (reason: string): InvalidRecord => ({ file, ...owner, reason });
+  if (text.length > LARGEST_RECORD) return invalid(`it has ${text.length} characters`);
   if (text.trim() === "") return invalid("it is empty or cannot be read");
   const value = parseJson(text);
   if (value === undefined) return invalid("it is not JSON");

@@ -1,5 +1,6 @@
 import { z } from "zod";
 import { type Family, widthOf } from "../addressing/line";
+import { listOf, parseAnswer } from "./answer";
 import type { Facts } from "./facts";
 import { ROUTE_PROTOCOL, type Route } from "./items";
 
@@ -75,7 +76,7 @@ const rawRoute = rawNexthop.extend({
   scope: z.string().optional(),
   prefsrc: z.string().optional(),
   pref: z.string().optional(),
-  nexthops: z.array(rawNexthop.extend({ weight: z.number().optional() })).optional(),
+  nexthops: listOf(rawNexthop.extend({ weight: z.number().optional() })).optional(),
 });
 type RawRoute = z.output<typeof rawRoute>;
 
@@ -94,30 +95,31 @@ const rawRule = z.looseObject({
 type RawRule = z.output<typeof rawRule>;
 
 /** A line for each question; none where there is no such family. */
-const answers = (body: string): unknown[] =>
-  body
-    .split("\n")
-    .filter(Boolean)
-    .map((line) => JSON.parse(line));
+const answers = (body: string): string[] => body.split("\n").filter(Boolean);
 
-const routesIn = (answer: unknown): RawRoute[] => z.array(rawRoute).parse(answer ?? []);
-const rulesIn = (answer: unknown): RawRule[] => z.array(rawRule).parse(answer ?? []);
+const routesIn = (answer = "[]"): RawRoute[] => parseAnswer(listOf(rawRoute), answer);
+const rulesIn = (answer = "[]"): RawRule[] => parseAnswer(listOf(rawRule), answer);
 
 export function readRouting(facts: Facts, family: Family, body: string): void {
   const [unicast, ours, rules, ...more] = answers(body);
-  const all = [unicast, ...more].flatMap(routesIn);
+  const all = [unicast, ...more].flatMap((answer) => routesIn(answer));
   const main = all.filter((raw) => !isElsewhere(raw));
-  facts.routes.push(...main.map((raw) => routeFact(family, raw)));
-  facts.routes.push(...routesIn(ours).filter(isElsewhere).map(ourRoute(family)));
+  const ourOthers = routesIn(ours).filter(isElsewhere).map(ourRoute(family));
+  facts.routes = facts.routes.concat(
+    main.map((raw) => routeFact(family, raw)),
+    ourOthers,
+  );
   const others = all.filter((raw) => isElsewhere(raw) && raw.protocol !== String(ROUTE_PROTOCOL));
-  facts.otherTables.push(...others.map((raw) => ({ ...routeFact(family, raw), tableName: raw.table! })));
+  facts.otherTables = facts.otherTables.concat(
+    others.map((raw) => ({ ...routeFact(family, raw), tableName: raw.table! })),
+  );
   readRules(facts, family, rulesIn(rules));
 }
 
 /** Only our own routes, and the rules. */
 export function readOurRouting(facts: Facts, family: Family, body: string): void {
   const [ours, rules] = answers(body);
-  facts.routes.push(...routesIn(ours).map(ourRoute(family)));
+  facts.routes = facts.routes.concat(routesIn(ours).map(ourRoute(family)));
   readRules(facts, family, rulesIn(rules));
 }
 
@@ -166,7 +168,9 @@ function readRules(facts: Facts, family: Family, all: RawRule[]): void {
   for (const { src, srclen = widthOf(family), fwmark, fwmask = "0xffffffff", table } of all) {
     if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
   }
-  facts.rules.push(...all.flatMap((raw) => (raw.table === undefined ? [] : [ruleFact(family, raw, raw.table)])));
+  facts.rules = facts.rules.concat(
+    all.flatMap((raw) => (raw.table === undefined ? [] : [ruleFact(family, raw, raw.table)])),
+  );
 }
 
 const UNSELECTIVE = ["priority", "src", "srclen", "dst", "dstlen", "iif", "table", "protocol", "suppress_prefixlen"];

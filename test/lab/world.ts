@@ -21,12 +21,14 @@ export function labHost(lab: Lab, name: string, login = ""): Host {
 }
 
 /** All of them, by their addresses, and as if somebody had come by SSH. */
-export function labHosts(lab: Lab, unreachable = new Set<string>()): Hosts {
+export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: Hosts): Hosts {
   return {
     async connect(connection) {
       if (unreachable.has(connection.host))
         throw new OverlayError("SSH_UNREACHABLE", `${connection.host} does not answer.`, "Start it.");
-      const { name, address } = lab.hosts.find(({ address }) => address === connection.host)!;
+      const found = lab.hosts.find(({ address }) => address === connection.host);
+      if (!found && elsewhere) return elsewhere.connect(connection);
+      const { name, address } = found!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
       return { ...labHost(lab, name, login), name: connection.host, machine: machineOf(connection) };
     },
@@ -45,18 +47,20 @@ export class LabStack {
   readonly world: World;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  static async on(lab: Lab, store = "memory:"): Promise<LabStack> {
-    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }));
+  /** `elsewhere`: for machines that are not the lab's. */
+  static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
+    return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
   }
 
   private constructor(
     readonly lab: Lab,
     readonly pool: Pool,
+    elsewhere?: Hosts,
   ) {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.world = worldOf(fleetOf(labHosts(lab, this.unreachable), reconciler, {}), pool);
+    this.world = worldOf(fleetOf(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
   }
 
   at(host: string): { host: string } {
@@ -70,7 +74,8 @@ export class LabStack {
   /** Of the network as it is now, on the host of its name. */
   async runner(name: string, inputs: Values = {}, hub = "hub"): Promise<Values> {
     const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
-    const connections = { connection: this.at(name), hubConnection: this.at(hub) };
+    const connection = inputs.connection ?? this.at(name);
+    const connections = { connection, hubConnection: this.at(hub) };
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
   }
 

@@ -2,9 +2,10 @@ import { z } from "zod";
 import { layoutOf, runnerLayout } from "../../addressing/layout";
 import { pointOf } from "../../addressing/line";
 import { nameOf } from "../../host/address";
-import { readAnswer } from "../../host/answer";
+import { onHost } from "../../host/answer";
 import { factsOf } from "../../host/reconcile";
 import type { Connection } from "../../host/types";
+import { listOf, parseAnswer } from "../../network/answer";
 import { devicesWith } from "../../network/devices";
 import type { Facts } from "../../network/facts";
 import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/survey";
@@ -37,7 +38,7 @@ export interface SurveyedRunner {
   at?: { host: Read; seen: SeenRunner; inUse: string[] };
 }
 
-const neighbourList = z.array(z.object({ dst: z.string(), dev: z.string(), state: z.array(z.string()).default([]) }));
+const neighbourList = listOf(z.object({ dst: z.string(), dev: z.string(), state: listOf(z.string()).default([]) }));
 
 const MORE = "uname -n; ip -j neigh show";
 
@@ -45,7 +46,7 @@ export async function readMachine(machines: Machines, connection: Connection): P
   const host = await machines.connect(connection);
   const [facts, { stdout }] = await Promise.all([factsOf(host), host.exec(MORE)]);
   const [hostname = "", ...rest] = stdout.split("\n");
-  const neighbours = readAnswer(host, () => neighbourList.parse(JSON.parse(rest.join("\n").trim() || "[]")));
+  const neighbours = onHost(host, () => parseAnswer(neighbourList, rest.join("\n").trim() || "[]"));
   const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
   return {
     connection,
