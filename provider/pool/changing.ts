@@ -43,7 +43,7 @@ export function* amend(tx: Draft, pool: string, leaseId: string, changes: Change
   const taking = takingFor(tx, spec, resizing(changed, changes.takes));
   yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
   const after = yield* enter(tx, lease, changed, changes);
-  yield* log(tx, eventOf(lease, after), after);
+  yield* log(tx, eventOf(lease, after), after, lease.owner === after.owner ? {} : { formerOwner: lease.owner });
   if (changes.extents) yield* mustKeepQuota(tx, spec, lease);
   return after;
 }

@@ -169,7 +169,7 @@ function* displace(
     yield* vacate(tx, waiter, NO_REST, end);
   }
   if (firm || !isFirm(holder)) {
-    if (isFirm(holder)) yield* log(tx, how, holder);
+    if (isFirm(holder)) yield* log(tx, how, holder, { takenBy: request.owner });
     yield* vacate(tx, holder, NO_REST, end);
   } else choice.waitsFor.add(holder.uid);
 }

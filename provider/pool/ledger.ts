@@ -108,10 +108,15 @@ export function* sitters(tx: Draft, pool: string, { extent, uid, sharedAs }: Sea
 /** So many lines of a pool's history are kept; then the oldest go, some at a time, so that few writes have to look. */
 const [KEPT, SPARE] = [10_000, 50];
 
-export function* log(tx: Draft, what: Event["what"], lease: Lease): Rule<void> {
+export function* log(
+  tx: Draft,
+  what: Event["what"],
+  lease: Lease,
+  cause: Pick<Event, "takenBy" | "formerOwner"> = {},
+): Rule<void> {
   const { pool, owner, uid, leaseId, extents, usedBy } = lease;
   const by = what === "expired" ? undefined : (tx.terms.actor ?? lease.by);
-  const event = given<Event>({ at: tx.now, what, pool, owner, uid, leaseId, extents, usedBy, by });
+  const event = given<Event>({ at: tx.now, what, pool, owner, uid, leaseId, extents, usedBy, by, ...cause });
   tx.put(eventKey(pool, tx.now, randomUUID()), event);
   const counts = (yield* tx.get(countsKey(pool))) ?? noCounts();
   const events = (counts.events ?? 0) + 1;

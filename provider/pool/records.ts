@@ -150,7 +150,7 @@ const eventShape = shape<Event>(
     leaseId: isLeaseId,
     extents: isListOf(isExtent),
   },
-  { usedBy: isText, by: isText },
+  { usedBy: isText, by: isText, takenBy: isText, formerOwner: isText },
 );
 
 const isExtents = isListOf(isExtent);

@@ -221,6 +221,10 @@ export interface Event {
   usedBy?: string;
   /** The user that made the change, as `USER@HOST`; absent when a lease expired. */
   by?: string;
+  /** Of a lease that was reclaimed or handed over: the owner that has its values now. */
+  takenBy?: string;
+  /** Of a lease that was renamed. */
+  formerOwner?: string;
 }
 
 export interface Usage {

@@ -17,10 +17,23 @@ export interface Change {
   owner: string;
   usedBy?: string;
   by?: string;
+  takenBy?: string;
+  formerOwner?: string;
   leaseId: string;
 }
 
-export const describeEvent = ({ at, what, extents, pool, owner, usedBy, by, leaseId }: Event): Change => ({
+export const describeEvent = ({
+  at,
+  what,
+  extents,
+  pool,
+  owner,
+  usedBy,
+  by,
+  takenBy,
+  formerOwner,
+  leaseId,
+}: Event): Change => ({
   at: timeText(at),
   what,
   value: extents
@@ -32,6 +45,8 @@ export const describeEvent = ({ at, what, extents, pool, owner, usedBy, by, leas
   owner,
   ...(usedBy !== undefined && { usedBy }),
   ...(by !== undefined && { by }),
+  ...(takenBy !== undefined && { takenBy }),
+  ...(formerOwner !== undefined && { formerOwner }),
   leaseId,
 });
 

@@ -168,11 +168,11 @@ export function leaseContract(engine: Engine): void {
     pass(1);
     await pool.release("pool/p", lease.leaseId);
     const events = await pool.history("pool/p");
-    expect(events.map(({ at, what, owner, by }) => [at - START, what, owner, by])).toEqual([
-      [0, "claimed", "a", "commit 1"],
-      [1000, "used", "a", "commit 1"],
-      [2000, "renamed", "b", "commit 1"],
-      [3000, "released", "b", "commit 1"],
+    expect(events.map(({ at, what, owner, by, formerOwner }) => [at - START, what, owner, by, formerOwner])).toEqual([
+      [0, "claimed", "a", "commit 1", undefined],
+      [1000, "used", "a", "commit 1", undefined],
+      [2000, "renamed", "b", "commit 1", "a"],
+      [3000, "released", "b", "commit 1", undefined],
     ]);
     expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
   });
