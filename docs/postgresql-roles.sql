@@ -6,10 +6,13 @@ CREATE ROLE overlay_writer NOLOGIN;
 GRANT USAGE ON SCHEMA overlay TO overlay_writer;
 GRANT SELECT ON overlay.layout TO overlay_writer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON overlay.kv, overlay.log, overlay.secrets TO overlay_writer;
+GRANT SELECT ON overlay.leases, overlay.pools, overlay.free_ranges, overlay.history TO overlay_writer;
 
--- Reading: dashboards, monitors, `overlayctl pool list`. Sees all tenants' pools, leases and history, and no secret.
+-- Reading: dashboards, monitors, `overlayctl pool list`. Sees all tenants' pools, leases and history, and no secret. The views are for SQL;
+-- the tables are what overlayctl reads, and a role for a dashboard alone does not need them.
 CREATE ROLE overlay_reader NOLOGIN;
 GRANT USAGE ON SCHEMA overlay TO overlay_reader;
+GRANT SELECT ON overlay.leases, overlay.pools, overlay.free_ranges, overlay.history TO overlay_reader;
 GRANT SELECT ON overlay.layout, overlay.kv, overlay.log TO overlay_reader;
 
 -- One tenant, here acme/web: reads its own pools, and the leases that are its own or in these pools. A view and a role for each tenant.

@@ -1,4 +1,5 @@
 import { OverlayError } from "../errors";
+import { capacityOf } from "./extents";
 import {
   InvalidField,
   isBoolean,
@@ -39,6 +40,8 @@ export interface PoolRecord {
   until?: number;
   /** Being deleted: nothing new in it. */
   closing?: boolean;
+  /** How many values it can give out, in decimal: written for the views of SQL stores, never read here. */
+  capacity?: string;
 }
 
 /** Who sits on an extent: one lease, or all that share it under a key. */
@@ -177,7 +180,7 @@ const specShape = shape<PoolSpec>(
 const placeShape = shape<Place>({ pool: isPoolName, uid: isUid });
 const poolShape = shape<PoolRecord>(
   { spec: isOf(specShape) },
-  { opener: isOf(placeShape), until: isNumber, closing: isBoolean },
+  { opener: isOf(placeShape), until: isNumber, closing: isBoolean, capacity: isDigits },
 );
 const seatShape = shape<Seat>({ extent: isExtent }, { uid: isUid, sharedAs: isText });
 const countsShape = shape<Counts>(
@@ -258,9 +261,11 @@ const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
 
 export const leaseCodec = extentList<Lease>(leaseShape);
 export const eventCodec = extentList<Event>(eventShape);
-export const poolCodec = remembering(
-  json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec),
-);
+const plainPoolCodec = json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec);
+export const poolCodec = remembering({
+  ...plainPoolCodec,
+  encode: (record) => plainPoolCodec.encode({ ...record, capacity: String(capacityOf(record.spec)) }),
+});
 export const seatCodec = json<Seat, "extent", string>(seatShape, "extent", extentText, extentOf);
 export const countsCodec = json<Counts, "held", string>(countsShape, "held", String, BigInt);
 

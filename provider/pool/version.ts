@@ -2,17 +2,17 @@ import { OverlayError } from "../errors";
 import { type Draft, drafted, type Terms } from "./draft";
 import { isCount, isText, isWhen, isWord, shape } from "./fields";
 import { advance } from "./identity";
-import { byTime, headKey, movement, poolsFrom, version } from "./keys";
+import { byTime, headKey, movement, poolKey, poolsFrom, version } from "./keys";
 import { decodeRow, plainJson } from "./records";
 import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
 import type { StoreVersion } from "./types";
 
 /** Layout of the keys. A change of `keys.ts` or `records.ts` that old programs cannot read adds a migration and one to this. */
-export const VERSION = 2;
+export const VERSION = 3;
 
 /** From version i + 1 to i + 2, each in one transaction. */
-const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [withoutIdleTimes];
+const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [withoutIdleTimes, withCapacities];
 
 /** Who was last seen when is now kept only in pools that take back what was not seen for too long. */
 function* withoutIdleTimes(tx: Tx): Rule<void> {
@@ -21,6 +21,14 @@ function* withoutIdleTimes(tx: Tx): Rule<void> {
       if (spec.reclaimAfter !== undefined) continue;
       for (const [key] of yield* draft.allRows(byTime(spec.name, "h"))) draft.set(key, null);
     }
+    yield* draft.flush();
+  });
+}
+
+/** Pools have their capacity beside them, for the views of SQL stores. */
+function* withCapacities(tx: Tx): Rule<void> {
+  yield* drafted(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
+    for (const record of yield* draft.all(poolsFrom(""))) draft.put(poolKey(record.spec.name), record);
     yield* draft.flush();
   });
 }

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { openStore } from "../../provider/pool";
 import { snapshot } from "../../provider/pool/transfer";
+import { VERSION } from "../../provider/pool/version";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
 /** The real command line on a SQLite file: looking at pools, importing, and moving a store. */
@@ -224,7 +225,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("pool", "list")).toBe("1 STORE_MOVED");
     expect((await ctl.run("store", "check", "--repair")).stderr).toContain(`was moved to ${to}.`);
     expect((await ctl.run("store", "check")).code).toBe(0);
-    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v/move", value: { to, version: 2 } });
+    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v/move", value: { to, version: VERSION } });
     await ctl.must("store", "migrate", to, ctl.store);
     expect(await raw()).toEqual(rows);
   });
@@ -232,7 +233,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
   test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
     const to = `sqlite:${join(ctl.folder, "half.db")}`;
     await damage("v", String(Number.MAX_SAFE_INTEGER), to);
-    await damage("v/move", JSON.stringify({ from: ctl.store, version: 2, move: "m" }), to);
+    await damage("v/move", JSON.stringify({ from: ctl.store, version: VERSION, move: "m" }), to);
     await damage("p/half", "{}", to);
     expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_MOVED");
     expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_MOVED");

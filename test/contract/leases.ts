@@ -239,7 +239,7 @@ export function leaseContract(engine: Engine): void {
     [
       "brought to a newer version",
       [["v", "99"]],
-      "STORE_VERSION: The store has version 99; this program knows versions up to 2.",
+      "STORE_VERSION: The store has version 99; this program knows versions up to 3.",
     ],
     [
       "moved away",

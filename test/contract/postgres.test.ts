@@ -243,6 +243,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
         code: "STORE_READ_ONLY",
       });
       await reader.end();
+      for (const view of ["leases", "pools", "free_ranges", "history"]) await as("r", `SELECT FROM overlay.${view}`);
       for (const text of [
         "SELECT FROM overlay.secrets",
         "DELETE FROM overlay.kv",

@@ -3,6 +3,7 @@ import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg"
 import { OverlayError } from "../../errors";
 import { SECRETS } from "../secrets";
 import type { Address } from "./postgres-url";
+import { postgresViews, VIEWS } from "./postgres-views";
 
 /** From layout i to i + 1 of our tables, each in one transaction. What lies in the rows has a version of its own. */
 const MIGRATIONS: ((schema: string) => string)[] = [
@@ -21,14 +22,25 @@ const MIGRATIONS: ((schema: string) => string)[] = [
     INSERT INTO ${schema}.secrets SELECT key, value FROM moved;
     ALTER TABLE ${schema}.kv ADD CONSTRAINT no_secrets CHECK (NOT ${IS_SECRET});
     UPDATE ${schema}.log SET writes = NULL WHERE strpos(writes, '["${SECRETS.from}') > 0;
-    DO $grants$ DECLARE writer text; BEGIN
-      FOR writer IN
+    ${grantLike(schema, "INSERT", "SELECT, INSERT, UPDATE, DELETE", ["secrets"])}`,
+  (schema) => `${postgresViews(schema)} ${grantLike(schema, "SELECT", "SELECT", VIEWS)}`,
+];
+
+/** Gives rights on relations to all users and roles that have a right on the rows. */
+function grantLike(schema: string, right: string, rights: string, relations: string[]): string {
+  const names = relations.map((relation) => `${schema}.${relation}`).join(", ");
+  return `
+    DO $grants$ DECLARE role text; BEGIN
+      FOR role IN
         SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END
         FROM pg_class, aclexplode(relacl)
-        WHERE pg_class.oid = ${escapeLiteral(`${schema}.kv`)}::regclass AND privilege_type = 'INSERT' AND grantee <> relowner
-      LOOP EXECUTE 'GRANT SELECT, INSERT, UPDATE, DELETE ON ' || ${escapeLiteral(`${schema}.secrets`)} || ' TO ' || writer; END LOOP;
-    END $grants$;`,
-];
+        WHERE pg_class.oid = ${escapeLiteral(`${schema}.kv`)}::regclass AND privilege_type = '${right}' AND grantee <> relowner
+      LOOP EXECUTE 'GRANT ${rights} ON ' || ${escapeLiteral(names)} || ' TO ' || role; END LOOP;
+    END $grants$;`;
+}
+
+/** Layout 2 lacks only views: a user that may not make these can use the store all the same. */
+const NEEDED = 2;
 
 /** A condition for rows. */
 export const IS_SECRET = `(key >= '${SECRETS.from}' AND key < '${SECRETS.to}')`;
@@ -42,12 +54,15 @@ export async function ensureTables(pool: Pool, address: Address): Promise<{ read
   const readOnly = await isReadOnly(pool);
   const found = await layoutOf(pool, address);
   mustBeKnown(found, address);
-  if (found < MIGRATIONS.length) {
-    if (readOnly) throw found === 0 ? noTables(address) : isOld(found, address);
-    await migrate(pool, address);
-  }
+  if (readOnly && found < NEEDED) throw found === 0 ? noTables(address) : isOld(found, address);
+  if (!readOnly && found < MIGRATIONS.length)
+    await migrate(pool, address).catch((error: unknown) => {
+      if (found < NEEDED || (error as { code?: string }).code !== INSUFFICIENT_PRIVILEGE) throw error;
+    });
   return { readOnly: readOnly || !(await mayWrite(pool, address)) };
 }
+
+const INSUFFICIENT_PRIVILEGE = "42501";
 
 async function isReadOnly(pool: Pool): Promise<boolean> {
   const { rows } = await pool.query(
@@ -97,7 +112,7 @@ function mustBeKnown(found: number, { place }: Address): void {
 const isOld = (found: number, { place }: Address): OverlayError =>
   new OverlayError(
     "STORE_READ_ONLY",
-    `The tables at ${place} have layout ${found}, this program needs layout ${MIGRATIONS.length}, and PostgreSQL takes no writes there.`,
+    `The tables at ${place} have layout ${found}, this program needs layout ${NEEDED}, and PostgreSQL takes no writes there.`,
     "Open the store once where it can be written.",
   );
 

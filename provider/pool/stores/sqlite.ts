@@ -6,6 +6,8 @@ import { isOverlayError, OverlayError } from "../../errors";
 import { driven, type Rule } from "../rule";
 import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../store";
 import { SqliteClock } from "./sqlite-clock";
+import { sqliteViews } from "./sqlite-views";
+
 import { type BootTime, bootTime } from "./store-clock";
 
 /**
@@ -158,7 +160,25 @@ function prepareFile(db: Database): boolean {
   db.exec(`PRAGMA journal_mode = ${mode}`);
   db.exec(`PRAGMA synchronous = ${mode === "WAL" ? "NORMAL" : "FULL"}`);
   db.exec("CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID");
+  ensureViews(db);
   return mode === "WAL";
+}
+
+/** Of the views; a change of them adds one. */
+const VIEWS_VERSION = 1;
+
+function ensureViews(db: Database): void {
+  const hasViews = () =>
+    (db.prepare("PRAGMA user_version").get() as { user_version: number }).user_version >= VIEWS_VERSION;
+  if (hasViews()) return;
+  db.exec("BEGIN IMMEDIATE");
+  try {
+    if (!hasViews()) db.exec(`${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
+    db.exec("COMMIT");
+  } catch (error) {
+    rollBack(db);
+    throw error;
+  }
 }
 
 /**

@@ -81,7 +81,8 @@ async function livelyStore(): Promise<World> {
 }
 
 /** Free text: shown to people, escaped, and a part of no command. Only control characters are refused there. */
-const FREE = /(^|\.)(owner|formerOwner|by|usedBy|takenBy|sharingKey|sharedAs|labels\..*|names\.\d+|org|project|data\..*)$/;
+const FREE =
+  /(^|\.)(owner|formerOwner|by|usedBy|takenBy|sharingKey|sharedAs|labels\..*|names\.\d+|org|project|data\..*)$/;
 
 /** Every text in a row, as a path and the row with another text in its place. */
 function* replacements(value: unknown, text: string, path: string[] = []): Generator<[path: string, row: unknown]> {

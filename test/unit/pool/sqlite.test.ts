@@ -72,10 +72,10 @@ test("a store of an older version is brought up to date: times that nobody asks 
 
 test("a store of a newer version is left alone", async () => {
   const store = await sqliteStore(join(folder, "pool.db"));
-  await store.transact("", put("v", "3"));
+  await store.transact("", put("v", "4"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
-    message: "STORE_VERSION: The store has version 3; this program knows versions up to 2. Update pulumi-overlay.",
+    message: "STORE_VERSION: The store has version 4; this program knows versions up to 3. Update pulumi-overlay.",
   });
 });
 
