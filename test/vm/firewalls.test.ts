@@ -111,49 +111,56 @@ const REACHED = [
 
 const reached = async (): Promise<string[]> => (await must(REACHED)).split("\n");
 
-test("behind firewalld workloads reach of their runner what hostAccess names, also while our chains are gone", async () => {
-  const program = (hostAccess: string): void =>
-    stack.program(`
+/** It boots the machine once more, and runs firewalld's client some fifty times. */
+const LONG = { timeout: 40 * 60_000 };
+
+test(
+  "behind firewalld workloads reach of their runner what hostAccess names, also while our chains are gone",
+  LONG,
+  async () => {
+    const program = (hostAccess: string): void =>
+      stack.program(`
       const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub"), hostAccess: "${hostAccess}" });
       const first = new overlay.RunnerSubnet("r1", { network, connection: at("${runner.address}") });
       new overlay.RunnerSubnet("r2", { network, connection: at("r1") }, { dependsOn: first });
     `);
-  program("ping");
-  await must("systemctl enable --now firewalld");
-  const before = await must(SETTINGS);
-  await stack.mustUp();
-  await must(START_WORKLOAD);
-  expect(await must(ZONES)).toBe("trusted\nOVERLAY-IN"); // firewalld has not loaded the new zone
-  expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
+    program("ping");
+    await must("systemctl enable --now firewalld");
+    const before = await must(SETTINGS);
+    await stack.mustUp();
+    await must(START_WORKLOAD);
+    expect(await must(ZONES)).toBe("trusted\nOVERLAY-IN"); // firewalld has not loaded the new zone
+    expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
 
-  await must(RELOAD);
-  expect(await must(ZONES)).toBe("pulumi-overlay");
-  expect(await reached()).toEqual(["other-runner", "ping"]); // nothing is masqueraded
-  await must("systemctl start overlay-network");
-  expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
-  await expectNoDrift();
+    await must(RELOAD);
+    expect(await must(ZONES)).toBe("pulumi-overlay");
+    expect(await reached()).toEqual(["other-runner", "ping"]); // nothing is masqueraded
+    await must("systemctl start overlay-network");
+    expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
+    await expectNoDrift();
 
-  await must("sync");
-  await runner.cutPower();
-  await runner.start();
-  await settled();
-  await must(START_WORKLOAD);
-  expect(await must(ZONES)).toBe("pulumi-overlay\nOVERLAY-IN");
-  expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
+    await must("sync");
+    await runner.cutPower();
+    await runner.start();
+    await settled();
+    await must(START_WORKLOAD);
+    expect(await must(ZONES)).toBe("pulumi-overlay\nOVERLAY-IN");
+    expect(await reached()).toEqual(["other-runner", "outside", "ping"]);
 
-  program("all");
-  await stack.mustUp();
-  expect(await reached()).toEqual(["other-runner", "outside", "ping", "sshd"]);
-  await must(RELOAD);
-  expect(await reached()).toEqual(["other-runner", "ping", "sshd"]);
+    program("all");
+    await stack.mustUp();
+    expect(await reached()).toEqual(["other-runner", "outside", "ping", "sshd"]);
+    await must(RELOAD);
+    expect(await reached()).toEqual(["other-runner", "ping", "sshd"]);
 
-  await must("ip netns del workload");
-  await stack.destroy();
-  await must(RELOAD);
-  expect(await must(SETTINGS)).toBe(before);
-  expect(await must("firewall-cmd --get-zones")).not.toContain("pulumi-overlay");
-  await must("systemctl disable --now firewalld");
-});
+    await must("ip netns del workload");
+    await stack.destroy();
+    await must(RELOAD);
+    expect(await must(SETTINGS)).toBe(before);
+    expect(await must("firewall-cmd --get-zones")).not.toContain("pulumi-overlay");
+    await must("systemctl disable --now firewalld");
+  },
+);
 
 test("a hub behind firewalld passes packets between runners, which reach only pings on it, also while our chains are gone", async () => {
   stack.program(`
