@@ -109,6 +109,7 @@ async function login(request: Dial, stream: Duplex, limit: number): Promise<Link
   const client = ssh.connection!;
   // node-ssh listens for errors only until the login; ssh2 may emit a second one, and nobody listening ends the process.
   client.on("error", () => {});
+  client.once("handshake", () => requireRsaSha2(client));
   try {
     await ready;
     return new Link(client, hostKey, request.keepalive);
@@ -116,6 +117,15 @@ async function login(request: Dial, stream: Duplex, limit: number): Promise<Link
     stream.destroy();
     throw refused ?? explain(request, error as Error & { level?: string });
   }
+}
+
+/** Of ssh2, which sets it for servers that take SHA-2 without saying so. */
+const IMPLY_RSA_SHA2 = 1 << 4;
+
+/** RSA user keys sign with SHA-2 only: ssh2 falls back to SHA-1 for a server that offers nothing else, and has no option for that. */
+function requireRsaSha2(client: object): void {
+  const { _protocol } = client as { _protocol: { _compatFlags: number } };
+  _protocol._compatFlags |= IMPLY_RSA_SHA2;
 }
 
 function explain({ connection, credentials }: Dial, error: Error & { level?: string }): Error {

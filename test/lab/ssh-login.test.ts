@@ -9,6 +9,26 @@ import { makeKey, USERS } from "./sshd";
 
 /** Keys, passwords and fallbacks; and whether the host is the one that we mean. */
 describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
+  test.each<[string, string[], string | undefined]>([
+    ["with SHA-2, to a server as it is", [], undefined],
+    ["not with SHA-1, to a server that takes nothing else", ["PubkeyAcceptedAlgorithms=ssh-rsa"], "SSH_AUTH"],
+  ])("an RSA key signs %s", async (_, options, refused) => {
+    const rsa = makeKey(folder, `rsa-${options.length}`, "-t", "rsa", "-b", "3072");
+    const server = await serve({ options });
+    writeFileSync(join(server.folder, "authorized_keys"), readFileSync(`${rsa}.pub`));
+    const connecting = open().connect(at(server, { privateKeyPath: rsa }));
+    if (refused) expect((await failure(connecting)).code).toBe(refused);
+    else expect((await (await connecting).exec("id -un")).stdout).toBe("root\n");
+    expect(logins(server)).toBe(refused ? 0 : 1);
+  });
+
+  test("a server whose host key signs with SHA-1 only is refused, and what to do is said", async () => {
+    const rsa = makeKey(folder, "rsa-host", "-t", "rsa", "-b", "3072");
+    const server = await serve({ keys: [rsa], options: ["HostKeyAlgorithms=ssh-rsa"] });
+    const { message } = await failure(open().connect(at(server)));
+    expect(message).toMatch(/^SSH_UNREACHABLE: .*no SSH algorithm in common .*Allow a current one in its sshd_config/);
+  });
+
   test("a key from a file, from text, encrypted, or in an agent", async () => {
     const encrypted = makeKey(folder, "encrypted");
     execFileSync("ssh-keygen", ["-q", "-p", "-P", "", "-N", "secret", "-f", encrypted]);
