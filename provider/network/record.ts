@@ -96,13 +96,16 @@ const item = z.discriminatedUnion("kind", [
     required: z.boolean(),
   } satisfies Shape<items.DockerNetwork>),
   z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies Shape<items.Chain>),
-  z.strictObject({
-    kind: z.literal("jump"),
-    ...firewall,
-    from: chainName,
-    chain: ownChain,
-    atEnd: z.literal(true).exactOptional(),
-  } satisfies Shape<items.Jump>),
+  z
+    .strictObject({
+      kind: z.literal("jump"),
+      ...firewall,
+      from: chainName,
+      chain: ownChain,
+      atEnd: z.literal(true).exactOptional(),
+      ifPresent: z.literal(true).exactOptional(),
+    } satisfies Shape<items.Jump & { ifPresent: true }>)
+    .transform(({ ifPresent: _, ...jump }) => jump), // only in records of version 0.1
   z.strictObject({
     kind: z.literal("rule"),
     ...firewall,

@@ -37,6 +37,35 @@ const record = (items: Item[]): HostRecord => ({
   items,
 });
 
+/** As version 0.1.0 wrote it. */
+const RECORD_0_1 = `{"uid":"u1","owner":"org/urn:pulumi:dev::p::overlay:index:RunnerSubnet::r1","network":"training","name":"r1","store":"1f0e8c9a-2f6c-4c3b-9e1c-0a8e1f2d3c4b","items":[
+{"kind":"link","name":"kohaku-overlay","type":"bridge","mtu":1450,"mac":"02:b4:50:c4:a4:32"},
+{"kind":"link","type":"vxlan","mtu":1450,"vxlan":{"vni":101,"port":4789,"remote":"192.0.2.1","local":"192.0.2.11"},"name":"vxkr1","master":"kohaku-overlay","mac":"02:6d:9b:be:e2:62"},
+{"kind":"chain","family":4,"table":"filter","chain":"OVERLAY-IN"},
+{"kind":"rule","family":4,"table":"filter","chain":"OVERLAY-IN","rule":"-s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT"},
+{"kind":"jump","family":4,"table":"filter","chain":"OVERLAY-IN","from":"INPUT"},
+{"kind":"zone","rule":"rule family=\\"ipv4\\" source address=\\"192.0.2.1\\" port port=\\"4789\\" protocol=\\"udp\\" accept","underlay":"192.0.2.11"},
+{"kind":"address","dev":"kohaku-overlay","address":"10.128.64.1/18"},
+{"kind":"route","family":4,"dst":"10.128.0.0/12","via":"10.128.64.254","dev":"kohaku-overlay"},
+{"kind":"sysctl","key":"net.ipv4.ip_forward","value":"1"},
+{"kind":"chain","family":4,"table":"filter","chain":"OVERLAY-FWD"},
+{"kind":"rule","family":4,"table":"filter","chain":"OVERLAY-FWD","rule":"-s 10.128.0.0/12 -j ACCEPT"},
+{"kind":"jump","family":4,"table":"filter","chain":"OVERLAY-FWD","from":"FORWARD"},
+{"kind":"jump","family":4,"table":"filter","chain":"OVERLAY-FWD","from":"DOCKER-USER","ifPresent":true}]}`;
+
+test("a record of version 0.1.0 is valid; its field ifPresent is dropped", () => {
+  const parsed = parseRecord(FILE, RECORD_0_1) as HostRecord;
+  expect(parsed).toMatchObject({ uid: "u1", network: "training" });
+  expect(parsed.items).toHaveLength(13);
+  expect(parsed.items.at(-1)).toEqual({
+    kind: "jump",
+    family: 4,
+    table: "filter",
+    chain: "OVERLAY-FWD",
+    from: "DOCKER-USER",
+  });
+});
+
 test.each<[string, Item[]]>([
   ["a hub", planHub(both)],
   ["a tunnel", planTunnel(network, 1, hub, runner)],
