@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { factsOf } from "../host/reconcile";
+import { factsOf } from "../host/facts";
 import type { Connection } from "../host/types";
 import { type Container, containersOn, isOurNetwork } from "../network/docker";
 import type { Facts } from "../network/facts";

@@ -1,38 +1,26 @@
-import { OverlayError } from "../errors";
+import type { OverlayError } from "../errors";
 import { renderChange } from "../network/commands";
 import { type Difference, differences, differenceText } from "../network/compare";
 import { devicesWith } from "../network/devices";
 import { type Container, containersOn } from "../network/docker";
-import { FACTS_SCRIPT, type Facts, parseFacts, preflightScript, readbackScript, UNREAD } from "../network/facts";
+import { type Facts, preflightScript, readbackScript, UNREAD } from "../network/facts";
 import { warningsIn } from "../network/follow-up";
 import { foreignTexts, mendable } from "../network/foreign";
-import { blockedRemovals } from "../network/foreign-rules";
-import { type HostRecord, keyOf } from "../network/items";
+import { keyOf } from "../network/items";
 import { localWarnings } from "../network/local-rules";
 import { recordDifferences } from "../network/lost-record";
 import { onThisHost } from "../network/on-host";
 import { keptKeys, ownedItems } from "../network/ownership";
 import { BOOT_SCRIPT, recordPath, scriptPath } from "../network/paths";
 import { emptiedBridges } from "../network/ports";
-import { preflight } from "../network/preflight";
 import { UNDO_UNCONFIRMED } from "../network/revert";
 import { endangersSsh } from "../network/ssh-path";
-import { afterRemoval, formerPeer, goneItems, planSteps, type Step, type Want } from "../network/steps";
-import { onHost, withHost } from "./answer";
+import { formerPeer, goneItems, planSteps, type Want } from "../network/steps";
+import { type Accepted, accept, isWork, type Job, wantsOf } from "./accept";
 import { changeCautiously } from "./caution";
+import { commandFailed, factsOf, readFacts } from "./facts";
 import { unpluggedPorts, withLostPorts } from "./lost-ports";
-import {
-  dockerWarnings,
-  earlierLives,
-  invalidWarnings,
-  isWritten,
-  planRecord,
-  type RecordWork,
-  recordOf,
-  refuseUnplanned,
-  renderSettled,
-} from "./records";
-import { busyboxTool } from "./shell-errors";
+import { dockerWarnings, invalidWarnings, isWritten, renderSettled } from "./records";
 import type { Host, Result, Shell } from "./types";
 
 /**
@@ -50,7 +38,7 @@ export interface Work extends Want {
 }
 
 /** Work that is only checked: whether it would be refused. */
-type Plan = Omit<Work, "fence">;
+export type Plan = Omit<Work, "fence">;
 
 /** What a host was found to have. */
 export interface Seen {
@@ -74,7 +62,7 @@ export interface ConversationReport {
 /** How it goes about its work. */
 export interface Manner {
   warn(text: string): void;
-  /** Called for each host that cannot restore its part after a boot; the user is told once. */
+  /** Called for each host that cannot restore its part after a boot. */
   warnWithoutSystemd(host: Host): void;
   /** Called before the first write for these owners. */
   begin(host: Host, wants: Want[]): void;
@@ -82,25 +70,13 @@ export interface Manner {
   revertAfter: number;
 }
 
-interface Job {
-  host: Host;
-  want: Want | Plan | Work;
-  done(seen: Seen): void;
-  fail(error: unknown): void;
-}
-
-interface Accepted extends RecordWork {
-  job: Job;
-}
-
-const isWork = (want: Job["want"]): want is Work => "fence" in want;
-
 const isPlan = (want: Job["want"]): want is Plan => "isGone" in want && !isWork(want);
 
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
   readonly #manner: Manner;
-  readonly #withoutSystemd = new Set<string>();
+  /** Names of hosts without systemd, by machine; undefined: the user has been told. */
+  readonly #withoutSystemd = new Map<string, string | undefined>();
   readonly #written = new Set<string>();
 
   constructor(
@@ -111,7 +87,7 @@ export class Reconciler {
     const begin = ({ machine }: Host, wants: Want[]): void => {
       for (const { record } of wants) this.#written.add(`${machine} ${record.uid}`);
     };
-    this.#manner = { ...manner, begin, warnWithoutSystemd: (host) => this.#warnWithoutSystemd(host) };
+    this.#manner = { ...manner, begin, warnWithoutSystemd: (host) => this.#addWithoutSystemd(host) };
   }
 
   /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
@@ -134,10 +110,15 @@ export class Reconciler {
     return this.#written.has(`${machine} ${uid}`);
   }
 
-  /** One warning for a run: it is the same for every such host, and a fleet may have many. */
-  #warnWithoutSystemd(host: Host): void {
-    if (this.#withoutSystemd.size === 0) this.#manner.warn(staysAway(host));
-    this.#withoutSystemd.add(host.machine);
+  #addWithoutSystemd({ machine, name }: Host): void {
+    if (!this.#withoutSystemd.has(machine)) this.#withoutSystemd.set(machine, name);
+  }
+
+  /** One warning for all hosts whose work ends together: a fleet may have many. */
+  #warnWithoutSystemd(): void {
+    const names = [...this.#withoutSystemd.values()].filter((name) => name !== undefined);
+    if (names.length > 0) this.#manner.warn(withoutSystemd(names));
+    for (const machine of this.#withoutSystemd.keys()) this.#withoutSystemd.set(machine, undefined);
   }
 
   #enqueue(host: Host, want: Job["want"]): Promise<Seen> {
@@ -163,42 +144,9 @@ export class Reconciler {
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
     }
     this.#waiting.delete(machine);
+    if (this.#waiting.size === 0) this.#warnWithoutSystemd();
   }
 }
-
-export interface Rehearsal {
-  steps: Step[];
-  /** The very script that would be sent, without the lines that write records. */
-  script: string;
-  /** Records that would be written, each with its number of items. */
-  records: HostRecord[];
-  /** Why some of the work would be refused. */
-  refused: unknown[];
-}
-
-/** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
-export async function rehearse(host: Host, works: Work[]): Promise<Rehearsal> {
-  const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
-  const refused: unknown[] = [];
-  const ending = works.filter(({ items }) => items.length === 0).map((work) => onThisHost(work, facts));
-  const blocked = blockedRemovals(ending, facts);
-  for (const error of blocked.values()) refused.push(withHost(host, error));
-  const leaving = ending.filter(({ record }) => !blocked.has(record.uid));
-  const before = planSteps(leaving, facts);
-  const cleared = afterRemoval(before, leaving, facts);
-  const jobs = works.filter(({ items }) => items.length > 0).map((want) => rehearsed(host, want, refused));
-  const accepted = await accept(host, jobs, cleared);
-  const steps = [...before, ...planSteps(wantsOf(accepted), cleared)];
-  const records = accepted.flatMap(({ union }) => union);
-  return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
-}
-
-const rehearsed = (host: Host, want: Work, refused: unknown[]): Job => ({
-  host,
-  want,
-  done: () => {},
-  fail: (error) => refused.push(error),
-});
 
 /** Answers every job, one way or the other; returns the number of changes made. */
 async function converse(jobs: Job[], later: Job[], manner: Manner): Promise<number> {
@@ -317,42 +265,9 @@ function readbackOf(accepted: Accepted[], facts: Facts): string {
   });
 }
 
-const staysAway = ({ name }: Host): string =>
-  `Hosts without systemd, such as ${name}, do not restore their part of the overlay after a boot until their init runs ` +
+const withoutSystemd = (names: string[]): string =>
+  `Hosts without systemd: ${names.sort().join(", ")}. They do not restore their part of the overlay after a boot until their init runs ` +
   `\`sh ${BOOT_SCRIPT}\`, or until the next \`pulumi up --refresh\`. Set persist: false if that is meant.`;
-
-/** Fenced off and foreign work is refused here, before anything is written. */
-async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
-  const accepted: Accepted[] = [];
-  for (const job of jobs) {
-    if (!isWork(job.want)) continue;
-    try {
-      await job.want.fence();
-      const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
-      const planned = accepted.map(({ want }) => recordOf(want));
-      onHost(host, () => refuseUnplanned(want, facts));
-      onHost(host, () => preflight(want, { ...facts, records: [...facts.records, ...planned] }));
-      accepted.push({ job, ...planRecord(want, facts) });
-    } catch (error) {
-      job.fail(error);
-    }
-  }
-  return withoutBlocked(host, accepted, facts);
-}
-
-/** Refuses those whose chains cannot go. Chains then stay for the others' sake, or not; so it is asked again. */
-function withoutBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
-  const blocked = blockedRemovals(wantsOf(accepted), facts);
-  if (blocked.size === 0) return accepted;
-  for (const { job, want } of accepted) {
-    const error = blocked.get(want.record.uid);
-    if (error) job.fail(withHost(host, error));
-  }
-  const rest = accepted.filter(({ want }) => !blocked.has(want.record.uid));
-  return withoutBlocked(host, rest, facts);
-}
-
-const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => want);
 
 /** Each owner is judged by what the host now looks like, not by the exit code of a batch that it shared with others. */
 function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
@@ -372,34 +287,4 @@ function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, 
     if (failed.length > 0) job.fail(commandFailed(host, code, result.stderr, script, failed));
     return failed.length === 0;
   });
-}
-
-/** What a host looks like, without its lock; changes nothing. */
-export const factsOf = async (host: Host): Promise<Facts> => readFacts(host, await host.exec(FACTS_SCRIPT));
-
-function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
-  if (code === 127) {
-    throw new OverlayError(
-      "HOST_TOOL_MISSING",
-      `${host.name} has no '${stderr.trim().split("\n").at(-1)}'.`,
-      "Install it there (Debian: apt-get install iproute2 iptables coreutils).",
-    );
-  }
-  if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return onHost(host, () => parseFacts(stdout));
-}
-
-function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
-  const busybox = busyboxTool(host.name, stderr);
-  if (busybox) return busybox;
-  const [, number] = /Command failed -:(\d+)/.exec(stderr) ?? [];
-  const batch = /^ip -force -batch - <<'END'.*\n([\s\S]*?)\nEND$/m.exec(script)?.[1]?.split("\n") ?? [];
-  const command = number ? `'ip ${batch[Number(number) - 1]}'` : "a command";
-  const said = stderr.trim().split("\n").slice(0, 4).join("; ") || "no message";
-  const stands = left.length > 0 ? ` Now: ${left.slice(0, 5).join("; ")}.` : "";
-  return new OverlayError(
-    "HOST_COMMAND_FAILED",
-    `${host.name}: ${command} failed (exit code ${code}): ${said}.${stands}`,
-    "Mend the cause and run up again; it goes on from what stands now.",
-  );
 }

@@ -1,7 +1,8 @@
 import type { Command } from "commander";
 import { isOverlayError } from "../../errors";
+import { type DryRun, dryRun } from "../../host/dry-run";
 import { fleetOf } from "../../host/fleet";
-import { Reconciler, type Rehearsal, rehearse, type Work } from "../../host/reconcile";
+import { Reconciler, type Work } from "../../host/reconcile";
 import { type Connection, machineOf } from "../../host/types";
 import { storeOf, wantsOn } from "../../lifecycle/apply";
 import { requestOf } from "../../lifecycle/changes";
@@ -28,7 +29,7 @@ export const planCommand = (): Command =>
         await machines.use(async () => {
           const { works, unknown } = await worksFor(session.pool, machines, planned, options);
           for (const [machine, { connection, all }] of [...works].sort(([a], [b]) => byNumber(a, b)))
-            report(session, machine, await rehearse(await machines.connect(connection), all));
+            report(session, machine, await dryRun(await machines.connect(connection), all));
           if (works.size + unknown.length === 0) session.out.note("Nothing would be done on any machine.");
           if (unknown.length > 0)
             session.out.note(`Their machines are not known before up: ${unknown.join(", ")} (see --hub and --runner).`);
@@ -69,7 +70,7 @@ const isGone =
   async (uid: string): Promise<boolean> =>
     (await pool.find(requestOf(resourceOf(type), props).pool, { uid })) === undefined;
 
-function report({ out }: Session, machine: string, { steps, script, records, refused }: Rehearsal): void {
+function report({ out }: Session, machine: string, { steps, script, records, refused }: DryRun): void {
   const reasons = refused.map((error) => {
     if (!isOverlayError(error)) throw error;
     return error.message;

@@ -3,7 +3,7 @@ import { layoutOf, runnerLayout } from "../../addressing/layout";
 import { pointOf } from "../../addressing/line";
 import { nameOf } from "../../host/address";
 import { onHost } from "../../host/answer";
-import { factsOf } from "../../host/reconcile";
+import { factsOf } from "../../host/facts";
 import type { Connection } from "../../host/types";
 import { listOf, parseAnswer } from "../../network/answer";
 import { devicesWith } from "../../network/devices";

@@ -1,6 +1,6 @@
 import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../../errors";
-import { factsOf } from "../../host/reconcile";
+import { factsOf } from "../../host/facts";
 import type { Connection, Host } from "../../host/types";
 import { openPool, type Pool } from "../../pool";
 import { command, guarded, wholeNumber } from "../command";
