@@ -5,6 +5,7 @@ import type { Container } from "./network/docker";
 import type { Machine } from "./network/hub";
 import type { Item } from "./network/items";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
+import { describePool } from "./pool-names";
 
 /**
  * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
@@ -149,14 +150,15 @@ export function settingsIn<S extends z.ZodType>(
     const [issue] = parsed.error.issues;
     throw invalidSettings(name, [...issue!.path, issue!.message].join(": "));
   }
-  if (poolOf(parsed.data) !== name) throw invalidSettings(name, `they are those of ${poolOf(parsed.data)}`);
+  if (poolOf(parsed.data) !== name)
+    throw invalidSettings(name, `they are those of ${describePool(poolOf(parsed.data))}`);
   return parsed.data;
 }
 
 const invalidSettings = (pool: string, reason: string): OverlayError =>
   new OverlayError(
     "STORE_CORRUPT",
-    `The settings of pool ${pool} in the store are not valid (${reason}).`,
+    `The settings of ${describePool(pool)} in the store are not valid (${reason}).`,
     "Find out what wrote them. `pulumi up` of the stack that owns the pool writes them again; if a newer release did, update this one.",
   );
 

@@ -3,6 +3,7 @@ import type { Connection } from "../host/types";
 import { stampIn } from "../lifecycle/store-version";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
+import { NETWORKS } from "../pool-names";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { containersIn, withContainerUsers } from "./container-users";
 import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
@@ -122,7 +123,7 @@ const withoutOpens = ({ opens, ...fact }: Fact) => ({ ...fact, ...(opens && { op
 
 /** In a dry run the pools of networks are not open yet. */
 const kindOf = async (pool: Pool, name: string) =>
-  (await pool.spec(name))?.kind ?? (name.startsWith("network/") ? "id" : "address");
+  (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
 const sourceOf = ({ identity }: Fact, found: Exported[]): string | undefined =>
   found.find(({ props }) => props.leaseId === identity?.leaseId)?.source;

@@ -7,6 +7,7 @@ import type { Machine } from "../network/hub";
 import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
 import type { Json, Lease, Pool } from "../pool/types";
+import { describePool } from "../pool-names";
 import type { Definition, Machines, Part } from "../resource";
 import { enter, promise } from "./containers";
 import type { Values } from "./values";
@@ -229,7 +230,7 @@ export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Pro
 export const notOurs = (pool: string, leaseId: string): OverlayError =>
   new OverlayError(
     "LEASE_FENCED",
-    `Lease ${leaseId} in ${pool} is no longer ours: its time is over, or a later run has taken over.`,
+    `Lease ${leaseId} in ${describePool(pool)} is no longer ours: its time is over, or a later run has taken over.`,
     "Nothing was changed. Run up again if this one should go on.",
   );
 
@@ -243,7 +244,7 @@ async function probe(def: Definition, world: World, props: Values, machines: Mac
   if (!probe) return undefined;
   const { connection } = def.hosts(props).find(({ role }) => role === probe.role)!;
   const { code } = await world.fleet.run(connection, probe.script);
-  return code === 0 ? undefined : `${probe.shows} do not get through (asked on ${connection.host})`;
+  return code === 0 ? undefined : `${probe.shows} do not get through (tried on ${connection.host})`;
 }
 
 /** How the machines differ from the plan, as text; a machine that cannot be asked is a difference too. */
@@ -271,6 +272,6 @@ export async function drift(
     // Without the number of tries and the like, or every refresh would find something else.
     const machines = def.hosts(props).map(({ connection }) => machineOf(connection));
     const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
-    return { found: [`${which}: not read, ${error.code}`], complete: false };
+    return { found: [`${which}: could not be read (${error.code})`], complete: false };
   }
 }

@@ -54,7 +54,7 @@ export async function promise(def: Definition, pool: Pool, props: Values, seen: 
   await Promise.all(facts.map((fact) => pool.offer(fact).catch(unlessTaken)));
   return facts.map(
     ({ usedBy, want }) =>
-      `container ${usedBy} has ${want.map(({ first }) => fromLine(first)).join(" and ")}, which nobody holds`,
+      `container ${usedBy} has ${want.map(({ first }) => fromLine(first)).join(" and ")}, which is not reserved`,
   );
 }
 

@@ -1,5 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
+import { describePool, NETWORKS, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
 import { type Caller, cannotPromise } from "./check";
@@ -28,7 +29,7 @@ export async function decide(
   }
   const pool = await world.pool();
   // What stands in an address space opens its pool by itself; whether the store is the right one, diff can tell.
-  if (olds && !def.request(olds, String(olds.owner)).pool.startsWith("space/")) await refuseLost(def, pool, olds);
+  if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await refuseLost(def, pool, olds);
   if (olds && (await cannotPromise(world, caller))) return unknownValues(def);
   const before = olds && isKnown(def, olds) ? def.held(olds) : undefined;
   const lease = await offered(def, world, { ...caller, prefer: caller.prefer ?? before }, inputs);
@@ -45,7 +46,7 @@ async function refuseBeside(def: Definition, pool: Pool, owner: string, props: V
   const former = olds && def.opens?.(olds, def.held(olds)).name;
   def.refuse?.(
     props,
-    (await pool.pools("network/")).filter(({ name }) => name !== former),
+    (await pool.pools(NETWORKS)).filter(({ name }) => name !== former),
   );
   await def.beside?.(props, owner, pool);
 }
@@ -84,7 +85,7 @@ async function offered(def: Definition, world: World, caller: Caller, inputs: Va
   const request = def.request(inputs, owner);
   const change = dryRun ? def.poolChange?.(inputs, await pool.spec(request.pool)) : undefined;
   const unshown = (why: string): undefined => {
-    world.warn(`Values of new resources in ${request.pool} are not shown in this preview: ${why}.`);
+    world.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
   if (change?.replaced) return unshown("it is being replaced");
   const data = def.notes && { data: def.notes(inputs) };
@@ -170,11 +171,11 @@ export async function refuseLost(def: Definition, pool: Pool, olds: Values): Pro
   if (await endedThere(pool, from, olds)) return;
   if (stampIn(olds)) throw notRecovered(def, olds, from);
   // An address space is always there; what stands in it has opened a pool.
-  const name = from.startsWith("space/") ? def.opens!(olds, def.held(olds)).name : from;
+  const name = from.startsWith(SPACES) ? def.opens!(olds, def.held(olds)).name : from;
   if (await pool.spec(name)) return;
   throw new OverlayError(
     "STORE_LOST",
-    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store knows no pool ${name}. Nothing is given out.`,
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store does not have ${describePool(name)}. Nothing is given out.`,
     "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
   );
 }
@@ -182,7 +183,7 @@ export async function refuseLost(def: Definition, pool: Pool, olds: Values): Pro
 const notRecovered = (def: Definition, olds: Values, pool: string): OverlayError =>
   new OverlayError(
     "STORE_LOST",
-    `${def.type} ${def.id(olds)} is in Pulumi's state, but not in ${pool} of the store, which was rebuilt since. Nothing is given out.`,
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but not in ${describePool(pool)} of the store, which was rebuilt since. Nothing is given out.`,
     "Run `overlayctl recover --stack-export FILE` with an export of this stack.",
   );
 

@@ -118,10 +118,10 @@ export class Lifecycle {
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(unlessReadOnly);
     const notes = [
       ...(lease?.deletingSince
-        ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and is not done`]
+        ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and did not finish`]
         : []),
-      ...(lease ? [] : [`lease ${props.leaseId}: not in the pool any more`]),
-      ...(isFinished(this.def, props) ? [] : ["not finished yet"]),
+      ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
+      ...(isFinished(this.def, props) ? [] : ["the last up did not finish"]),
     ];
     const told = lease ? await this.#tell(pool, props, lease) : {};
     return { id, props: { ...props, ...told, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };

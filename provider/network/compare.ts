@@ -66,8 +66,8 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
     case "jump": {
       const place = placeOf(item, facts);
       if (place === 0) return undefined;
-      if (place < 0) return ["place is before DOCKER-USER, should be behind it"];
-      return [...mismatch("place", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
+      if (place < 0) return ["position is before DOCKER-USER, should be after it"];
+      return [...mismatch("position", place, 1), ...mismatch("number of copies", copiesOf(item, facts), 1)];
     }
     case "file":
       return wrongFile(item.path, item.content, facts);
@@ -75,14 +75,14 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
       return wrongService(item, facts);
     case "rule":
       if (copiesOf(item, facts) === 0) return undefined;
-      return isBehindStop(item, facts) ? ["it stands behind a rule that drops"] : [];
+      return isBehindStop(item, facts) ? ["it comes after a rule that drops"] : [];
   }
 }
 
 function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
   const have = files.get(path);
   if (have === undefined) return undefined;
-  return content === undefined || have === sumOf(content) ? [] : ["its text is another one"];
+  return content === undefined || have === sumOf(content) ? [] : ["its content differs from what up wrote"];
 }
 
 export const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");
@@ -105,7 +105,7 @@ function wrongAddress(item: Address, facts: Facts): string[] | undefined {
   const stands = facts.addresses.has(`${item.address} ${item.dev}`);
   const others = otherPrefixes(item, facts);
   if (others.length === 0) return stands ? [] : undefined;
-  return [`${stands ? "it stands as" : "it is"} ${others.join(" and ")}${stands ? ", too" : ""}`];
+  return [`${item.dev} has it ${stands ? "also" : "only"} as ${others.join(" and ")}`];
 }
 
 /** The same address with other prefixes on the same device. */
@@ -155,7 +155,8 @@ const isMadeByDocker = ({ name }: Link, { docker, records }: Facts): boolean =>
 function wrongLink(item: Link, facts: Facts): string[] | undefined {
   const have = facts.links.get(item.name);
   if (!have) return undefined;
-  if (!isOfType(item.type, have.type)) return [`type is ${have.type || "physical"}, should be ${item.type}`];
+  if (!isOfType(item.type, have.type))
+    return [`type is ${have.type || "physical"}, should be ${item.type === "anchor" ? "dummy" : item.type}`];
   return [
     ...mismatch("VNI", have.vxlan?.vni, item.vxlan?.vni),
     ...mismatch("port", have.vxlan?.port, item.vxlan?.port),

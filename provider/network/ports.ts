@@ -179,7 +179,7 @@ export const emptiedBridges = (items: Item[], { docker, links }: Facts): Differe
     const running = containersOn(networks, docker).filter((each) => each.running && each.addresses.length > 0).length;
     const plugged = [...links.values()].filter(({ type, master }) => type === "veth" && master === item.name).length;
     if (plugged >= running) return [];
-    return [{ item, missing: false, wrong: [`ports are ${plugged}, but ${running} containers run on it`] }];
+    return [{ item, missing: false, wrong: [`it has ${plugged} ports, but ${running} containers run on its network`] }];
   });
 
 /** Containers on our Docker network whose port was not found. */

@@ -1,5 +1,6 @@
 import { hash } from "node:crypto";
 import { OverlayError } from "../errors";
+import { capitalize, describePool } from "../pool-names";
 import type { Draft } from "./draft";
 import { common, isBoundary, larger, smaller, total, trimmed, valueAt, widened, without, zonesOf } from "./extents";
 import { freeFrom, freeKey, type Tree } from "./keys";
@@ -27,7 +28,7 @@ function* cut(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> 
   if (!free || free.first > piece.first) {
     throw new OverlayError(
       "STORE_CORRUPT",
-      `Pool ${spec.name} has no record of its free space around ${piece.first}.`,
+      `${capitalize(describePool(spec.name))} has no record of its free space around ${piece.first}.`,
       "Run `overlayctl store check --repair`.",
     );
   }

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { OverlayError } from "../errors";
+import { capitalize, describePool } from "../pool-names";
 import type { Draft } from "./draft";
 import { total, without } from "./extents";
 import { give, take } from "./free";
@@ -29,7 +30,11 @@ import type { Event, Extent, Lease, PoolSpec } from "./types";
 export function* specOf(tx: Draft, name: string): Rule<PoolSpec> {
   const pool = yield* tx.get(poolKey(name));
   if (pool) return pool.spec;
-  throw new OverlayError("STORE_CORRUPT", `Pool ${name} is gone, but has leases.`, "Run `overlayctl store check`.");
+  throw new OverlayError(
+    "STORE_CORRUPT",
+    `${capitalize(describePool(name))} is gone, but has leases.`,
+    "Run `overlayctl store check`.",
+  );
 }
 
 /** Puts `after` in the place of `before`; either may be missing. */

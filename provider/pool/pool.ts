@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, type OverlayError } from "../errors";
 import { sameStack } from "../owner";
+import { SPACES } from "../pool-names";
 import { amend, close, release, touch } from "./changing";
 import { type Draft, drafted, type Terms } from "./draft";
 import { meetsAny } from "./extents";
@@ -265,7 +266,7 @@ export class LivePool implements Pool {
    */
   #mayLeave(request: Request, holder: Lease, isDeclared: (owner: string) => boolean): boolean {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
-    if (!sameStack(holder.owner, request.owner) || request.pool.startsWith("space/")) return false;
+    if (!sameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
     if (this.#kept.has(holder.uid)) return false;
     const intent = this.#intents.get(intentKey(holder));
     return intent ? !meet(intent, holder.extents) : isDeclared(holder.owner);

@@ -1,5 +1,6 @@
 import { LINE_END } from "../addressing/line";
 import { isSameTenant } from "../owner";
+import { PORT_SPACES, SPACES } from "../pool-names";
 import type { Draft } from "./draft";
 import { freeIn } from "./extents";
 import { trees } from "./free";
@@ -13,18 +14,15 @@ import { poolInUse, poolMissing, tenantMismatch } from "./wording";
 
 /** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
 
-const SPACE = "space/";
-/** Ports of a pool's own: nothing else lies there, and errors speak of ports. */
-const PORTS = "space/ports/";
 const addressSpace = (name: string): PoolRecord => {
-  const kind = name.startsWith(PORTS) ? "port" : "space";
+  const kind = name.startsWith(PORT_SPACES) ? "port" : "space";
   return { spec: { name, kind, extents: [{ first: 0n, last: LINE_END }], allocation: "external" } };
 };
 
 /** undefined also when the offer that opened it is over. */
 export function* poolOf(tx: Draft, name: string): Rule<PoolRecord | undefined> {
   const pool = yield* tx.get(poolKey(name));
-  if (!pool) return name.startsWith(SPACE) ? addressSpace(name) : undefined;
+  if (!pool) return name.startsWith(SPACES) ? addressSpace(name) : undefined;
   return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
 }
 

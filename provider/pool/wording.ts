@@ -1,6 +1,7 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
 import { sameStack, shortName } from "../owner";
+import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
 import type { Condition, Extent, Lease, PoolSpec, Port, Tenant } from "./types";
 
@@ -38,13 +39,11 @@ const holders = (spec: PoolSpec, leases: Lease[]): string =>
 const standing = ({ state, lastSeen }: Lease): string =>
   state === "offered" ? "promised in a preview" : `last seen ${day(lastSeen)}`;
 
-const upper = (text: string): string => text[0]!.toUpperCase() + text.slice(1);
-
 export function taken(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is held by ${holder.owner}${holder.opens ? ` for ${holder.opens}` : ""}.`
-      : `${upper(named(spec, [want]))} of ${spec.name} is ${heldBy(holder)}.`;
+      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is held by ${holder.owner}${holder.opens ? ` for ${describePool(holder.opens)}` : ""}.`
+      : `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
     what,
@@ -57,7 +56,7 @@ const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "pr
 export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
-    `${upper(named(spec, [want]))} of ${spec.name} is ${heldBy(holder)} now.`,
+    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
     instead(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
@@ -65,7 +64,7 @@ export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: st
 export const keptForValue = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].taken,
-    `${upper(named(spec, [want]))} of ${spec.name} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
+    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
     `Run preview again: ${shortName(holder.owner)} gets another one.`,
   );
 
@@ -84,7 +83,7 @@ export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Leas
 function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, holder: Lease | undefined): string {
   const now = holder?.owner ?? end?.takenBy;
   const why = now ? `is now ${holder ? heldBy(holder) : `held by ${now}`}` : "is no longer given out by the pool";
-  return `${upper(named(spec, extents))} of ${spec.name} was promised to ${shortName(owner)} at ${day(createdAt)} and ${why}.`;
+  return `${capitalize(named(spec, extents))} of ${describePool(spec.name)} was promised to ${shortName(owner)} at ${day(createdAt)} and ${why}.`;
 }
 
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
@@ -96,35 +95,35 @@ const instead = (holder: Lease, owner: string, otherwise: string): string =>
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${upper(named(spec, [want]))} is not in ${spec.name} (${listOf(spec.kind, spec.extents)}).`,
+    `${capitalize(named(spec, [want]))} is not in ${describePool(spec.name)} (${listOf(spec.kind, spec.extents)}).`,
     "Ask for one inside it.",
   );
 
 export const withheld = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     "IP_RESERVED",
-    `${upper(named(spec, [want]))} of ${spec.name} is reserved and never given out.`,
+    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
     "Ask for another one.",
   );
 
 export const notRequested = (spec: PoolSpec): OverlayError =>
   new OverlayError(
     "IP_NOT_REQUESTED",
-    `Pool ${spec.name} gives only what is asked for by value.`,
+    `${capitalize(describePool(spec.name))} gives only what is asked for by value.`,
     `Say which ${KINDS[spec.kind].noun} you want.`,
   );
 
 export const exhausted = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].exhausted,
-    `No ${KINDS[spec.kind].noun} is free in ${spec.name} (${listOf(spec.kind, spec.extents)}). Holders, longest unseen first: ${holders(spec, oldest) || "none"}.`,
+    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${listOf(spec.kind, spec.extents)}). Holders, longest unseen first: ${holders(spec, oldest) || "none"}.`,
     "Release what is no longer needed, or make the pool larger.",
   );
 
 export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
   new OverlayError(
     "POOL_QUOTA",
-    `Pool ${name} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
+    `${capitalize(describePool(name))} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
     "Release some, or raise the pool's quota.",
   );
 
@@ -133,27 +132,31 @@ export function nearlyFull(spec: PoolSpec, held: bigint): string | undefined {
   const { name, kind, warnAtPercent } = spec;
   const capacity = capacityOf(spec);
   if (warnAtPercent === undefined || held * 100n < capacity * BigInt(warnAtPercent)) return undefined;
-  return `${warnAtPercent} % or more of the ${capacity} ${plural(KINDS[kind].noun)} of ${name} are held or promised.`;
+  return `${warnAtPercent} % or more of the ${capacity} ${plural(KINDS[kind].noun)} of ${describePool(name)} are held or promised.`;
 }
 
 const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${noun}s`);
 
 export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
-  new OverlayError("POOL_NOT_FOUND", `Pool ${pool} ${why}.`, "Create what opens it first, or correct the name.");
+  new OverlayError(
+    "POOL_NOT_FOUND",
+    `${capitalize(describePool(pool))} ${why}.`,
+    "Create what opens it first, or correct the name.",
+  );
 
 const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
 
 export const tenantMismatch = ({ name }: PoolSpec, owner: Tenant, caller: Tenant | undefined): OverlayError =>
   new OverlayError(
     "TENANT_MISMATCH",
-    `Pool ${name} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,
+    `${capitalize(describePool(name))} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,
     `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${tenantText(owner)} if that is your tenant, or use another pool.`,
   ).about("tenant");
 
 export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
   new OverlayError(
     "POOL_IN_USE",
-    `Pool ${spec.name} ${why}: ${holders(spec, leases)}.`,
+    `${capitalize(describePool(spec.name))} ${why}: ${holders(spec, leases)}.`,
     `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
   );
 
@@ -176,7 +179,7 @@ function describeName(name: string): string {
   }
   if (kind === "runner") return `Runner name ${second} of network ${first}`;
   if (kind === "user") return `The address for ${[second, ...rest].join("/")} on network ${first}`;
-  return `${upper(kind!)} name ${name.slice(kind!.length + 1)}`;
+  return `${capitalize(kind!)} name ${name.slice(kind!.length + 1)}`;
 }
 
 /** The input that decides the name. */
@@ -187,12 +190,16 @@ function inputOfName(name: string): string {
 }
 
 export const fenced = (pool: string, leaseId: string): OverlayError =>
-  new OverlayError("LEASE_FENCED", `Lease ${leaseId} in ${pool} is no longer current.`, "Run up again, or refresh.");
+  new OverlayError(
+    "LEASE_FENCED",
+    `Lease ${leaseId} in ${describePool(pool)} is no longer current.`,
+    "Run up again, or refresh.",
+  );
 
 export const leaseChanged = (lease: Lease, { state, usedBy }: Condition): OverlayError =>
   new OverlayError(
     "LEASE_CHANGED",
-    `Lease ${lease.leaseId} in ${lease.pool} is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}.`,
+    `Lease ${lease.leaseId} in ${describePool(lease.pool)} is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}.`,
     "Nothing was changed. Read it again.",
   );
 
@@ -203,45 +210,45 @@ const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =
 export const alreadyHeld = (spec: PoolSpec, lease: Lease): OverlayError =>
   new OverlayError(
     "RESERVATION_EXISTS",
-    `${lease.owner} holds ${named(spec, lease.extents)} of ${spec.name} already (${stateText(lease)}).`,
+    `${lease.owner} holds ${named(spec, lease.extents)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
     "Release that one first.",
   );
 
 export const leaseOver = (lease: Lease): OverlayError =>
   new OverlayError(
     "LEASE_EXPIRED",
-    `Lease ${lease.leaseId} of ${lease.owner} in ${lease.pool} ended at ${day(lease.expiresAt!)}.`,
+    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} ended at ${day(lease.expiresAt!)}.`,
     "Run up again: it asks for a new one.",
   );
 
 export const onlyOffered = (lease: Lease): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
-    `Lease ${lease.leaseId} of ${lease.owner} in ${lease.pool} is only an offer.`,
+    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} is only an offer.`,
     "Claim it first.",
   );
 
 export const opensForever = (lease: Lease, { name }: PoolSpec): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
-    `${lease.owner} opens pool ${name} and has a ttl: the pool would vanish with all that is in it.`,
+    `${lease.owner} opens ${describePool(name)} and has a ttl: the pool would vanish with all that is in it.`,
     "Leave out the ttl.",
   );
 
 export const portConflict = (spec: PoolSpec, extent: Extent, { protocol, port }: Port, holder: Lease): OverlayError =>
   new OverlayError(
     "PORT_CONFLICT",
-    `Port ${protocol}/${port} on ${textOf(spec.kind, extent)} of ${spec.name} belongs to ${holder.owner}.`,
+    `Port ${protocol}/${port} on ${textOf(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
     "Choose another port, or another sharing key.",
   );
 
 export const sharingConflict = (spec: PoolSpec, extent: Extent, key: string | undefined, holder: Lease): OverlayError =>
   new OverlayError(
     "SHARING_CONFLICT",
-    `${upper(named(spec, [extent]))} of ${spec.name} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
+    `${capitalize(named(spec, [extent]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
     "Use the same sharing key and tenant, or another address.",
   );
 
 /** For an answer that came about in an unusual way. */
 export const restingGiven = (spec: PoolSpec, lease: Lease): string =>
-  `${upper(named(spec, lease.extents))} of ${spec.name} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its rest is over.`;
+  `${capitalize(named(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its rest is over.`;

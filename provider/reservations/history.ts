@@ -1,5 +1,5 @@
 import type { Event, Lease, Pool } from "../pool/types";
-import { poolNamed } from "../resources/ip-pool";
+import { poolNamed } from "../pool-names";
 import type { AddressInput } from "./inputs";
 import { isPort, timeText, valueText } from "./leases";
 import { addressPools, covers, placeNamed, placeOf } from "./places";

@@ -1,5 +1,6 @@
 import { isOverlayError } from "../errors";
 import type { Enrolment, Fact, Opening, Pool } from "../pool/types";
+import { describePool } from "../pool-names";
 import { IMPORTED_LABEL, isOf, ownerIn, RESERVATION, valueText } from "./leases";
 import { covers, type Place, placeNamed, placesOf, single } from "./places";
 
@@ -52,10 +53,11 @@ async function placeFor(pool: Pool, { ip, network, runner, pool: name }: UsedAdd
   const { places, reason } = await placesOf(pool, ip);
   const [place, ...others] = places;
   if (!place) return reason;
-  if (others.length > 0) return `it is in ${places.map((each) => each.pool).join(" and ")}: say which pool is meant`;
+  if (others.length > 0)
+    return `it is in ${places.map((each) => describePool(each.pool)).join(" and ")}: say which pool is meant`;
   const found = place.runner;
   if (network !== undefined && network !== found?.network)
-    return `it is in ${found ? `network ${found.network}` : place.pool}, not in ${network}`;
+    return `it is in ${found ? `network ${found.network}` : describePool(place.pool)}, not in network ${network}`;
   if (runner !== undefined && runner !== found?.name)
     return `it is ${found ? `on runner ${found.name}` : `in ${place.pool}`}, not on ${runner}`;
   return place;

@@ -1,7 +1,7 @@
 import { fromLine, overlaps } from "../addressing/line";
 import { OverlayError } from "../errors";
 import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
-import { poolNamed } from "../resources/ip-pool";
+import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
 import type { Where } from "./inputs";
 import { openAddresses, type Runner, runnerAt, runnerNamed } from "./runners";
 
@@ -35,15 +35,15 @@ export async function mustBeNamed(pool: Pool, where: Where): Promise<Place> {
 
 /** `pool/web` as `pool list` prints it, or only `web`; `runner/NETWORK/RUNNER` too. */
 async function poolPlace(pool: Pool, name: string): Promise<Place> {
-  const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(name) ?? [];
-  if (network !== undefined) return onRunner(await runnerNamed(pool, network, runner!));
+  const runner = runnerOfPool(name);
+  if (runner) return onRunner(await runnerNamed(pool, runner.network, runner.runner));
   const spec = (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
   if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
   const known = (await addressPools(pool)).map((each) => each.name);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     spec
-      ? `Pool ${spec.name} gives out neither addresses nor ports.`
+      ? `${capitalize(describePool(spec.name))} gives out neither addresses nor ports.`
       : `There is no pool '${name}' in the store; it has ${known.join(", ") || "none"}.`,
     "`overlayctl pool list` shows the names.",
   );
@@ -51,7 +51,7 @@ async function poolPlace(pool: Pool, name: string): Promise<Place> {
 
 /** Networks give out runner ids, and address spaces give out ranges. */
 const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
-  (kind === "address" || kind === "port") && !name.startsWith("space/");
+  (kind === "address" || kind === "port") && !name.startsWith(SPACES);
 
 /** All open pools that give out addresses or ports. */
 export const addressPools = async (pool: Pool, prefix = ""): Promise<PoolSpec[]> =>
@@ -64,10 +64,10 @@ export const single = (value: bigint): Extent => ({ first: value, last: value })
 
 /** The pools that can give out this address. One whose block there became the pool of somebody else cannot. */
 export async function placesOf(pool: Pool, ip: bigint): Promise<{ places: Place[]; reason: string }> {
-  const runner = await runnerAt(pool, await pool.pools("network/"), ip);
+  const runner = await runnerAt(pool, await pool.pools(NETWORKS), ip);
   if (typeof runner === "object") return { places: [onRunner(runner)], reason: "" };
   const places: Place[] = [];
-  for (const spec of await addressPools(pool, "pool/")) {
+  for (const spec of await addressPools(pool, IP_POOLS)) {
     if (spec.kind !== "address" || !covers(spec, ip)) continue;
     const lease = await pool.find(spec.name, { value: ip });
     if (lease?.opens === undefined) places.push({ pool: spec.name, spec });
@@ -84,8 +84,8 @@ export async function placeOf(pool: Pool, where: Where, ip: bigint): Promise<Pla
   if (!place)
     throw new OverlayError("IP_OUTSIDE_POOL", `${fromLine(ip)}: ${reason}.`, "Check the address and the store.");
   if (others.length === 0) return place;
-  const names = places.map((each) => each.pool).join(" and ");
-  throw new OverlayError("INPUT_INVALID", `${fromLine(ip)} is in ${names}.`, "Say which pool is meant.");
+  const names = places.map((each) => describePool(each.pool)).join(" and ");
+  throw new OverlayError("INPUT_INVALID", `${fromLine(ip)} is in ${names}.`, "Say which pool is meant: --pool NAME.");
 }
 
 /** What a request asks for: exactly this value, or one address of each family of the runner's network. */
@@ -107,7 +107,11 @@ export function valueIn(
   const wrong = kind === "port" ? ip : port;
   if (wrong !== undefined) {
     const [has, given] = kind === "port" ? ["ports", "an address"] : ["addresses", "a port"];
-    throw new OverlayError("INPUT_INVALID", `Pool ${name} has ${has}, and ${given} was given.`, "Give the other.");
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${capitalize(describePool(name))} has ${has}, and ${given} was given.`,
+      "Give the other.",
+    );
   }
   return port === undefined ? ip : BigInt(port);
 }

@@ -1,8 +1,9 @@
 import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { Lease, Pool, PoolSpec } from "../pool/types";
+import { addressPool, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { settingsIn } from "../resource";
-import { addressPool, addressPoolOf } from "../resources/addresses";
+import { addressPoolOf } from "../resources/addresses";
 import { layoutsOf, storedNetwork } from "../resources/overlay-network";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
@@ -20,9 +21,9 @@ export interface Runner {
 }
 
 export async function networkSpec(pool: Pool, network: string): Promise<PoolSpec> {
-  const spec = await pool.spec(`network/${network}`);
+  const spec = await pool.spec(networkPool(network));
   if (spec) return spec;
-  const known = (await pool.pools("network/")).map(({ name }) => name.slice("network/".length));
+  const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `There is no network '${network}' in the store; it has ${known.join(", ") || "none"}.`,
@@ -37,7 +38,7 @@ export async function runnerNamed(pool: Pool, network: string, name: string): Pr
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `Network ${network} has no runner '${name}'${lease ? " yet: it stands only in a preview" : ""}.`,
-    `\`overlayctl pool show network/${network}\` lists those that it has.`,
+    `\`overlayctl pool show ${networkPool(network)}\` lists those that it has.`,
   );
 }
 
@@ -65,7 +66,7 @@ export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
 export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
   const spec = networks.find((spec) => layoutAt(spec, ip));
   if (!spec) return undefined;
-  const network = spec.name.slice("network/".length);
+  const network = networkOfPool(spec.name);
   const layout = layoutAt(spec, ip)!;
   const id = (ip - layout.base) >> BigInt(layout.subnetBits);
   const lease = id === 0n ? undefined : await pool.find(spec.name, { value: id });

@@ -1,5 +1,5 @@
 import { isFirm, type Lease, type Pool, type PoolSpec } from "../pool/types";
-import { addressPool } from "../resources/addresses";
+import { addressPool, RUNNERS } from "../pool-names";
 import type { SearchInput } from "./inputs";
 import { isOf } from "./leases";
 import { addressPools, covers, placeNamed } from "./places";
@@ -27,7 +27,7 @@ async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolS
   if (network !== undefined) await networkSpec(pool, network);
   const place = isSomeOfNetwork ? undefined : await placeNamed(pool, search);
   const prefix =
-    place?.pool ?? (network === undefined ? (runner === undefined ? "" : "runner/") : addressPool(network, ""));
+    place?.pool ?? (network === undefined ? (runner === undefined ? "" : RUNNERS) : addressPool(network, ""));
   return (await addressPools(pool, prefix)).filter(
     (spec) =>
       (place === undefined || spec.name === place.pool) &&

@@ -2,6 +2,7 @@ import { exactNumber } from "../addressing/line";
 import { OverlayError } from "../errors";
 import type { Pool, PoolSpec, Usage } from "../pool/types";
 import { listOf } from "../pool/wording";
+import { capitalize, describePool } from "../pool-names";
 
 /** How full a pool is, as JSON can carry it. Counts past 2^53 are strings. */
 export interface PoolUsage {
@@ -20,7 +21,12 @@ export interface PoolUsage {
 
 export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
   const usage = await pool.usage(spec.name);
-  if (!usage) throw new OverlayError("POOL_NOT_FOUND", `Pool ${spec.name} was deleted meanwhile.`, "Look again.");
+  if (!usage)
+    throw new OverlayError(
+      "POOL_NOT_FOUND",
+      `${capitalize(describePool(spec.name))} was deleted meanwhile.`,
+      "Look again.",
+    );
   return describeUsage(spec, usage);
 }
 

@@ -4,6 +4,7 @@ import { overlaps, pointOf, toLine } from "../addressing/line";
 import type { Container } from "../network/docker";
 import { containerOwner } from "../owner";
 import type { Extent, Fact, PoolSpec } from "../pool/types";
+import { addressPool } from "../pool-names";
 import type { StoredSettings } from "../resource";
 import { dockerFor, dockerNetworkName, dockerRanges } from "./docker";
 import { cidr, plainName, resourceName } from "./inputs";
@@ -35,7 +36,6 @@ export const storedRunner: StoredSettings<typeof runnerSettings> = {
 };
 
 /** Also the name under which the store knows the runner. */
-export const addressPool = (network: string, runner: string): string => `runner/${network}/${runner}`;
 
 /** One address for each user on a network: the name that a lease in use holds. */
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;

@@ -2,6 +2,7 @@ import { z } from "zod";
 import { exactNumber, familyOf, widthOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
+import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import {
   defineResource,
   type Impossible,
@@ -57,8 +58,6 @@ export function rangeChange(texts: string[], stored: string[] | undefined, repla
   const isPart = (part: Extent) => whole.some(({ first, last }) => first <= part.first && part.last <= last);
   return { replaced, keeps: (extents) => extents.every(isPart) };
 }
-
-export const poolNamed = (name: string): string => `pool/${name}`;
 
 const inputs = z.strictObject({
   ...poolSettings.shape,
@@ -155,9 +154,9 @@ const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
 /** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
 function place({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: `space/ports/${poolName}`, want: extentsOf([portRange ?? PORTS], type) };
+    return { pool: portSpace(poolName), want: extentsOf([portRange ?? PORTS], type) };
   }
-  if (!parent) return { pool: `space/${addressSpace}`, want: extentsOf(ranges!, type) };
+  if (!parent) return { pool: spaceNamed(addressSpace), want: extentsOf(ranges!, type) };
   const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
   const size = 1n << BigInt(widthOf(familyOf(within.first)) - prefixLength!);
   return { pool: poolNamed(parent.poolName), size, within };

@@ -5,10 +5,11 @@ import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
+import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { defineResource, type Impossible, type Settling, settingsIn } from "../resource";
-import { addressPool, runnerSettings, storedRunner, userName } from "./addresses";
+import { runnerSettings, storedRunner, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
-import { poolChange, poolNamed, poolReference, poolSettings, rangeChange } from "./ip-pool";
+import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
 import { storedNetwork } from "./overlay-network";
 import { PLACEMENTS, placed, placeName } from "./placement";
 import { chooseTenantPool, claimTenantPool, tenantFacts, tenantPlace } from "./tenants";
@@ -98,13 +99,13 @@ export const ipReservation = defineResource({
     runner: {
       to: "RunnerSubnet",
       passes: Object.keys(runnerSettings.shape),
-      pool: (name) => `runner/${name}`,
+      pool: runnerPool,
       stored: storedRunner,
     },
     network: {
       to: "OverlayNetwork",
       passes: ["networkName"],
-      pool: (name) => `network/${name}`,
+      pool: networkPool,
       stored: storedNetwork,
     },
     pool: poolReference,

@@ -5,6 +5,7 @@ import { OverlayError } from "../errors";
 import { machineOf } from "../host/types";
 import { effectiveMtu, type Network, planHub } from "../network/hub";
 import type { Json, PoolSpec } from "../pool/types";
+import { DEFAULT_SPACE, networkPool } from "../pool-names";
 import { defineResource, type Impossible, type StoredSettings, settingsIn } from "../resource";
 import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
 import { hostAccess, parseHostAccess } from "./host-access";
@@ -60,7 +61,7 @@ export type NetworkSettings = z.output<typeof networkSettings>;
 
 export const storedNetwork: StoredSettings<typeof networkSettings> = {
   schema: networkSettings,
-  poolOf: ({ networkName }) => `network/${networkName}`,
+  poolOf: ({ networkName }) => networkPool(networkName),
 };
 
 /** The machine of the hub as the network's pool names it; undefined: it is not known yet. */
@@ -137,17 +138,17 @@ export const overlayNetwork = defineResource({
     const layouts = layoutsOf(inputs.subnets);
     const host = hubConnection && `host/${machineOf(hubConnection)}`;
     return {
-      pool: "space/default",
+      pool: DEFAULT_SPACE,
       want: layouts.map(({ block }) => block),
       names: [
-        `network/${networkName}`,
+        networkPool(networkName),
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
       ],
       ...(labels && { labels }),
     };
   },
   opens: (inputs) => ({
-    name: `network/${inputs.networkName}`,
+    name: networkPool(inputs.networkName),
     kind: "id",
     extents: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],
     allocation: "lowest",

@@ -1,8 +1,9 @@
 import { isIn } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
+import { addressPool } from "../pool-names";
 import { type Settling, settingsIn } from "../resource";
-import { addressPool, type RunnerSettings, storedRunner } from "./addresses";
+import { type RunnerSettings, storedRunner } from "./addresses";
 
 /** Which runner of a network gets a reservation that may be on any. */
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;

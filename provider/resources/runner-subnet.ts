@@ -5,8 +5,9 @@ import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
 import { machineOf } from "../host/types";
 import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
+import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type Impossible, type Machines, settingsIn } from "../resource";
-import { addressPool, addressPoolOf, containerFacts } from "./addresses";
+import { addressPoolOf, containerFacts } from "./addresses";
 import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
 import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, storedNetwork, tooSmall } from "./overlay-network";
@@ -93,7 +94,7 @@ export const runnerSubnet = defineResource({
       to: "OverlayNetwork",
       passes: Object.keys(networkSettings.shape),
       fills: { hubConnection: "hubConnection" },
-      pool: (name) => `network/${name}`,
+      pool: networkPool,
       stored: storedNetwork,
     },
   },
@@ -111,7 +112,7 @@ export const runnerSubnet = defineResource({
 
   id: ({ network, runnerName }) => `${network.networkName}/${runnerName}`,
   request: ({ network, runnerName, runnerId, connection, labels }) => ({
-    pool: `network/${network.networkName}`,
+    pool: networkPool(network.networkName),
     ...(runnerId !== undefined && { want: [{ first: BigInt(runnerId), last: BigInt(runnerId) }] }),
     names: [
       addressPool(network.networkName, runnerName),

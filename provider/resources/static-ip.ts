@@ -2,9 +2,10 @@ import { z } from "zod";
 import { fromLine, toLine } from "../addressing/line";
 import { labelOf } from "../addressing/names";
 import { planCarrier, planReturn } from "../network/static-ip";
+import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { defineResource, type Part } from "../resource";
 import { storedRunner } from "./addresses";
-import { poolChange, poolNamed, poolReference } from "./ip-pool";
+import { poolChange, poolReference } from "./ip-pool";
 import { storedNetwork } from "./overlay-network";
 import { computed, inputs } from "./static-ip-inputs";
 import { familyWanted, impossible, refuseOtherFamily, returnRunners, staticAddress } from "./static-ip-paths";
@@ -28,14 +29,14 @@ export const staticIp = defineResource({
         to: "OverlayNetwork",
         passes: ["networkName", "subnets", "bridgeName"],
         fills: { connection: "hubConnection" },
-        pool: (name) => `network/${name}`,
+        pool: networkPool,
         stored: storedNetwork,
       },
       {
         to: "RunnerSubnet",
         passes: ["networkName", "runnerName", "subnets"],
         fills: { connection: "connection" },
-        pool: (name) => `runner/${name}`,
+        pool: runnerPool,
         stored: storedRunner,
       },
     ],
@@ -43,7 +44,7 @@ export const staticIp = defineResource({
       to: "RunnerSubnet",
       passes: ["networkName", "runnerName", "subnets"],
       fills: { runnerConnections: "connection" },
-      pool: (name) => `runner/${name}`,
+      pool: runnerPool,
       stored: storedRunner,
       many: true,
     },

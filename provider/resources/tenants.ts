@@ -3,8 +3,9 @@ import { rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
+import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type Settling, settingsIn, type TenantDefaults } from "../resource";
-import { type PoolSettings, poolNamed, storedPool } from "./ip-pool";
+import { type PoolSettings, storedPool } from "./ip-pool";
 import { placeName } from "./placement";
 
 /**
@@ -86,7 +87,7 @@ async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(settling, tenant, type)))) return settingsIn(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? unknownType(type, Object.keys(tenantDefaults));
-  const shared = await pool.find("space/default", { owner: sharedName(type) });
+  const shared = await pool.find(DEFAULT_SPACE, { owner: sharedName(type) });
   if (!shared || shared.state === "offered") await pool[ask](sharedRange(type, range)).catch(explained(type));
   const size = 1n << BigInt(widthOf(familyOf(range.first)) - prefixLength);
   const { extents } = await pool[ask](block(tenant, type, size));
@@ -108,7 +109,7 @@ export function tenantFacts({ poolName, tenant, type, ranges }: PoolSettings, te
 }
 
 const sharedRange = (type: string, range: Extent) => ({
-  pool: "space/default",
+  pool: DEFAULT_SPACE,
   owner: sharedName(type),
   type: "IPPool",
   want: [range],

@@ -79,11 +79,11 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     expect([code, stdout]).toEqual([1, ""]);
     expect(stderr.split("\n").map((line) => line.trim())).toEqual([
       "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be entered; nothing was written.",
-      "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner/training/node1 is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
-      "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner/training/node1 (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
+      "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner node1 of network training is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
+      "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner node1 of network training (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
       "line 4, 10.9.9.9: it is in no network and no pool of this store",
       "line 5, 10.128.192.5: it is in the subnet of id 3 of network training, which no runner has",
-      "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner/training/node1 is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
+      "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner node1 of network training is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
       "Correct the file or release what is in the way, and run again.",
       "",
     ]);
@@ -141,7 +141,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     const { code, stderr } = await ctl.run("pool", "list", "--warn", "3");
     expect([code, stderr]).toEqual([
       3,
-      "warning: network/training is filled to 3.17 % (2 of 63), which is 3 % or more.\n",
+      "warning: network training is filled to 3.17 % (2 of 63), which is 3 % or more.\n",
     ]);
     expect(await ctl.run("pool", "list", "--warn", "80")).toMatchObject({ code: 0, stderr: "" });
     expect(await ctl.refusal("pool", "list", "--warn", "most")).toBe("2 INPUT_INVALID");

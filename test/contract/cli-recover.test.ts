@@ -202,7 +202,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const { code, json, stderr } = await ctl.run("recover", "--stack-export", ...files, "--yes", "--json");
     expect([code, json.at(-1)!.error]).toEqual([1, "STORE_CONFLICT"]);
     expect(stderr).toContain(
-      "::thief (other.json): Runner id 1 of network/training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
+      "::thief (other.json): Runner id 1 of network training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
     );
     expect(stderr).toContain(
       "::double (other.json): Runner name node2 of network training belongs to organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2",
@@ -308,7 +308,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     await ctl.must("ip", "reserve", "--network", "training", "--runner", "node1");
     const { code, stderr } = await ctl.run(...gc, "--stack-export", exportTo("dev.json", []), "--yes");
     expect(code).toBe(1);
-    expect(stderr).toContain("POOL_IN_USE: Pool runner/training/node1 still has leases");
+    expect(stderr).toContain("POOL_IN_USE: Runner node1 of network training still has leases");
     expect(stderr).toContain("Released: 2 of 4.");
   });
 });

@@ -100,11 +100,11 @@ export function leaseContract(engine: Engine): void {
     await pool.claim(wants("a", "10.0.0.5"));
     await expect(pool.offer(wants("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
-        "IP_IN_USE: Address 10.0.0.5 of pool/p is reserved by a. Ask for another one, or release that one first.",
+        "IP_IN_USE: Address 10.0.0.5 of IPPool p is reserved by a. Ask for another one, or release that one first.",
     });
     await expect(pool.claim(wants("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
-        "PLAN_STALE: Address 10.0.0.5 of pool/p is reserved by a now. Run up again: it will plan with what is free now.",
+        "PLAN_STALE: Address 10.0.0.5 of IPPool p is reserved by a now. Run up again: it will plan with what is free now.",
     });
   });
 

@@ -26,7 +26,7 @@ export function limitContract(engine: Engine): void {
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
     const lease = await pool.claim(by("x", { tenant: ours }));
     const refused = (who: string) => ({
-      message: `TENANT_MISMATCH: Pool pool/p belongs to tenant a/p; this request comes from ${who}. Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to a/p if that is your tenant, or use another pool.`,
+      message: `TENANT_MISMATCH: IPPool p belongs to tenant a/p; this request comes from ${who}. Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to a/p if that is your tenant, or use another pool.`,
     });
     for (const request of [by("y", { tenant: theirs }), wants("y", "10.0.0.1"), by("y")]) {
       const who = request.tenant ? "tenant b/p" : "no tenant";
@@ -62,7 +62,7 @@ export function limitContract(engine: Engine): void {
       undefined,
       undefined,
       undefined,
-      ["80 % or more of the 5 addresses of pool/p are held or promised."],
+      ["80 % or more of the 5 addresses of IPPool p are held or promised."],
     ]);
   });
 

@@ -186,7 +186,7 @@ export function pickContract(engine: Engine): void {
     await pool.claim(by("b"));
     await expect(pool.offer(by("c"))).rejects.toMatchObject({
       message:
-        "POOL_EXHAUSTED: No address is free in pool/p (10.0.0.1-10.0.0.2). Holders, longest unseen first: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
+        "POOL_EXHAUSTED: No address is free in IPPool p (10.0.0.1-10.0.0.2). Holders, longest unseen first: 10.0.0.1 a (last seen 2030-01-01T00:00:00Z); 10.0.0.2 b (last seen 2030-01-01T00:01:00Z). Release what is no longer needed, or make the pool larger.",
     });
   });
 
@@ -199,7 +199,7 @@ export function pickContract(engine: Engine): void {
     const third = await pool.claim(by("c"));
     await expect(pool.offer(by("d"))).rejects.toMatchObject({
       message:
-        'POOL_QUOTA: Pool pool/p would have 4 leases on 3 values; its quota is {"maxIps":2,"maxReservations":3}. Release some, or raise the pool\'s quota.',
+        'POOL_QUOTA: IPPool p would have 4 leases on 3 values; its quota is {"maxIps":2,"maxReservations":3}. Release some, or raise the pool\'s quota.',
     });
     await expect(pool.offer(by("d", port(82)))).rejects.toMatchObject({ code: "POOL_QUOTA" });
     await pool.release("pool/p", third.leaseId);

@@ -23,7 +23,7 @@ export function poolContract(engine: Engine): void {
     await pool.offer(network("n", "10.0.0.0/8"));
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
       message:
-        "POOL_NOT_FOUND: Pool network/n stands only in a preview so far. Create what opens it first, or correct the name.",
+        "POOL_NOT_FOUND: Network n stands only in a preview so far. Create what opens it first, or correct the name.",
     });
   });
 
@@ -61,7 +61,7 @@ export function poolContract(engine: Engine): void {
     await pool.claim({ ...network("a", "10.128.0.0/12"), want: extents("10.128.0.0/12", "fd00::/48") });
     await expect(pool.offer(network("b", "10.0.0.0/8"))).rejects.toMatchObject({
       message:
-        "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network/a. Ask for another one, or release that one first.",
+        "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Ask for another one, or release that one first.",
     });
     await expect(pool.offer(network("b", "fd00:0:0:8000::/49"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     await expect(pool.offer(network("b", "10.143.255.255"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
@@ -78,7 +78,7 @@ export function poolContract(engine: Engine): void {
     const held = await pool.claim(runner("n", "r"));
     await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({
       message:
-        "POOL_IN_USE: Pool network/n still has leases: 1 runner r (last seen 2030-01-01T00:00:00Z). Delete what holds them first.",
+        "POOL_IN_USE: Network n still has leases: 1 runner r (last seen 2030-01-01T00:00:00Z). Delete what holds them first.",
     });
     await expect(pool.release("space/default", net.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
     await pool.release("network/n", held.leaseId);
@@ -87,7 +87,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.leases("network/n")).toEqual([]);
     expect(await pool.offer(runner("n", "r"))).toMatchObject({ state: "offered" });
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
-      message: "POOL_NOT_FOUND: Pool network/n is being deleted. Create what opens it first, or correct the name.",
+      message: "POOL_NOT_FOUND: Network n is being deleted. Create what opens it first, or correct the name.",
     });
     const again = await pool.claim(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.claim(runner("n", "r")))).toBe(1n);

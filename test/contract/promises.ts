@@ -99,7 +99,7 @@ export function promiseContract(engine: Engine): void {
     pass(3601);
     await another().claim(wants(other, "1"));
     await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
-      /^PLAN_STALE: Runner id 1 of pool\/p was promised to IPReservation n at 2030-01-01T00:00:00Z and is now reserved by \S*:prod::.*::x\. Run preview/,
+      /^PLAN_STALE: Runner id 1 of IPPool p was promised to IPReservation n at 2030-01-01T00:00:00Z and is now reserved by \S*:prod::.*::x\. Run preview/,
     );
     const shown = await another().offer(by(n));
     expect(firstOf(shown)).toBe(2n);

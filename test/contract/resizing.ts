@@ -20,7 +20,7 @@ export function resizingContract(engine: Engine): void {
     expect(await pool.claim(wants("somebody", "10.0.1.9"))).toMatchObject({ state: "reserved" });
     await expect(reshape("10.0.0.0-10.0.0.7", "10.0.1.9")).rejects.toMatchObject({
       message:
-        "POOL_IN_USE: Pool pool/p cannot lose values that are held: 10.0.0.8 holder of 10.0.0.8 (last seen 2030-01-01T00:00:00Z). Delete what holds them first. What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.",
+        "POOL_IN_USE: IPPool p cannot lose values that are held: 10.0.0.8 holder of 10.0.0.8 (last seen 2030-01-01T00:00:00Z). Delete what holds them first. What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.",
     });
     expect(await pool.usage("pool/p")).toMatchObject({ capacity: 19n, held: 3n });
     expect(await pool.find("space/address", { leaseId: opener.leaseId })).toMatchObject({

@@ -34,7 +34,7 @@ export function sharingContract(engine: Engine): void {
     await pool.claim(shared("web", "k", "tcp/80"));
     await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
       message:
-        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of pool/p belongs to web. Choose another port, or another sharing key.",
+        "PORT_CONFLICT: Port tcp/80 on 10.0.0.1 of IPPool p belongs to web. Choose another port, or another sharing key.",
     });
     expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
   });
@@ -235,7 +235,8 @@ export function sharingContract(engine: Engine): void {
     await opened(pool, { extents: extents("30000-30001"), kind: "port" });
     await pool.claim(by("a", { want: extents("30000") }));
     await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
-      message: "PORT_CONFLICT: Port 30000 of pool/p is reserved by a. Ask for another one, or release that one first.",
+      message:
+        "PORT_CONFLICT: Port 30000 of IPPool p is reserved by a. Ask for another one, or release that one first.",
     });
     expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));
   });

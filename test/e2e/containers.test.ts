@@ -39,7 +39,7 @@ test("a preview of a refresh shows its address and holds nothing; up --refresh m
   const run = "docker run -d --stop-signal KILL --name alpha --network kohakuriver-overlay --ip 10.128.64.9";
   await must(lab, "r1", `${run} busybox /bin/sleep 9999`);
   const shown = await stack.must("refresh", "--preview-only", "--diff", "--stack", "dev", "--color", "never");
-  expect(shown).toContain("container alpha has 10.128.64.9, which nobody holds");
+  expect(shown).toContain("container alpha has 10.128.64.9, which is not reserved");
   expect(await addresses()).toBe("");
   await stack.mustUp("--refresh");
   expect(JSON.parse(await addresses())).toMatchObject({ ip: "10.128.64.9", state: "used", usedBy: "alpha" });

@@ -81,7 +81,7 @@ test("a lease that was lost is claimed again; refresh says so, and the network s
   await pool.release("network/training", String((await stack.state()).one!.outputs.leaseId));
   await pool.end();
   const text = await stack.must("preview", "--refresh", "--diff", "--stack", "dev");
-  expect(text).toContain("not in the pool any more");
+  expect(text).toContain("is no longer in the store");
   await stack.mustUp("--refresh");
   expect(await values()).toEqual(before);
   expect(await live()).toBe(devices);

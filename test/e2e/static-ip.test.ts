@@ -87,7 +87,7 @@ test("another stack: a port that is taken is refused in its preview, with the ho
   const { code, text } = await wiki.pulumi("preview", "--stack", "dev");
   expect(code).not.toBe(0);
   expect(text).toMatch(
-    new RegExp(`PORT_CONFLICT: Port tcp/80 on ${address} of pool/public belongs to \\S+::shop-front\\.`),
+    new RegExp(`PORT_CONFLICT: Port tcp/80 on ${address} of IPPool public belongs to \\S+::shop-front\\.`),
   );
   wiki.program(wikiProgram(81, 50, "training/r1"));
   expect((await wiki.pulumi("preview", "--stack", "dev")).text).toMatch(

@@ -60,7 +60,7 @@ dockerTest("a refresh shows what containers have that nobody holds, and the next
   await run("alpha", "--ip 10.128.64.9 --ip6 fd00:128:0:1::9");
   await run("picked");
   expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
-    `${lab.host("r1").address}: container alpha has 10.128.64.9 and fd00:128:0:1::9, which nobody holds`,
+    `${lab.host("r1").address}: container alpha has 10.128.64.9 and fd00:128:0:1::9, which is not reserved`,
   ]);
   expect(await addresses()).toEqual(["10.128.64.7 used told"]);
   await stack.refresh();

@@ -176,7 +176,7 @@ dockerTest("a deleted bridge comes back with the ports of its workloads, and wha
     "r1",
     "for port in $(ls /sys/class/net/kohaku-overlay/brif); do case $port in veth*) ip link set $port nomaster; esac; done",
   );
-  expect(await drift(1)).toEqual(["link kohaku-overlay: ports are 0, but 1 containers run on it"]);
+  expect(await drift(1)).toEqual(["link kohaku-overlay: it has 0 ports, but 1 containers run on its network"]);
   await apply("r1", runnerItems(1));
   expect(await drift(1)).toEqual([]);
   await ping("r1", "alpha", "10.128.128.7");

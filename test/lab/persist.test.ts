@@ -126,7 +126,7 @@ test("ours goes behind DOCKER-USER, and Docker's own rules may stand before it",
     "iptables -N DOCKER-USER; iptables -I FORWARD 2 -j DOCKER-USER; iptables -I FORWARD 3 -o docker0 -j ACCEPT",
   );
   expect(await drift()).toEqual([
-    "jump from FORWARD to OVERLAY-FWD (IPv4 filter): place is before DOCKER-USER, should be behind it",
+    "jump from FORWARD to OVERLAY-FWD (IPv4 filter): position is before DOCKER-USER, should be after it",
   ]);
   expect((await boot("r1")).code).toBe(0);
   const [user, ours, docker, rest] = ["-j DOCKER-USER", "-j OVERLAY-FWD", "-o docker0 -j ACCEPT", "-j OVERLAY-REST"];
@@ -211,7 +211,7 @@ test("a script that was changed or removed is drift, and is mended", async () =>
   await lab.exec("r1", "rm /var/lib/overlay/boot.sh; echo exit >>/var/lib/overlay/training/a.sh");
   expect(await drift()).toEqual([
     "file /var/lib/overlay/boot.sh: missing",
-    "file /var/lib/overlay/training/a.sh: its text is another one",
+    "file /var/lib/overlay/training/a.sh: its content differs from what up wrote",
   ]);
   for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
   expect(await drift()).toEqual([]);

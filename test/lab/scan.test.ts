@@ -103,7 +103,7 @@ test("machines and exports are joined, and refused where they contradict each ot
   const refused = await ctl.run(["recover", "--stack-export", "stale.json", ...hosts, "--yes"]);
   expect(refused.code).toBe(1);
   expect(refused.stderr).toMatch(
-    /^STORE_CONFLICT: 1 records .*\n {2}\w+: 10\.254\.0\.1 says .*r2 has 2 in network\/training; stale\.json says .*r2 has 7 in/,
+    /^STORE_CONFLICT: 1 records .*\n {2}\w+: 10\.254\.0\.1 says .*r2 has 2 in network training; stale\.json says .*r2 has 7 in/,
   );
   expect(await leases()).toEqual([]);
 

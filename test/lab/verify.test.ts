@@ -43,7 +43,7 @@ async function broken(): Promise<Record<string, unknown>> {
 
 test("all ways work: loss, round trip and full-size packets of every pair", async () => {
   const { code, json, stderr } = await verify();
-  expect(stderr).toBe("training: 12 of 12 ways work.\n");
+  expect(stderr).toBe("training: 12 of 12 pairs work.\n");
   expect(code).toBe(0);
   expect(json[0]).toEqual({
     from: "hub",
@@ -59,10 +59,10 @@ test("all ways work: loss, round trip and full-size packets of every pair", asyn
 test("connections come from an export with secrets on standard input, or from options, without a store", async () => {
   const elsewhere = ["--store", "memory:", "--count", "1"];
   const piped = await ctl.run(["verify", "--stack-export", "-", ...elsewhere], stack.exported());
-  expect(piped).toMatchObject({ code: 0, stderr: "training: 12 of 12 ways work.\n" });
+  expect(piped).toMatchObject({ code: 0, stderr: "training: 12 of 12 pairs work.\n" });
   const at = (name: string) => `root@${lab.host(name).address}`;
   const given = await ctl.run(["verify", "training", "--hub", at("hub"), "--runner", `r1=${at("r1")}`, ...elsewhere]);
-  expect(given).toMatchObject({ code: 0, stderr: "training: 2 of 2 ways work.\n" });
+  expect(given).toMatchObject({ code: 0, stderr: "training: 2 of 2 pairs work.\n" });
   const hidden = stack.exported().replaceAll("plaintext", "ciphertext");
   const refused = await ctl.run(["verify", "--stack-export", "-"], hidden);
   expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining("--show-secrets") });
@@ -124,20 +124,20 @@ test("a firewall that drops tunnels is told from a network below that is dead", 
   for (const mend of mending.splice(0)) await mend();
   await spoil("hub", `ip route add unreachable ${address}`, `ip route del unreachable ${address}`);
   const hops = await broken();
-  expect(hops["r1 → r3"]).toBe(`the network below: ${address} (r3) does not answer hub`);
+  expect(hops["r1 → r3"]).toBe(`the underlay: ${address} (r3) does not answer hub`);
   expect(hops["r1 → r2"]).toBeUndefined();
 });
 
 test("packets that are too large, and a hub that does not pass them on", async () => {
   const drop = "OUTPUT -p udp --dport 4789 -m length --length 1450: -j DROP";
   await spoil("r1", `iptables -I ${drop}`, `iptables -D ${drop}`);
-  expect((await broken())["r1 → hub"]).toBe("r1 to hub: packets of 1450 bytes are too large for the network below");
+  expect((await broken())["r1 → hub"]).toBe("r1 to hub: packets of 1450 bytes are too large for the underlay");
   for (const mend of mending.splice(0)) await mend();
   const between = "FORWARD -s 10.128.64.0/18 -d 10.128.128.0/18 -j DROP";
   await spoil("hub", `iptables -t mangle -I ${between}`, `iptables -t mangle -D ${between}`);
   expect(await broken()).toEqual({
-    "r1 → r2": "hub does not pass packets on: look for a firewall there",
-    "r2 → r1": "hub does not pass packets on: look for a firewall there",
+    "r1 → r2": "hub does not forward packets: look for a firewall there",
+    "r2 → r1": "hub does not forward packets: look for a firewall there",
   });
 });
 
@@ -152,7 +152,7 @@ test("a machine that SSH does not reach is named, and the others are tried", asy
     Object.fromEntries(
       ["hub → r3", "r1 → r3", "r2 → r3", "r3 → hub", "r3 → r1", "r3 → r2"].map((way) => [
         way,
-        "r3 was not asked: SSH_UNREACHABLE",
+        "r3 could not be asked: SSH_UNREACHABLE",
       ]),
     ),
   );

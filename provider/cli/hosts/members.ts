@@ -2,6 +2,7 @@ import { OverlayError } from "../../errors";
 import type { Connection } from "../../host/types";
 import type { Lease, Pool } from "../../pool";
 import { isFirm } from "../../pool/types";
+import { NETWORKS, networkOfPool } from "../../pool-names";
 import { networkSpec, runnerNameOf } from "../../reservations/runners";
 import { machineName } from "../../resources/inputs";
 import { hubIn, type NetworkSettings } from "../../resources/overlay-network";
@@ -59,7 +60,7 @@ export const hidden = (files: string[]): OverlayError =>
   );
 
 async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
-  const known = (await pool.pools("network/")).map(({ name }) => name.slice("network/".length));
+  const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
   const network = theOne(known, wanted, "the store");
   const spec = await networkSpec(pool, network);
   const hub = hubIn(spec);

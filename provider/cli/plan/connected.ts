@@ -2,6 +2,7 @@ import type { Connection } from "../../host/types";
 import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
+import { networkPool } from "../../pool-names";
 import { resourceOf } from "../../resources";
 import { hubIn } from "../../resources/overlay-network";
 import { connectionAt, machineIn } from "../hosts/members";
@@ -34,7 +35,7 @@ const isHidden = (value: unknown): boolean => typeof value === "string" || value
 async function hubOf(pool: Pool, props: Values, { hub }: Given): Promise<Connection | undefined> {
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
-  const spec = await pool.spec(`network/${name}`);
+  const spec = await pool.spec(networkPool(String(name)));
   const machine = spec && hubIn(spec);
   return machine ? connectionAt(machine) : undefined;
 }

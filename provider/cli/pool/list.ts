@@ -1,3 +1,4 @@
+import { describePool } from "../../pool-names";
 import { type PoolUsage, poolUsages } from "../../reservations";
 import { command, percent, withPool } from "../command";
 
@@ -21,4 +22,4 @@ export const listCommand = () =>
 const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"] as const;
 
 const fullText = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
-  `warning: ${pool} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;
+  `warning: ${describePool(pool)} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;

@@ -1,5 +1,6 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Pool } from "../../pool";
+import { describePool } from "../../pool-names";
 import { type Exported, factOf } from "../exports";
 
 /**
@@ -19,7 +20,7 @@ export async function joined(pool: Pool, exported: Exported[], recorded: Exporte
 
 const valueIn = (each: Exported): string => {
   const { pool, want } = factOf(each);
-  return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${pool}`;
+  return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
 };
 const agree = (a: Exported, b: Exported): boolean => a.props.owner === b.props.owner && valueIn(a) === valueIn(b);
 

@@ -96,7 +96,7 @@ function report(out: Output, { network }: Members, findings: Findings): void {
   const columns = ["from", "to", "address", "loss", "rtt", "mtu", "result", "hop"] as const;
   out.list(rows.length > READABLE ? failed : rows, [...columns]);
   for (const [name, { message }] of findings.silent) out.note(`${name}: ${message}`);
-  out.note(`${network}: ${rows.length - failed.length} of ${rows.length} ways work.`);
+  out.note(`${network}: ${rows.length - failed.length} of ${rows.length} pairs work.`);
   if (failed.length > 0) process.exitCode = 1;
 }
 

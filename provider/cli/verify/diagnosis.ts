@@ -43,12 +43,13 @@ function pathOf(from: string, to: string, { ends }: Findings): string[] {
 }
 
 const silence = (name: string, { silent }: Findings): string | undefined =>
-  silent.has(name) ? `${name} was not asked: ${silent.get(name)!.code}` : undefined;
+  silent.has(name) ? `${name} could not be asked: ${silent.get(name)!.code}` : undefined;
 
 /** On the hub only what concerns these runners, and the network itself. */
 function difference(name: string, path: string[], { ends }: Findings): string | undefined {
   const end = ends.get(name)!;
-  if (end.addresses.length === 0) return `${name} has no record of an address in the network: it was not made there`;
+  if (end.addresses.length === 0)
+    return `${name} has no record of this network: \`pulumi up\` has not configured it, or the record is lost`;
   const others = new Set(
     [...ends.values()]
       .filter((other) => other.role === "runner" && !path.includes(other.name))
@@ -68,7 +69,7 @@ const between = (a: string, b: string, layer: Answer["layer"], { answers }: Find
 
 function below(a: string, b: string, findings: Findings): string | undefined {
   const dead = between(a, b, "underlay", findings).find(({ loss }) => loss === 100);
-  return dead && `the network below: ${dead.target} (${dead.to}) does not answer ${dead.from}`;
+  return dead && `the underlay: ${dead.target} (${dead.to}) does not answer ${dead.from}`;
 }
 
 function tunnel(a: string, b: string, findings: Findings): string | undefined {
@@ -76,7 +77,7 @@ function tunnel(a: string, b: string, findings: Findings): string | undefined {
   const ends = [findings.ends.get(a)!, findings.ends.get(b)!] as const;
   const suspect = ends.flatMap(({ name, suspects }) => suspects.input.map((rule) => `${name} has INPUT ${rule}`))[0];
   const port = tunnelBetween(...ends)?.port ?? 4789;
-  return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends are as they should be; look for a firewall on the way"}`;
+  return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends match their records; look for a firewall on the way"}`;
 }
 
 /** A leg with the same trouble as the whole way: some packets are lost, or only large ones. */
@@ -85,11 +86,11 @@ function weakness(a: string, b: string, loss: number, findings: Findings): strin
   const answers = between(a, b, "overlay", findings);
   if (loss > 0 && answers.some((leg) => leg.loss > 0)) return `${a} to ${b}: packets are lost now and then`;
   const narrow = answers.find(({ full }) => !full);
-  return narrow && `${a} to ${b}: packets of ${narrow.mtu} bytes are too large for the network below`;
+  return narrow && `${a} to ${b}: packets of ${narrow.mtu} bytes are too large for the underlay`;
 }
 
 function through(path: string[], { ends }: Findings): string {
   const hub = ends.get(path[1]!)!;
   const [suspect] = hub.suspects.forward;
-  return `${hub.name} does not pass packets on${suspect ? `, it has FORWARD ${suspect}` : ": look for a firewall there"}`;
+  return `${hub.name} does not forward packets${suspect ? `, it has FORWARD ${suspect}` : ": look for a firewall there"}`;
 }

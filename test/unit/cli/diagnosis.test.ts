@@ -28,19 +28,19 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
     "a network below that is dead, as seen from the nearer end, though the other said so first",
     "r1>r2 100",
     ["r2>hub 100 below", "r2>hub 100", "hub>r2 100", "hub>r2 100 below"],
-    "the network below: ip of r2 (r2) does not answer hub",
+    "the underlay: ip of r2 (r2) does not answer hub",
   ],
   [
     "a tunnel that is dead, not the one before it that loses something",
     "r1>r2 100",
     ["r1>hub 50", "hub>r1 0", "hub>r2 100", "r2>hub 100"],
-    "hub to r2: UDP port 4789 does not pass, though both ends are as they should be; look for a firewall on the way",
+    "hub to r2: UDP port 4789 does not pass, though both ends match their records; look for a firewall on the way",
   ],
   [
     "the hub, where nothing gets through but tunnels lose only something",
     "r1>r2 100",
     ["r1>hub 50", "hub>r2 0"],
-    "hub does not pass packets on: look for a firewall there",
+    "hub does not forward packets: look for a firewall there",
   ],
   [
     "the tunnel that loses something",
@@ -52,13 +52,13 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
     "the tunnel that large packets do not pass",
     "r1>r2 0 large",
     ["r1>hub 0", "hub>r2 0 large"],
-    "hub to r2: packets of 1450 bytes are too large for the network below",
+    "hub to r2: packets of 1450 bytes are too large for the underlay",
   ],
   [
     "that one, too, where another has lost a packet by the way",
     "r1>r2 0 large",
     ["r1>hub 50", "hub>r2 0 large"],
-    "hub to r2: packets of 1450 bytes are too large for the network below",
+    "hub to r2: packets of 1450 bytes are too large for the underlay",
   ],
   ["nobody, where only this way lost something", "r1>r2 50", ["r1>hub 0", "hub>r2 0"], "packets are lost now and then"],
 ])("verify blames %s", (_, way, others, hop) => {

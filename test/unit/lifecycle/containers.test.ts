@@ -31,7 +31,7 @@ beforeEach(async () => {
 
 test("a refresh shows what a container has that nobody holds, and only promises it", async () => {
   docker(container("alpha", "10.128.64.9"));
-  expect((await refresh()).drift).toEqual(["192.0.2.11: container alpha has 10.128.64.9, which nobody holds"]);
+  expect((await refresh()).drift).toEqual(["192.0.2.11: container alpha has 10.128.64.9, which is not reserved"]);
   expect(await leases()).toEqual(["10.128.64.9 offered alpha docker/training/r1/alpha"]);
 });
 
@@ -47,7 +47,7 @@ test("it is never given out from then on, not even by name", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   expect(await stage.refusal("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" })).toMatch(
-    /^IP_IN_USE: Address 10\.128\.64\.9 of runner\/training\/r1 is used by docker\/training\/r1\/alpha/,
+    /^IP_IN_USE: Address 10\.128\.64\.9 of runner r1 of network training is used by docker\/training\/r1\/alpha/,
   );
 });
 

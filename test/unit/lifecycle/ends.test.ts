@@ -67,7 +67,7 @@ test("a lost lease is replaced with the network alive, and work of the old life 
   const old = await makeRunner(network, "a", "192.0.2.11");
   await pool.release("network/training", String(old.leaseId));
   expect((await runners.read("training/a", old)).props.drift).toEqual([
-    `lease ${old.leaseId}: not in the pool any more`,
+    `lease ${old.leaseId} is no longer in the store`,
   ]);
   expect(await runners.diff(old, old)).toEqual({ changes: true, replaces: ["leaseId"], deleteBeforeReplace: false });
   await expect(runners.update("training/a", old, { ...old, mtu: 1400 })).rejects.toThrow("LEASE_FENCED");

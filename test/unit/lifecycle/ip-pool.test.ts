@@ -73,10 +73,10 @@ test("no two pools or networks of one address space overlap; in another space th
   await stage.network();
   await stage.make("IPPool", "a", { ranges: ["10.0.0.0/24"] });
   expect(await stage.refusal("IPPool", "b", { ranges: ["10.0.0.128/25"] })).toMatch(
-    /^POOL_OVERLAP: 10\.0\.0\.128\/25 overlaps 10\.0\.0\.0\/24, which is held by .*::a for pool\/a\./,
+    /^POOL_OVERLAP: 10\.0\.0\.128\/25 overlaps 10\.0\.0\.0\/24, which is held by .*::a for IPPool a\./,
   );
   expect(await stage.refusal("IPPool", "b", { ranges: ["10.130.0.0/24"] })).toMatch(
-    /^POOL_OVERLAP: .*network\/training/,
+    /^POOL_OVERLAP: .*network training/,
   );
   await stage.make("IPPool", "b", { ranges: ["10.0.0.0/24"], addressSpace: "site-b" });
 });
@@ -108,7 +108,7 @@ test("growing is an update that keeps the lease; shrinking below a lease names i
   const grown = await stage.change("IPPool", "lb", pool, lb({ ranges: ["203.0.113.10-203.0.113.29"] }));
   expect(grown).toMatchObject({ leaseId: pool.leaseId, capacity: 20, allocated: 1 });
   await stage.make("IPReservation", "new", ipIn(grown, { ip: "203.0.113.29" }));
-  const lost = /^POOL_IN_USE: Pool pool\/lb cannot lose values that are held: .*203\.0\.113\.19 [^;]*::web/;
+  const lost = /^POOL_IN_USE: IPPool lb cannot lose values that are held: .*203\.0\.113\.19 [^;]*::web/;
   const shorter = ["203.0.113.10-203.0.113.15"];
   expect(await stage.refusal("IPPool", "lb", lb({ ranges: shorter }), grown)).toMatch(lost);
   expect(await stage.refusal("IPPool", "lb", lb({ ranges: grown.ranges, reserved: ["203.0.113.19"] }), grown)).toMatch(
@@ -130,7 +130,7 @@ test("a pool with leases cannot be deleted, and says who has them", async () => 
   const pool = await stage.make("IPPool", "lb", lb());
   const ip = await stage.make("IPReservation", "web", ipIn(pool));
   await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(
-    /^POOL_IN_USE: Pool pool\/lb still has leases: .*::web/,
+    /^POOL_IN_USE: IPPool lb still has leases: .*::web/,
   );
   await stage.of("IPReservation").delete(ip);
   await stage.of("IPPool").delete(pool);
@@ -152,12 +152,12 @@ test("exhaustion and quotas are found in preview, counting its own requests and 
   await stage.make("IPReservation", "a", ipIn(pool));
   await stage.preview("IPReservation", "b", ipIn(pool));
   expect(await stage.refusal("IPReservation", "c", ipIn(pool))).toMatch(
-    /^POOL_EXHAUSTED: No address is free in pool\/lb \(203\.0\.113\.10\/31\)\. Holders, longest unseen first: 203\.0\.113\.1[01] \S*::a \(last seen [^;]*; \S* \S*::b \(promised in a preview\)/,
+    /^POOL_EXHAUSTED: No address is free in IPPool lb \(203\.0\.113\.10\/31\)\. Holders, longest unseen first: 203\.0\.113\.1[01] \S*::a \(last seen [^;]*; \S* \S*::b \(promised in a preview\)/,
   );
   const limited = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
   await stage.preview("IPReservation", "d", ipIn(limited));
   expect(await stage.refusal("IPReservation", "e", ipIn(limited))).toMatch(
-    /^POOL_QUOTA: Pool pool\/few would have 2 leases/,
+    /^POOL_QUOTA: IPPool few would have 2 leases/,
   );
 });
 
@@ -166,7 +166,7 @@ test("a pool that is 80 % full: whoever asks is warned in preview, and so is who
   for (let i = 0; i < 7; i++) await stage.preview("IPReservation", `r${i}`, ipIn(pool));
   expect(stage.warnings).toEqual([]);
   await stage.preview("IPReservation", "r7", ipIn(pool));
-  const warnings = ["80 % or more of the 10 addresses of pool/lb are held or promised."];
+  const warnings = ["80 % or more of the 10 addresses of IPPool lb are held or promised."];
   expect(stage.warnings.splice(0)).toEqual(warnings);
   await stage.preview("IPPool", "lb", lb(), pool);
   expect(stage.warnings).toEqual(warnings);
@@ -203,7 +203,7 @@ test("a nodePort pool gives out ports", async () => {
   expect(port).toMatchObject({ port: 30080, ip: "30080" });
   stage.newRun();
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30080 }))).toBe(""); // its neighbour may leave
-  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in pool\/np/);
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in IPPool np/);
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { ip: "10.0.0.1" }))).toMatch(
     /^INPUT_INVALID: ip cannot/,
   );
@@ -270,7 +270,7 @@ describe("tenants without a pool", () => {
       const two = await stage.make("IPReservation", "two", ask());
       expect([one, two].map(placeOf)).toEqual(["a", "b"]);
       expect(one.ip).toBe(first.ip);
-      expect(await stage.refusal("IPReservation", "three", ask())).toMatch(/^POOL_QUOTA: Pool pool\/a /);
+      expect(await stage.refusal("IPReservation", "three", ask())).toMatch(/^POOL_QUOTA: IPPool a /);
       const named = await stage.make("IPReservation", "three", ask({ ip: "203.0.113.30" }));
       expect(placeOf(named)).toBe("c");
       await own("0", "203.0.113.40");
@@ -319,7 +319,7 @@ describe("tenants without a pool", () => {
   test("a tenant's pool is for that tenant: addresses in it, and pools carved from it", async () => {
     const pool = await stage.make("IPPool", "lb", lb({ tenant: acme }));
     const refused =
-      /^TENANT_MISMATCH: Pool pool\/lb belongs to tenant acme\/web; this request comes from (no tenant|tenant other\/web)\./;
+      /^TENANT_MISMATCH: IPPool lb belongs to tenant acme\/web; this request comes from (no tenant|tenant other\/web)\./;
     const carve = (tenant?: Values): Values => ({
       parent: settings(pool),
       prefixLength: 31,

@@ -102,7 +102,7 @@ test("read of a machine that is down says so instead of failing", async () => {
   const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
   const { props: read } = await runners.read("training/a", props);
-  expect(read.drift).toEqual(["192.0.2.11: not read, SSH_UNREACHABLE"]);
+  expect(read.drift).toEqual(["192.0.2.11: could not be read (SSH_UNREACHABLE)"]);
 });
 
 test("a failed move to another machine remembers the old one, and cleans it in the end", async () => {
@@ -133,7 +133,7 @@ test("refresh does not forget that a create was never finished", async () => {
   const error = (await runners.create(inputs).catch((e: unknown) => e)) as Incomplete;
   expect(error.message).toContain("VERIFY_FAILED");
   const { props } = await runners.read("training/a", error.properties);
-  expect(props.drift).toEqual(["not finished yet", expect.stringContaining("do not get through")]);
+  expect(props.drift).toEqual(["the last up did not finish", expect.stringContaining("do not get through")]);
   expect(await runners.diff(props, inputs)).toMatchObject({ changes: true });
 });
 

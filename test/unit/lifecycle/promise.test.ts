@@ -68,7 +68,7 @@ describe("a pool that changes in the same run", () => {
       expect(shown).toMatchObject({ runnerId: UNKNOWN, subnet: UNKNOWN });
     }
     expect(new Set(stage.warnings)).toEqual(
-      new Set(["Values of new resources in network/training are not shown in this preview: it is being replaced."]),
+      new Set(["Values of new resources in network training are not shown in this preview: it is being replaced."]),
     );
     stage.newRun();
     // Pulumi deletes what depends on it first, the other way round, and then asks anew.
@@ -184,7 +184,7 @@ describe("ends are states", () => {
     await rebuilt.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await rebuilt.pool.adoptIdentity([String(held.storeId)], 1000);
     await expect(rebuilt.of("IPReservation").diff(held, held)).rejects.toThrow(
-      /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in pool\/lb of the store, which was rebuilt/,
+      /^STORE_LOST: IPReservation lb\/10\.61\.0\.\d+ is in Pulumi's state, but not in IPPool lb of the store, which was rebuilt/,
     );
   });
 });

@@ -56,7 +56,7 @@ test("when all ids are taken, preview says so, and names the longest unseen firs
   const { failures } = await preview();
   expect(failures).toHaveLength(1);
   expect(failures[0]!.reason).toMatch(
-    /^RUNNER_IDS_EXHAUSTED: No runner id is free in network\/training \(1-3\)\. Holders, longest unseen first: 2 \S+::b \(last seen 2030-01-01T00:01:00Z\); 3 \S+::c \(last seen 2030-01-01T00:02:00Z\); 1 \S+::a \(last seen 2030-01-01T00:03:00Z\)\./,
+    /^RUNNER_IDS_EXHAUSTED: No runner id is free in network training \(1-3\)\. Holders, longest unseen first: 2 \S+::b \(last seen 2030-01-01T00:01:00Z\); 3 \S+::c \(last seen 2030-01-01T00:02:00Z\); 1 \S+::a \(last seen 2030-01-01T00:03:00Z\)\./,
   );
 });
 

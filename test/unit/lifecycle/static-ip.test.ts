@@ -77,7 +77,7 @@ test("without a key the address is exclusive", async () => {
 test("a port that somebody has is refused in preview, with the holder's name: for newcomers and for changes in place", async () => {
   await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const conflict =
-    /PORT_CONFLICT: Port tcp\/80 on 203\.0\.113\.1\d of pool\/lb belongs to org\/urn:pulumi:dev::p::overlay:index:StaticIP::web/;
+    /PORT_CONFLICT: Port tcp\/80 on 203\.0\.113\.1\d of IPPool lb belongs to org\/urn:pulumi:dev::p::overlay:index:StaticIP::web/;
   expect(await elsewhere("rival", inputs({ sharingKey: "team-a" }))).toMatch(conflict);
   const own = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
   const wanted = inputs({ sharingKey: "team-a", forwards: [mail, web] });
@@ -303,7 +303,7 @@ test("the tenant comes from the resource or from the provider's setting, never f
   const ip = "203.0.113.20";
   const victim = await stage.make("StaticIP", "victim", inputs({ pool: "acme", ip, tenant }));
   const refused =
-    /^TENANT_MISMATCH: Pool pool\/acme belongs to tenant acme\/web; this request comes from (no tenant|tenant evil\/x)/;
+    /^TENANT_MISMATCH: IPPool acme belongs to tenant acme\/web; this request comes from (no tenant|tenant evil\/x)/;
   expect(await elsewhere("thief", inputs({ pool: "acme", ip, onConflict: "take" }))).toMatch(refused);
   const evil = { org: "evil", project: "x" };
   expect(await elsewhere("thief", inputs({ pool: "acme", ip, onConflict: "take", tenant: evil }))).toMatch(refused);

@@ -211,10 +211,20 @@ test.each([
     [],
     2,
   ],
-  ["before DOCKER-USER", ["-j OVERLAY-FWD", "-j DOCKER-USER"], ["place is before DOCKER-USER, should be behind it"], 2],
-  ["behind a drop after DOCKER-USER", ["-j DOCKER-USER", "-j DROP", "-j OVERLAY-FWD"], ["place is 2, should be 1"], 2],
+  [
+    "before DOCKER-USER",
+    ["-j OVERLAY-FWD", "-j DOCKER-USER"],
+    ["position is before DOCKER-USER, should be after it"],
+    2,
+  ],
+  [
+    "behind a drop after DOCKER-USER",
+    ["-j DOCKER-USER", "-j DROP", "-j OVERLAY-FWD"],
+    ["position is 2, should be 1"],
+    2,
+  ],
   ["behind rules for other ranges alone", ["-s 172.17.0.0/16 ! -o docker0 -j DROP", "-j OVERLAY-FWD"], [], 1],
-  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], ["place is 2, should be 1"], 1],
+  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], ["position is 2, should be 1"], 1],
 ])("place of a jump: %s", (_, forward, wrong, position) => {
   const facts = host("none");
   facts.chains.set("4 filter FORWARD", forward);

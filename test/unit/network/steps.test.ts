@@ -91,14 +91,14 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
       rules.push(rules.splice(rules.indexOf("-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT"), 1)[0]!);
     },
     [
-      "rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter): it stands behind a rule that drops",
+      "rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter): it comes after a rule that drops",
     ],
     ["change rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)"],
   ],
   [
     "a jump that another has pushed down goes to the top",
     (f) => f.chains.get("4 filter FORWARD")!.unshift("-j REJECT"),
-    ["jump from FORWARD to OVERLAY-FWD (IPv4 filter): place is 2, should be 1"],
+    ["jump from FORWARD to OVERLAY-FWD (IPv4 filter): position is 2, should be 1"],
     ["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"],
   ],
   [

@@ -88,7 +88,7 @@ test("an address alone is enough to use and to free it, where one pool has it", 
   expect(await codeOf(free(context, { ip }))).toBe("INPUT_INVALID");
   expect(await codeOf(free(context, { ip: toLine("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
   await stage.make("IPPool", "other", { ranges: ["192.168.7.0/28"], addressSpace: "lab" });
-  await expect(free(context, { ip })).rejects.toThrow(/^INPUT_INVALID: 192\.168\.7\.9 is in pool\/other and pool\/web/);
+  await expect(free(context, { ip })).rejects.toThrow(/^INPUT_INVALID: 192\.168\.7\.9 is in IPPool other and IPPool web/);
   expect(await codeOf(reserve(context, {}))).toBe("INPUT_INVALID");
   expect(await codeOf(reserve(context, { network: "training" }))).toBe("INPUT_INVALID");
   expect(await codeOf(reserve(context, { pool: "ports", ip }))).toBe("INPUT_INVALID");
@@ -125,7 +125,7 @@ test("import enters addresses of networks and of pools, and names what fits nowh
     { ip: 5n, pool: "nosuch" },
   ];
   expect((await importAddresses(stage.pool, wrong)).problems.map(({ message }) => message)).toEqual([
-    "it is in pool/web, not in training",
+    "it is in IPPool web, not in network training",
     "it is in no network and no pool of this store",
     expect.stringMatching(/^POOL_NOT_FOUND: There is no pool 'nosuch'/),
   ]);

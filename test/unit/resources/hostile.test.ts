@@ -4,6 +4,7 @@ import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import type { Extent, Json, Pool } from "../../../provider/pool/types";
+import { describePool } from "../../../provider/pool-names";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
 
@@ -313,7 +314,7 @@ describe.each(BY_NAME)("%s by name, from %s", (type, stored, given) => {
       await written;
       const { failures } = await lifecycle(type).check(caller("x"), undefined, given);
       expect(failures.map(({ reason }) => reason).join(), `${path}: ${kind}`).toMatch(
-        new RegExp(`^STORE_CORRUPT: .*${stored}`, "s"),
+        new RegExp(`^STORE_CORRUPT: .*${describePool(stored)}`, "s"),
       );
     }
     expect(fleet.asked).toEqual([]);

@@ -1,0 +1,42 @@
+/**
+ * Names of pools in the store. They are made and taken apart here only. Errors and notes use `describePool`; tables, `--json` and arguments of
+ * commands have the name itself.
+ */
+export const NETWORKS = "network/";
+export const RUNNERS = "runner/";
+export const IP_POOLS = "pool/";
+export const SPACES = "space/";
+/** One pool of all ports for each name; pools of ports with that name are cut out of it. */
+export const PORT_SPACES = `${SPACES}ports/`;
+export const DEFAULT_SPACE = `${SPACES}default`;
+
+export const networkPool = (network: string): string => NETWORKS + network;
+export const addressPool = (network: string, runner: string): string => `${RUNNERS}${network}/${runner}`;
+/** `NETWORK/RUNNER`, as a reference by name gives it. */
+export const runnerPool = (name: string): string => RUNNERS + name;
+export const poolNamed = (name: string): string => IP_POOLS + name;
+export const portSpace = (name: string): string => PORT_SPACES + name;
+export const addressSpace = (name: string): string => SPACES + name;
+
+/** The network of a network's pool. */
+export const networkOfPool = (name: string): string => name.slice(NETWORKS.length);
+
+/** undefined: it is not the pool of a runner's addresses. */
+export function runnerOfPool(name: string): { network: string; runner: string } | undefined {
+  const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(name) ?? [];
+  return network === undefined ? undefined : { network, runner: runner! };
+}
+
+/** At the start of a sentence. */
+export const capitalize = (text: string): string => text[0]!.toUpperCase() + text.slice(1);
+
+/** In words, for sentences. The pools of tenants have slashes in their names: see tenants.ts. */
+export function describePool(name: string): string {
+  const [kind, first, second, third, fourth] = name.split("/");
+  if (kind === "network" && first) return `network ${first}`;
+  if (kind === "runner" && second) return `runner ${second} of network ${first}`;
+  if (kind === "space" && first) return second ? `the ports of IPPool ${second}` : `address space ${first}`;
+  if (kind !== "pool" || !first) return `pool ${name}`;
+  if (first === "tenants") return `the range for tenants' pools of type ${second}`;
+  return first === "tenant" ? `the pool of type ${fourth} of tenant ${second}/${third}` : `IPPool ${first}`;
+}
