@@ -129,9 +129,7 @@ test("an address in the part that a preview adds is not known before up", async 
 test("a pool with leases cannot be deleted, and says who has them", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const ip = await stage.make("IPReservation", "web", ipIn(pool));
-  await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(
-    /^POOL_IN_USE: IPPool lb still has leases: .*::web/,
-  );
+  await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(/^POOL_IN_USE: IPPool lb still has leases: .*::web/);
   await stage.of("IPReservation").delete(ip);
   await stage.of("IPPool").delete(pool);
   expect(await stage.pool.spec("pool/lb")).toBeUndefined();

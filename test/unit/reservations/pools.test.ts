@@ -88,7 +88,9 @@ test("an address alone is enough to use and to free it, where one pool has it", 
   expect(await codeOf(free(context, { ip }))).toBe("INPUT_INVALID");
   expect(await codeOf(free(context, { ip: toLine("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
   await stage.make("IPPool", "other", { ranges: ["192.168.7.0/28"], addressSpace: "lab" });
-  await expect(free(context, { ip })).rejects.toThrow(/^INPUT_INVALID: 192\.168\.7\.9 is in IPPool other and IPPool web/);
+  await expect(free(context, { ip })).rejects.toThrow(
+    /^INPUT_INVALID: 192\.168\.7\.9 is in IPPool other and IPPool web/,
+  );
   expect(await codeOf(reserve(context, {}))).toBe("INPUT_INVALID");
   expect(await codeOf(reserve(context, { network: "training" }))).toBe("INPUT_INVALID");
   expect(await codeOf(reserve(context, { pool: "ports", ip }))).toBe("INPUT_INVALID");
