@@ -1,12 +1,12 @@
 import type { Random } from "../random";
-import { changeNetwork, newAddress, newNetwork, newRunner, newStaticIp } from "./host-resources";
+import { changeForwards, changeNetwork, newAddress, newNetwork, newRunner, newStaticIp } from "./host-resources";
 import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
 import { addressIn, inPool, type Naming, newPool, newReservation, pinIn } from "./resources";
 
 export interface EditContext {
   random: Random;
   naming: Naming;
-  /** Pools of other stacks that are up. */
+  /** Pools and runners of other stacks that are up. */
   others: Declaration[];
   /** Hosts of the lab that can be runners of this stack. */
   hosts: string[];
@@ -47,6 +47,7 @@ const HOST_EDITS: typeof EDITS = {
     edit: (program, { random, naming }) => [...program, ...newStaticIp(random, naming, program)],
   },
   changeNetwork: { weight: 4, edit: (program, { random }) => changeNetwork(random, program) },
+  changeForwards: { weight: 2, edit: (program, { random }) => changeForwards(random, program) },
 };
 
 /** One to three edits. */
@@ -111,7 +112,7 @@ function rename(program: Program, { random, naming }: EditContext): Program | un
   const name = naming.name(each.type === "IPPool" ? "p" : "r");
   const renameIn = (arg: Arg): Arg => {
     if (typeof arg !== "object") return arg;
-    if (isResourceReference(arg)) return arg.$resource === each.name ? { $resource: name } : arg;
+    if (isResourceReference(arg)) return arg.$resource === each.name ? { ...arg, $resource: name } : arg;
     if (Array.isArray(arg)) return arg.map(renameIn);
     return Object.fromEntries(Object.entries(arg).map(([key, value]) => [key, renameIn(value as Arg)]));
   };

@@ -7,6 +7,7 @@ import type { Naming } from "./resources";
 const LAYOUTS: [string | undefined, ...(string | string[] | undefined)[]] = [
   undefined,
   "10.64.0.0/12/6/14",
+  "fd10::/48/8/72",
   ["10.128.0.0/12/6/14", "fd10::/48/8/72"],
 ];
 
@@ -20,6 +21,10 @@ export function newNetwork(random: Random, naming: Naming, hosts: string[]): Pro
   const program = [network];
   for (const _ of hosts) program.push(...newRunner(random, naming, program, hosts));
   for (let left = random.integer(0, 2); left > 0; left--) program.push(...newAddress(random, naming, program));
+  if (random.chance(0.4)) return program;
+  const ranges = [`10.${naming.block(random)}.0.0/29`];
+  program.push({ type: "IPPool", name: naming.name("p"), args: { ranges, type: "loadBalancer" } });
+  for (let left = random.integer(1, 2); left > 0; left--) program.push(...newStaticIp(random, naming, program));
   return program;
 }
 
@@ -37,23 +42,48 @@ export function newRunner(random: Random, naming: Naming, program: Program, host
   return [{ type: "RunnerSubnet", name: naming.name("s"), args }];
 }
 
-/** A reservation on a runner. */
+/** A reservation on a runner, or on any runner of a network. */
 export function newAddress(random: Random, naming: Naming, program: Program): Program {
-  const runner = random.pick(ofType(program, "RunnerSubnet"));
+  const runners = ofType(program, "RunnerSubnet");
+  const runner = random.pick(runners);
   if (!runner) return [];
-  const args = { runner: { $resource: runner.name }, ...(random.chance(0.2) && { kind: "vm" }) };
-  return [{ type: "IPReservation", name: naming.name("r"), args }];
+  const kind = random.chance(0.2) ? { kind: "vm" } : {};
+  const name = naming.name("r");
+  if (random.chance(0.7))
+    return [{ type: "IPReservation", name, args: { runner: { $resource: runner.name }, ...kind } }];
+  const placement = random.one(["mostFree", "packed", "spread"]);
+  const args = { network: runner.args.network!, placement, ...kind };
+  return [{ type: "IPReservation", name, args, dependsOn: runners.map((each) => each.name) }];
 }
 
-/** An address of a pool that the hub carries. */
+/** An address of a pool that the hub or a runner carries. */
 export function newStaticIp(random: Random, naming: Naming, program: Program): Program {
-  const network = random.pick(ofType(program, "OverlayNetwork"));
+  const carrier = random.pick([...ofType(program, "OverlayNetwork"), ...ofType(program, "RunnerSubnet")]);
   const pools = ofType(program, "IPPool").filter(({ args }) => args.type === "loadBalancer" && !args.tenant);
   const pool = random.pick(pools);
-  if (!network || !pool) return [];
-  const sharing = random.chance(0.5) ? { sharingKey: "shared" } : {};
-  const args = { pool: { $resource: pool.name }, attach: { $resource: network.name }, ...sharing };
-  return [{ type: "StaticIP", name: naming.name("i"), args }];
+  if (!carrier || !pool) return [];
+  const another = random.chance(0.3) ? { onPortConflict: "anotherAddress" } : {};
+  const sharing = random.chance(0.5) ? { sharingKey: "shared", ...another } : {};
+  const args = { pool: { $resource: pool.name }, attach: { $resource: carrier.name }, ...sharing };
+  return [{ type: "StaticIP", name: naming.name("i"), args: { ...args, ...forwardsIn(random, program) } }];
+}
+
+/** Ports that go to reservations on runners; few ports, so that sharers meet. */
+function forwardsIn(random: Random, program: Program): Declaration["args"] {
+  const target = random.pick(ofType(program, "IPReservation").filter(({ args }) => args.runner !== undefined));
+  if (!target || random.chance(0.3)) return {};
+  const to = { $resource: target.name, output: "ip" };
+  const ports = [...new Set([random.integer(80, 82), random.integer(80, 82)])];
+  return { forwards: ports.map((port) => ({ port, to, toPort: 8080 })) };
+}
+
+export function changeForwards(random: Random, program: Program): Program {
+  const each = random.pick(ofType(program, "StaticIP"));
+  if (!each) return program;
+  const { forwards: _, ...args } = each.args;
+  const changed = { ...each, args: { ...args, ...forwardsIn(random, program) } };
+  // Behind its targets, which may be declared later.
+  return [...program.filter((other) => other !== each), changed];
 }
 
 /** Another runner id, or the choice left to the pool; or another layout of the network. */

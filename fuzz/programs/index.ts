@@ -148,7 +148,7 @@ async function disagreementIn(act: () => Promise<void>): Promise<Disagreement | 
     return undefined;
   } catch (error) {
     if (error instanceof Disagreement) return error;
-    throw error;
+    return new Disagreement("the fuzzer failed", error instanceof Error ? String(error.stack) : String(error));
   }
 }
 

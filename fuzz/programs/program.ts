@@ -2,9 +2,10 @@
 
 export type ResourceType = "IPPool" | "IPReservation" | "StaticIP" | "OverlayNetwork" | "RunnerSubnet";
 
-/** Another resource of the program. */
+/** Another resource of the program, or one of its outputs. */
 export interface ResourceReference {
   $resource: string;
+  output?: string;
 }
 
 /** The address or port that a resource has in the state when a step first uses this reference. */
@@ -85,7 +86,7 @@ export function renderProgram(program: Program): string {
 function renderArg(arg: Arg): string {
   if (typeof arg !== "object") return JSON.stringify(arg);
   if (Array.isArray(arg)) return `[${arg.map(renderArg).join(", ")}]`;
-  if (isResourceReference(arg)) return arg.$resource;
+  if (isResourceReference(arg)) return arg.output ? `${arg.$resource}.${arg.output}` : arg.$resource;
   if (isValueReference(arg)) return `/* the value that ${arg.$valueOf} has */ "${arg.id}"`;
   if ("$host" in arg) return `at("${arg.$host}")`;
   const entries = Object.entries(arg).map(([key, value]) => {

@@ -22,7 +22,7 @@ function commandsOf(step: Step): string[] {
   const stack = `--stack s${step.stack}`;
   const preview = `pulumi preview ${stack}`;
   const up = `pulumi up --yes --skip-preview ${stack}`;
-  if (step.act === "preview") return [preview];
+  if (step.act === "preview") return step.expires ? [`OVERLAY_OFFER_TTL=1 ${preview}`, "sleep 1"] : [preview];
   const { kill } = step;
   const target = kill && { cli: "the CLI", provider: "the provider", both: "the CLI and the provider" }[kill.target];
   const killed = kill && `# kill -9 of ${target} ${kill.milliseconds} ms after ${kill.afterChanges} changes`;

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import { fromLine } from "../../provider/addressing/line";
 import { rangeOf } from "../../provider/addressing/ranges";
 import type { Random } from "../random";
@@ -67,7 +68,7 @@ export function newPool(random: Random, naming: Naming, program: Program): Decla
   if (random.chance(0.1)) args.addressSpace = "lab";
   if (random.chance(0.15)) args.reserved = [addressIn(ranges, random.integer(0, 2))!];
   if (random.chance(0.1)) args.staticOnly = [addressIn(ranges, random.integer(1, 3))!];
-  return { type: "IPPool", name, args };
+  return { type: "IPPool", name, args, ...(random.chance(0.1) && { component: "g1" }) };
 }
 
 const isWide = ({ ranges, type }: Declaration["args"]): boolean =>
@@ -92,13 +93,14 @@ export function addressIn(ranges: readonly Arg[], offset: number): string | unde
   return undefined;
 }
 
-/** `others`: pools of other stacks, which are named by their names. */
+/** `others`: pools and runners of other stacks, which are named by their names. */
 export function newReservation(
   random: Random,
   naming: Naming,
   program: Program,
   others: Declaration[],
 ): Declaration | undefined {
+  if (random.chance(0.1)) return tenantReservation(random, naming, program);
   const own = program.filter(({ type }) => type === "IPPool");
   const isForeign = others.length > 0 && random.chance(own.length > 0 ? 0.25 : 1);
   const pool = random.pick(isForeign ? others : own);
@@ -117,12 +119,29 @@ export function newReservation(
   return declaration;
 }
 
-/** How a reservation names its pool, with the tenant whose pool it is. */
-export const inPool = (pool: Declaration, isForeign: boolean): Declaration["args"] => ({
-  // A pool keeps the name that it was made with.
-  pool: isForeign ? (pool.aliases?.at(-1) ?? pool.name) : { $resource: pool.name },
-  ...(pool.args.tenant !== undefined && { tenant: pool.args.tenant }),
-});
+/** In the tenant's own pool of a type: one of the program or the store, or the block that the tenant gets by default. */
+function tenantReservation(random: Random, naming: Naming, program: Program): Declaration {
+  const tenant = random.one(TENANTS);
+  const own = program.filter(({ type, args }) => type === "IPPool" && isDeepStrictEqual(args.tenant, tenant));
+  return {
+    type: "IPReservation",
+    name: naming.name("r"),
+    args: { tenant, type: random.one(["clusterIP", "loadBalancer"]) },
+    ...(own.length > 0 && { dependsOn: own.map(({ name }) => name) }),
+  };
+}
+
+/** How a reservation names its pool or runner, with the tenant whose pool it is. */
+export function inPool(pool: Declaration, isForeign: boolean): Declaration["args"] {
+  if (pool.type === "RunnerSubnet") return { runner: madeAs(pool) };
+  return {
+    pool: isForeign ? madeAs(pool) : { $resource: pool.name },
+    ...(pool.args.tenant !== undefined && { tenant: pool.args.tenant }),
+  };
+}
+
+/** A pool keeps the name that it was made with. */
+export const madeAs = ({ name, aliases }: Declaration): string => aliases?.at(-1) ?? name;
 
 const mustPin = ({ args }: Declaration): boolean =>
   args.type === "vip" || args.autoAssign === false || args.allocation === "external";

@@ -1,7 +1,7 @@
 import type { Random } from "../random";
 import { type EditContext, editProgram, newProgram } from "./edits";
-import type { Declaration, Program } from "./program";
-import { Naming } from "./resources";
+import { type Declaration, isResourceReference, type Program } from "./program";
+import { madeAs, Naming } from "./resources";
 import type { Outcome, Step } from "./session";
 import type { Kill } from "./stack";
 
@@ -50,6 +50,7 @@ export class Scenario {
       unpreviewed: 3,
       branch: 3,
       interleaved: this.#programs.length > 1 ? 5 : 0,
+      expired: 2,
       killedUp: 4,
       killedDestroy: current ? 2 : 0,
       destroyed: current ? 0.5 : 0,
@@ -64,6 +65,7 @@ export class Scenario {
       ];
     }
     if (kind === "interleaved") return this.#interleaved(stack, program);
+    if (kind === "expired") return this.#expired(stack, program);
     if (kind === "killedUp") return [up({ previewFirst: random.chance(0.8), kill: this.#kill() })];
     if (kind === "killedDestroy") return [{ act: "destroy", stack, program: current!, kill: this.#kill() }];
     if (kind === "destroyed") return [{ act: "destroy", stack, program: current! }, up({ program: current! })];
@@ -85,6 +87,18 @@ export class Scenario {
     ];
   }
 
+  /** The offers of a preview end; another stack may take their values before its up. */
+  #expired(stack: number, program: Program): Step[] {
+    const other = this.random.integer(0, this.#programs.length - 1);
+    const up: Step = { act: "up", stack, program, previewFirst: false };
+    return [
+      { act: "preview", stack, program, expires: true },
+      ...(other === stack ? [] : [{ ...up, stack: other, program: this.#edited(other) }]),
+      up,
+      { ...up, previewFirst: true },
+    ];
+  }
+
   #edited(stack: number): Program {
     const current = this.#programs[stack];
     return current ? editProgram(current, this.#context(stack)) : newProgram(this.#context(stack));
@@ -92,8 +106,7 @@ export class Scenario {
 
   /** Stacks use pools of those before them only, so that they can be destroyed in the other order. */
   #context(stack: number): EditContext {
-    const earlier = this.#programs.slice(0, stack).flatMap((program) => program ?? []);
-    const others = earlier.filter(({ type }): boolean => type === "IPPool") as Declaration[];
+    const others = this.#programs.slice(0, stack).flatMap((program) => (program ? sharedIn(program) : []));
     return { random: this.random, naming: this.#naming, others, hosts: stack === 0 ? this.hosts : [] };
   }
 
@@ -108,4 +121,15 @@ export class Scenario {
       target: this.random.weighted({ both: 5, cli: 3, provider: 2 }),
     };
   }
+}
+
+/** Pools, and runners under the names that other stacks use. */
+function sharedIn(program: Program): Declaration[] {
+  const named = new Map(program.map((each) => [each.name, madeAs(each)]));
+  return program.flatMap((each) => {
+    if (each.type === "IPPool") return [each];
+    const { network } = each.args;
+    if (each.type !== "RunnerSubnet" || !isResourceReference(network)) return [];
+    return [{ type: each.type, name: `${named.get(network.$resource)}/${madeAs(each)}`, args: {} }];
+  });
 }

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
 import { checkStore } from "./check-store";
@@ -5,8 +6,8 @@ import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
 export type Step =
-  /** A branch that is previewed and may never be merged. */
-  | { act: "preview"; stack: number; program: Program }
+  /** A branch that is previewed and may never be merged. `expires`: its offers end at once. */
+  | { act: "preview"; stack: number; program: Program; expires?: boolean }
   /** `insist`: run up although the preview was refused, to see that up is refused, too. */
   | { act: "up"; stack: number; program: Program; previewFirst: boolean; insist?: boolean; kill?: Kill }
   /** A destroy that was killed is followed by an up of the program. */
@@ -47,6 +48,14 @@ export const noCounts = (): Counts => ({
   unshown: 0,
 });
 
+interface PromiseOfPreview {
+  shown: Shown;
+  /** How many ups there had been in all stacks. */
+  ups: number;
+  /** The offers have ended. */
+  expired: boolean;
+}
+
 /** A refusal that is settled by running preview again is settled in so many. */
 const PREVIEWS_TO_SETTLE = 4;
 
@@ -55,7 +64,7 @@ export class Session {
   readonly counts = noCounts();
   readonly #stacks = new Map<number, FuzzStack>();
   /** What previews have shown, by stack and program. An up of the stack ends its promises. */
-  readonly #promises = new Map<number, Map<string, { shown: Shown; upsOfOthers: number }>>();
+  readonly #promises = new Map<number, Map<string, PromiseOfPreview>>();
   readonly #values = new Map<number, Arg>();
   #ups = 0;
 
@@ -70,7 +79,7 @@ export class Session {
     const program = this.#resolve(stack, step.program);
     stack.declare(program);
     if (step.act === "preview")
-      return (await this.#preview(step.stack, stack, program)).code === 0 ? "done" : "refused";
+      return (await this.#preview(step.stack, stack, program, step.expires)).code === 0 ? "done" : "refused";
     if (step.act === "up") return this.#up(step, stack, program);
     return this.#destroy(step, stack, program);
   }
@@ -101,14 +110,19 @@ export class Session {
     }));
   }
 
-  async #preview(index: number, stack: FuzzStack, program: Program): Promise<Shown> {
-    const promises = this.#promises.get(index) ?? new Map();
+  async #preview(index: number, stack: FuzzStack, program: Program, expires = false): Promise<Shown> {
+    const promises = this.#promises.get(index) ?? new Map<string, PromiseOfPreview>();
     this.#promises.set(index, promises);
     const key = JSON.stringify(program);
-    const earlier = promises.get(key)?.shown as Shown | undefined;
-    let shown = await stack.preview();
+    const before = promises.get(key);
+    const earlier = before?.expired ? undefined : before?.shown;
+    let shown = expires ? await this.#expiringPreview(stack) : await stack.preview();
     this.counts.previews++;
-    for (let left = PREVIEWS_TO_SETTLE; shown.code !== 0 && shown.text.includes("Run preview again"); left--) {
+    for (
+      let left = PREVIEWS_TO_SETTLE;
+      !expires && shown.code !== 0 && shown.text.includes("Run preview again");
+      left--
+    ) {
       if (left === 0) throw new Disagreement("previews do not settle", shown.text);
       shown = await stack.preview();
       this.counts.previews++;
@@ -117,13 +131,19 @@ export class Session {
     else this.#checkUnshown(shown);
     if (earlier?.code === 0 && shown.code === 0 && !shown.text.includes("was promised")) {
       for (const [name, { inputs }] of shown.planned) {
-        const before = earlier.planned.get(name);
-        if (before) mustAgree("a second preview shows another value", name, before.inputs, inputs);
+        const planned = earlier.planned.get(name);
+        if (planned) mustAgree("a second preview shows another value", name, planned.inputs, inputs);
       }
     }
     // It has moved promises of other branches that ask for the same, and said so.
     if (shown.text.includes("was promised")) promises.clear();
-    promises.set(key, { shown, upsOfOthers: this.#ups });
+    promises.set(key, { shown, ups: this.#ups, expired: expires });
+    return shown;
+  }
+
+  async #expiringPreview(stack: FuzzStack): Promise<Shown> {
+    const shown = await stack.preview({ OVERLAY_OFFER_TTL: "1" });
+    await sleep(1100);
     return shown;
   }
 
@@ -137,7 +157,7 @@ export class Session {
   async #up(step: Step & { act: "up" }, stack: FuzzStack, program: Program): Promise<Outcome> {
     const earlier = this.#promises.get(step.stack)?.get(JSON.stringify(program));
     const shown = step.previewFirst ? await this.#preview(step.stack, stack, program) : earlier?.shown;
-    const isStale = !step.previewFirst && earlier !== undefined && earlier.upsOfOthers !== this.#ups;
+    const isStale = !step.previewFirst && earlier !== undefined && (earlier.expired || earlier.ups !== this.#ups);
     if (shown && shown.code !== 0) {
       this.counts.refused++;
       if (!step.insist) return "refused";

@@ -128,8 +128,8 @@ export class FuzzStack {
     writeFileSync(join(this.#folder, "program.json"), JSON.stringify(program));
   }
 
-  async preview(): Promise<Shown> {
-    const { code, text } = await this.#pulumi(["preview", "--json"]);
+  async preview(env: NodeJS.ProcessEnv = {}): Promise<Shown> {
+    const { code, text } = await this.#pulumi(["preview", "--json"], false, env);
     const planned: Shown["planned"] = new Map();
     const deleted = new Set<string>();
     const json = code === 0 ? planSchema.parse(jsonIn(text)) : { steps: [] };
@@ -174,7 +174,7 @@ export class FuzzStack {
   }
 
   /** `kill` false: nothing is killed, and Pulumi need not write its state after every resource. */
-  async #pulumi(args: string[], kill: Kill | false = false): Promise<Ended> {
+  async #pulumi(args: string[], kill: Kill | false = false, env: NodeJS.ProcessEnv = {}): Promise<Ended> {
     const fast = kill ? {} : { PULUMI_EXPERIMENTAL: "true", PULUMI_SKIP_CHECKPOINTS: "true" };
     const named = args[0] === "stack" ? args : [...args, "--stack", this.name];
     const argv = ["pulumi", "--non-interactive", ...named];
@@ -182,7 +182,7 @@ export class FuzzStack {
     const seen = this.#traceLines().length;
     const child = spawn(command!, rest, {
       cwd: this.#folder,
-      env: { ...this.#env, ...fast },
+      env: { ...this.#env, ...fast, ...env },
       stdio: ["ignore", "pipe", "pipe"],
     });
     let text = "";
