@@ -167,7 +167,9 @@ export class Session {
     if (ended.code !== 0) {
       mustBeOurs("up", ended.text);
       await this.#checkStore();
-      const mayFail = shown?.code !== 0 || isStale || shown.text.includes("POOL_NOT_FOUND");
+      // Pulumi asks no provider about a delete in preview: a pool that other stacks use is found by up.
+      const isInUse = shown !== undefined && shown.deleted.length > 0 && ended.text.includes("POOL_IN_USE: ");
+      const mayFail = shown?.code !== 0 || isStale || isInUse || shown.text.includes("POOL_NOT_FOUND");
       if (!mayFail) throw new Disagreement(ended.wasKilled ? KILLED : "preview succeeded, up failed", ended.text);
       return "refused";
     }

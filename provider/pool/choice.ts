@@ -8,8 +8,9 @@ import { byTime, type Class, countsKey, leaseKey } from "./keys";
 import { log, sitting } from "./ledger";
 import { lowestOverdue } from "./overdue";
 import { holdersIn } from "./pools";
+import type { Counts } from "./records";
 import { isByValue } from "./request-id";
-import { isOver, noCounts, sharedAs } from "./rows";
+import { isOver, noCounts, occupies, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { placeOfKey, takePorts } from "./sharing";
 import { type Extent, isFirm, type Lease, type LeaseEnd, type PoolSpec, type Request } from "./types";
@@ -268,26 +269,40 @@ function* canBeReclaimed(tx: Draft, lease: Lease, owner: string): Rule<boolean> 
   return !waiter || waiter.owner === owner || givesWay(tx, waiter, owner);
 }
 
+function* otherOffers(tx: Draft, spec: PoolSpec, except: string): Rule<Lease[]> {
+  const offers: Lease[] = [];
+  for (const uid of yield* tx.range(byTime(spec.name, "o"), CANDIDATES))
+    if (uid !== except) offers.push((yield* tx.get(leaseKey(spec.name, uid)))!);
+  return offers;
+}
+
 /** So many are looked at for one whose going helps. */
 const CANDIDATES = 1000;
 
 /**
  * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
- * `leaving` are leases that will be gone before the new one is claimed.
+ * `leaving` are leases that will be gone before the new one is claimed. A lease that was `promised` has been counted: later offers, also
+ * those to replace what their owner holds, do not stop it.
  */
 export function* mustKeepQuota(
   tx: Draft,
   spec: PoolSpec,
   { owner, uid }: Pick<Lease, "owner" | "uid">,
   leaving: Lease[] = [],
+  promised = false,
 ): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
+  const isKept = ({ offered, reserved, used, held }: Counts, without: Lease[]) =>
+    offered + reserved + used - without.length <= maxReservations &&
+    held - total(without.filter(occupies).flatMap(({ extents }) => extents)) <= maxIps;
   for (;;) {
-    const { offered, reserved, used, held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+    const counts = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+    const { offered, reserved, used, held } = counts;
     const leases = offered + reserved + used - leaving.length;
-    if (leases <= maxReservations && held - total(leaving.flatMap(({ extents }) => extents)) <= maxIps) return;
+    if (isKept(counts, leaving)) return;
     if (yield* sweep(tx, spec.name)) continue;
+    if (promised && isKept(counts, [...leaving, ...(yield* otherOffers(tx, spec, uid))])) return;
     const offer = yield* oldest(tx, spec, "o", spec.extents, owner, uid);
     if (!offer) throw overQuota(spec, { leases, values: held });
     yield* vacate(tx, offer, restOf(tx, offer), { reason: "taken", takenBy: owner });

@@ -3,7 +3,7 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota, noChoice, tak
 import type { Draft } from "./draft";
 import { formerOf, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, sameExtents, zonesOf } from "./extents";
+import { covers, meetsAny, sameExtents, total, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log, record, sitting } from "./ledger";
@@ -37,6 +37,7 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
     pool.spec,
     lease,
     mine.filter((other) => isFirm(other) && other.uid !== lease.uid),
+    own !== undefined && isCounted(own, lease),
   );
   return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
 }
@@ -114,9 +115,13 @@ export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
     const other = yield* tx.get(leaseKey(request.pool, uid));
     if (other) yield* vacate(tx, other, restOf(tx, other));
   }
-  yield* mustKeepQuota(tx, pool.spec, lease);
+  yield* mustKeepQuota(tx, pool.spec, lease, [], own !== undefined && isCounted(own, lease));
   return lease;
 }
+
+/** Whether a lease takes up no more than the offer to its owner did. */
+const isCounted = (offer: Lease, { extents }: Lease): boolean =>
+  !offer.waitsFor && total(extents) <= total(offer.extents);
 
 /** The answer to a retried claim: the lease that the first one made, if it is still what is asked for. */
 function* claimAgain(tx: Draft, spec: PoolSpec, request: Request, held: Lease): Rule<Lease> {

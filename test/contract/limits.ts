@@ -76,4 +76,16 @@ export function limitContract(engine: Engine): void {
     await pool.release("pool/p", old.leaseId);
     expect(await pool.claim(wants("a", "10.0.0.2"))).toMatchObject({ state: "reserved" });
   });
+
+  test.each([{ maxReservations: 3 }, { maxIps: 3 }])("a value that was promised within %o is given", async (quota) => {
+    const { pool } = await world(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28"), quota });
+    await pool.claim(wants("a", "10.0.0.1"));
+    await pool.claim(wants("b", "10.0.0.2"));
+    const promised = await pool.offer(by("c"));
+    await pool.offer(wants("a", "10.0.0.9"));
+    expect(await pool.offer(by("c"))).toMatchObject({ extents: promised.extents });
+    expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", extents: promised.extents });
+    await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+  });
 }
