@@ -115,12 +115,6 @@ export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", pa
 export const seatKey = (pool: string, last: bigint): Key<Seat> => key(seatCodec, "a", part(pool), digits(last));
 export const seatsFrom = (pool: string, value: bigint): Span<Seat> =>
   from(under(seatCodec, "a", part(pool)), digits(value));
-/** Those that end from `first` on and before `limit`. */
-export const seatsBetween = (pool: string, first: bigint, limit: bigint): Span<Seat> => ({
-  ...seatsFrom(pool, first),
-  to: seatKey(pool, limit).at,
-});
-
 export const freeKey = (tree: Tree, pool: string, last: bigint): Key<Extent> =>
   key(extentCodec, tree, part(pool), digits(last));
 export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> =>

@@ -1,7 +1,7 @@
 import type { Draft } from "./draft";
 import { ENDING, restOf } from "./endings";
 import { common } from "./extents";
-import { countsKey, dueBy, type Span, seatsBetween } from "./keys";
+import { countsKey, dueBy, type Span, seatsFrom } from "./keys";
 import { leasesIn, sitters } from "./ledger";
 import type { Seat } from "./records";
 import { isOver, occupies } from "./rows";
@@ -29,12 +29,14 @@ export function* lowestOverdue(tx: Draft, pool: string, zone: Extent[], limit: b
     restOf(tx, lease, lease.expiresAt) <= tx.now &&
     valueIn(lease) !== undefined;
 
-  let seats: Span<Seat> = seatsBetween(pool, zone[0]!.first, limit);
+  // To the end of the pool, so that a far engine fetches whole pages: those of the next claims are among them.
+  let seats: Span<Seat> = seatsFrom(pool, zone[0]!.first);
   const due = ENDING.map((type) => dueBy(pool, type, tx.now));
   let lowest: Lease | undefined;
   while (due.length > 0) {
     const [page, others]: [Seat[], Span<Seat> | undefined] = yield* tx.page(seats, PAGE);
     for (const seat of page) {
+      if (seat.extent.last >= limit) return undefined;
       const overdue = (yield* sitters(tx, pool, seat)).find(becomesFree);
       if (overdue) return overdue;
     }

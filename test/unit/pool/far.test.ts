@@ -6,7 +6,7 @@ import { type Commit, type Engine, type Journal, optimisticStore } from "../../.
 import { by, extents, opened } from "../../contract/world";
 
 /** A server that nobody else uses, and that remembers what it was asked. */
-function server(): { engine: Engine; asked: string[] } {
+function server(clock = () => 1): { engine: Engine; asked: string[] } {
   const [rows, log, asked] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
   const journal: Journal = {
@@ -31,7 +31,7 @@ function server(): { engine: Engine; asked: string[] } {
       ...journal,
       readOnly: false,
       place,
-      clock: () => 1,
+      clock,
       machineTime: Date.now,
       losses: 9,
       turn: unused,
@@ -59,3 +59,16 @@ test.each(["hashed", "random"] as const)(
     }
   },
 );
+
+test("claims where all offers have expired fetch leases by whole pages", async () => {
+  let now = 1;
+  const { engine, asked } = server(() => now);
+  const pool = new LivePool(optimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
+  await opened(pool, { extents: extents("10.0.0.0/23"), allocation: "lowest" });
+  await Promise.all(Array.from({ length: 500 }, (_, i) => pool.offer(by(`offer ${i}`))));
+  now += 3_601_000;
+  asked.length = 0;
+  await Promise.all(Array.from({ length: 400 }, (_, i) => pool.claim(by(`claim ${i}`))));
+  expect(asked.filter((what) => what === "commit")).toHaveLength(7);
+  expect(asked.filter((what) => what === "rows").length).toBeLessThan(50);
+});
