@@ -217,7 +217,7 @@ const promiseIsKept = (start: StartRun) =>
 
 test("what a preview has shown is what up gives, or up stops", async () => {
   await fc.assert(promiseIsKept(startRun), { numRuns: 1000, seed: 11 });
-});
+}, 240_000);
 
 describe("the model finds the faults of other rules", () => {
   test.each(Object.entries(OLD_RULES))("%s", async (_, start) => {
