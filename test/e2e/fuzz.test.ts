@@ -2,8 +2,11 @@ import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
-import { fuzz } from "../../fuzz/programs";
+import { fuzz, replay } from "../../fuzz/programs";
+import type { Program } from "../../fuzz/programs/program";
+import type { Step } from "../../fuzz/programs/session";
 import { FuzzStack } from "../../fuzz/programs/stack";
+import { startStore } from "../../fuzz/programs/store";
 
 test("the backend of a fuzzed stack has no file that a killed CLI could leave half written", async () => {
   const home = mkdtempSync(join(tmpdir(), "overlay-fuzz-"));
@@ -13,8 +16,24 @@ test("the backend of a fuzzed stack has no file that a killed CLI could leave ha
   expect(files.sort()).toEqual(["s0.json", "s0.json.bak"]);
 });
 
-/** A short part of `npm run fuzz -- programs`: two stacks, previews of both before either goes up, a destroy that is
- * killed, offers that expire, and a pool found by tenant and type. */
+test("a destroy that is killed is followed by an up, and offers that expire by the same values or PLAN_STALE", async () => {
+  const program: Program = [
+    { type: "IPPool", name: "p", args: { ranges: ["10.1.0.0/28"] } },
+    { type: "IPReservation", name: "a", args: { pool: { $resource: "p" } } },
+  ];
+  const more: Program = [...program, { type: "IPReservation", name: "b", args: { pool: { $resource: "p" } } }];
+  const store = await startStore("sqlite");
+  onTestFinished(() => store.stop());
+  const steps: Step[] = [
+    { act: "up", stack: 0, program, previewFirst: true },
+    { act: "destroy", stack: 0, program, kill: { afterChanges: 1, milliseconds: 0, target: "both" } },
+    { act: "preview", stack: 0, program: more, expires: true },
+    { act: "up", stack: 0, program: more, previewFirst: false },
+  ];
+  expect(await replay(steps, { store, runners: [] })).toBeUndefined();
+});
+
+/** A short part of `npm run fuzz -- programs`: two stacks, previews of both before either goes up, and a pool found by tenant and type. */
 test("what preview shows is what up gives, for a random program and its edits", async () => {
   const { failures, counts } = await fuzz({
     seed: 1184,
