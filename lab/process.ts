@@ -116,3 +116,15 @@ export async function inParallel(work: readonly (() => Promise<void>)[], limit: 
   const ends = await Promise.allSettled(Array.from({ length: limit }, worker));
   for (const end of ends) if (end.status === "rejected") throw end.reason;
 }
+
+/** The processes that a process has started, and those that these have. */
+export function descendantsOf(pid: number): Identity[] {
+  const all = readdirSync("/proc").map(Number).filter(Boolean);
+  const parents = new Map(all.map((each) => [each, Number(statFields(each)?.[1])]));
+  const found: number[] = [];
+  for (let level = [pid]; level.length > 0; ) {
+    level = all.filter((each) => level.includes(parents.get(each)!));
+    found.push(...level);
+  }
+  return found.map(identityOf).filter((identity) => identity !== undefined);
+}

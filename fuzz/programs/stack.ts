@@ -1,10 +1,10 @@
 import { spawn } from "node:child_process";
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { z } from "zod";
 import type { Lab } from "../../lab/lab";
-import { end, type Identity, identityOf } from "../../lab/process";
+import { descendantsOf, end, identityOf } from "../../lab/process";
 import { fileBackend, pulumiEnv, root } from "../../setup/tools.mjs";
 import type { Program } from "./program";
 
@@ -236,28 +236,6 @@ export class FuzzStack {
   #traceLines(): string[] {
     if (!existsSync(this.#trace)) return [];
     return readFileSync(this.#trace, "utf8").split("\n").slice(0, -1);
-  }
-}
-
-function descendantsOf(pid: number): Identity[] {
-  const parents = new Map<number, number>();
-  for (const entry of readdirSync("/proc").map(Number).filter(Boolean)) {
-    const parent = parentOf(entry);
-    if (parent !== undefined) parents.set(entry, parent);
-  }
-  const found: number[] = [];
-  for (let level = [pid]; level.length > 0; ) {
-    level = [...parents].filter(([, parent]) => level.includes(parent)).map(([child]) => child);
-    found.push(...level);
-  }
-  return found.map(identityOf).filter((identity) => identity !== undefined);
-}
-
-function parentOf(pid: number): number | undefined {
-  try {
-    return Number(/\) \S (\d+) /.exec(readFileSync(`/proc/${pid}/stat`, "utf8"))?.[1]);
-  } catch {
-    return undefined;
   }
 }
 
