@@ -48,6 +48,8 @@ export class Lifecycle {
   readonly #formerly = new Map<string, string>();
   /** Owners that were in the state when this run checked them first. */
   readonly #existing = new Set<string>();
+  /** Leases that this run has claimed. */
+  readonly #claimed = new Set<string>();
   /** What resources held that this run has deleted: those that it makes anew get the same where they can. */
   readonly #released = new Map<string, Extent[]>();
 
@@ -101,6 +103,7 @@ export class Lifecycle {
     // An earlier run that was killed after its claim may have written to the hosts.
     const earlier = parts.length > 0 ? await pool.find(request.pool, { owner: request.owner }) : undefined;
     const lease = await pool.claim(request);
+    this.#claimed.add(lease.leaseId);
     const store = await storeOf(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...stampOf(pool, store, lease) };
     const held = { ...lease, run, store };
@@ -187,10 +190,11 @@ export class Lifecycle {
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
     const isEmpty = (await pool.pools()).length === 0;
     if (isEmpty) await refuseLost(this.def, pool, props);
-    if (parts.length === 0) return;
     const held = await this.#heldBy(pool, props);
+    const later = await pool.find(held.pool, { uid: held.uid });
+    if (later && isFirm(later) && !this.#claimed.has(later.leaseId)) this.world.warn(leftAlone(this.def, later));
+    if (later || parts.length === 0) return;
     const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { uid: held.uid })) !== undefined;
-    if (await overtaken()) return;
     await withdraw(this.def, this.world, pool, props, held, parts, async () => {
       if (await overtaken())
         throw new OverlayError("LEASE_FENCED", `${held.owner} was made again meanwhile.`, "Nothing was changed.");
@@ -393,6 +397,10 @@ const isFinished = ({ outputs }: Definition, props: Values): boolean =>
 const IF_GONE =
   "If the host is gone for good, run `pulumi config set overlay:unreachableOnDelete forget` and destroy again: " +
   "its addresses then stay reserved, because the host may still be using them.";
+
+/** Its lease id is not the one in the state: another state has claimed it since, such as that of a stack with the same name. */
+const leftAlone = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is left alone.`;
 
 /** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
 const FORGOTTEN = "forgotten/";
