@@ -1,4 +1,3 @@
-import { hash } from "node:crypto";
 import type { Tenant } from "./pool/types";
 
 /**
@@ -11,16 +10,6 @@ export function sameStack(a: string, b: string): boolean {
 
 /** Whether the owner is a resource of a Pulumi stack, which has a state file. */
 export const isStackOwner = (owner: string): boolean => owner.includes("urn:pulumi:");
-
-/** Whether an owner is among those that the SDK has marked as declared, each by eight digits of a hash. */
-export function isMarked(marks: string): (owner: string) => boolean {
-  const known = new Set(marks.match(/.{8}/g));
-  return (owner) => {
-    const [types = "", name = ""] = owner.split("::").slice(-2);
-    const type = types.split(":").at(-1)!;
-    return known.has(hash("sha256", `${type}::${name}`, "hex").slice(0, 8));
-  };
-}
 
 /** Owns what a container was found to have; `docker/NETWORK/RUNNER/CONTAINER`. */
 export const containerOwner = (network: string, runner: string, container: string): string =>

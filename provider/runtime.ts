@@ -3,10 +3,10 @@ import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { fleetOf } from "./host/fleet";
 import { Reconciler } from "./host/reconcile";
 import { openHosts } from "./host/ssh";
+import { readDeclared } from "./lifecycle/declared";
 import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
 import type { World } from "./lifecycle/world";
-import { isMarked } from "./owner";
 import { openPool } from "./pool";
 import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
@@ -126,12 +126,13 @@ export function provider(type: string) {
     configure,
     check: (olds: Values, news: Values) =>
       call("check", news.owner, async (l) => {
-        const { owner, dryRun, secretInputs, declared, ...inputs } = withoutProvider(news);
+        const { owner, dryRun, secretInputs, declared, program, ...inputs } = withoutProvider(news);
         return l.check(
           {
             owner: scoped(String(owner)),
             dryRun: dryRun === true,
-            ...(typeof declared === "string" && { isDeclared: isMarked(declared) }),
+            ...(typeof declared === "string" && { movesAway: readDeclared(declared) }),
+            ...(typeof program === "string" && { program }),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },
           isEmpty(olds) ? undefined : olds,

@@ -40,7 +40,7 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       throw new Error(
         `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over what stands on the hosts, and \`overlayctl import\` or \`overlayctl recover\` to enter it in the pool.`,
       );
-    declare(shape.type, name, opts.aliases);
+    declare(shape.type, name, opts.aliases, args as Record<string, unknown>);
     const inputs = inputsOf(shape, args as Record<string, unknown>);
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
@@ -48,7 +48,9 @@ export abstract class OverlayResource extends pulumi.CustomResource {
       secretInputs: secretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
-      declared: asksByValue(args) ? declaredMarks() : undefined,
+      declared:
+        pinsOf(args as Record<string, unknown>) === "" ? undefined : onceDeclared(() => [...declared].join(" ")),
+      program: onceDeclared(programMark),
       __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
@@ -68,29 +70,46 @@ export abstract class OverlayResource extends pulumi.CustomResource {
   }
 }
 
-/** Resources of this program, under their present and earlier names, each as the mark that the provider compares. */
+/**
+ * Resources of this program, under their present and earlier names, each as a mark with the values that it asks for. The provider
+ * needs them for a value that another resource of the stack holds: Pulumi deletes that one only after all creates, so it must be
+ * declared, with another value.
+ */
 const declared = new Set<string>();
 
-function declare(type: string, name: string, aliases: pulumi.CustomResourceOptions["aliases"]): void {
+function declare(
+  type: string,
+  name: string,
+  aliases: pulumi.CustomResourceOptions["aliases"],
+  args: Record<string, unknown>,
+): void {
   const earlier = (Array.isArray(aliases) ? aliases : []).flatMap((alias: unknown) => {
     if (typeof alias === "string") return [alias.split("::").at(-1)!];
     const former = (alias as { name?: unknown } | undefined)?.name;
     return typeof former === "string" ? [former] : [];
   });
-  for (const each of [name, ...earlier]) declared.add(markOf(type, each));
+  for (const each of [name, ...earlier]) declared.add(markOf(`${type}::${each}`) + pinsOf(args));
 }
 
-const markOf = (type: string, name: string): string =>
-  createHash("sha256").update(`${type}::${name}`).digest("hex").slice(0, 8);
+const markOf = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
 
-/**
- * A request for a value that another resource of the stack holds is refused if the program does not declare that one any more:
- * Pulumi deletes it only after all creates. Known once the program has declared what it declares in one go.
- */
-const declaredMarks = (): Promise<string> =>
-  new Promise((resolve) => setImmediate(() => resolve([...declared].join(""))));
+/** The values that a resource asks for; `?` for one that is an output. */
+const pinsOf = (args: Record<string, unknown>): string =>
+  ["ip", "ip6", "port", "runnerId"]
+    .filter((key) => args[key] !== undefined)
+    .map((key) => `=${["string", "number"].includes(typeof args[key]) ? args[key] : "?"}`)
+    .join("");
 
-const asksByValue = (args: object): boolean => ["ip", "ip6", "port", "runnerId"].some((key) => key in args);
+/** Once the program has declared what it declares in one go. What follows an `await` may come later. */
+const onceDeclared = <T>(read: () => T): Promise<T> => new Promise((resolve) => setImmediate(() => resolve(read())));
+
+let marked = { size: 0, mark: "" };
+
+/** Tells the program from those of other branches, which declare other resources, or ask for other values. */
+function programMark(): string {
+  if (marked.size !== declared.size) marked = { size: declared.size, mark: markOf([...declared].sort().join(" ")) };
+  return marked.mark;
+}
 
 function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };

@@ -1,7 +1,7 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { explainIssues, pathText, type Refusal, refuse } from "../invalid-input";
-import type { Extent } from "../pool/types";
+import type { Extent, OfferOptions } from "../pool/types";
 import { type Definition, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
 import { decide, unknownValues } from "./deciding";
@@ -20,8 +20,9 @@ export interface Caller {
   isReplacement?: boolean | undefined;
   /** What it held until this run deleted it in order to make it anew. */
   prefer?: Extent[] | undefined;
-  /** Whether the program still declares the resource behind an owner. Default: yes. */
-  isDeclared?: ((owner: string) => boolean) | undefined;
+  movesAway?: OfferOptions["movesAway"] | undefined;
+  /** See `Request`. */
+  program?: string | undefined;
 }
 
 /** One reason why the inputs are refused. Pulumi prints `property`, the value that it has there, and `reason`. */

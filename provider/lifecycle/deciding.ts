@@ -80,7 +80,7 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
  * replaced, or resized so that what it has now does not serve.
  */
 async function offered(def: Definition, world: World, caller: Caller, inputs: Values): Promise<Lease | undefined> {
-  const { owner, formerly: formerOwner, dryRun, prefer, isDeclared } = caller;
+  const { owner, formerly: formerOwner, dryRun, prefer, program, movesAway } = caller;
   const pool = await world.pool();
   const request = def.request(inputs, owner);
   const change = dryRun ? def.poolChange?.(inputs, await pool.spec(request.pool)) : undefined;
@@ -90,10 +90,10 @@ async function offered(def: Definition, world: World, caller: Caller, inputs: Va
   if (change?.replaced) return unshown("it is being replaced");
   const data = def.notes && { data: def.notes(inputs) };
   const whole = { ...request, ...opening(def, inputs), ...data, owner, type: def.type };
-  const options = { inUp: !dryRun, ...(isDeclared && { isDeclared }) };
+  const options = { inUp: !dryRun, ...(movesAway && { movesAway }) };
   try {
     const lease = await pool.offer(
-      { ...whole, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }) },
+      { ...whole, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
       options,
     );
     return change && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;

@@ -40,6 +40,8 @@ export interface Asking {
   offerTtl: number;
   /** See `Picker`. */
   chance: string;
+  /** What this run was to give the owner already. */
+  intended?: Extent[];
   /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
   leaves(holder: Lease): boolean;
   /** Called when the request must be refused in this run although its offer is kept for the next one. */

@@ -85,12 +85,12 @@ const END_KEPT_MS = 30 * 24 * 3600 * 1000;
  * broken; what was released and rested leaves one when its rest is over.
  */
 function ended(tx: Draft, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
-  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request } = lease;
+  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "resting" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
   return given<Lease>({
-    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request },
+    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
     state: "ended",
     updatedAt: at,
     expiresAt: at + END_KEPT_MS,

@@ -1,7 +1,7 @@
 import { amend } from "./changing";
 import { type Asking, answers, type Choice, choose, mustKeepQuota, noChoice, takingFor } from "./choice";
 import type { Draft } from "./draft";
-import { formerOf, restOf, sweep, vacate } from "./endings";
+import { formerOf, givesWay, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
 import { covers, meetsAny, sameExtents, total, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
@@ -10,7 +10,7 @@ import { leasesOfOwner, log, record, sitting } from "./ledger";
 import { takeNames } from "./names";
 import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
-import { requestId } from "./request-id";
+import { isByValue, requestId } from "./request-id";
 import { isLive, isOver, noCounts, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { canHavePorts, mayChangeKey, takePorts } from "./sharing";
@@ -23,14 +23,16 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   const { request } = asking;
   const pool = yield* poolFor(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
-  const all = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const all = withoutOutdated(asking, yield* leasesOfOwner(tx, request.pool, request.owner));
   const mine = all.filter(({ state }) => state !== "ended");
-  const own = yield* findOwn(tx, pool.spec, request, mine);
-  if (own && isFirm(own) && isLive(own, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, own);
-  const broken = own ? undefined : brokenPromise(request, all);
-  const [want, warnings] = own ? [] : yield* recall(tx, pool.spec, asking, broken);
+  const found = yield* findOwn(tx, pool.spec, request, mine);
+  if (found && isFirm(found) && isLive(found, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, found);
+  const broken = brokenPromise(request, all, found);
+  const [kept, warnings] = broken ? yield* recallPromise(tx, pool.spec, asking, broken) : [];
+  const own = kept ? undefined : found;
+  const want = kept ?? (own ? undefined : yield* recallHeld(tx, pool.spec, request));
   const lease = yield* grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
-  if (broken) yield* record(tx, broken, undefined);
+  if (broken) yield* record(tx, broken, shownToOthers(broken, request.program));
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
   yield* mustKeepQuota(
     tx,
@@ -42,39 +44,73 @@ export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
   return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
 }
 
-/** The last offer to this request, if it ended before it was claimed. */
-const brokenPromise = (request: Request, all: Lease[]): Lease | undefined =>
-  all
-    .filter(({ state, end, request: id }) => state === "ended" && end?.wasOffer && id === requestId(request))
-    .sort((a, b) => b.updatedAt - a.updatedAt)[0];
+/**
+ * Without what is older than the end of the owner's last lease: broken promises; and, if that is the lease which the state still has
+ * (`prefer`), offers. An up that puts it back gives what was held. Offers of this run, and those that wait, are not outdated.
+ */
+function withoutOutdated({ request: { prefer, want }, intended }: Asking, all: Lease[]): Lease[] {
+  const ends = all.filter(({ state, end }) => state === "resting" || (state === "ended" && !end?.wasOffer));
+  const held = ends.filter(({ extents }) => prefer && !want && sameExtents(extents, prefer));
+  const [lastEnd, heldUntil] = [ends, held].map((leases) => Math.max(...leases.map(({ updatedAt }) => updatedAt)));
+  const isOfRun = ({ extents }: Lease) => intended !== undefined && sameExtents(extents, intended);
+  return all.filter((lease) => {
+    if (lease.end?.wasOffer) return lease.updatedAt > lastEnd!;
+    return lease.state !== "offered" || lease.updatedAt > heldUntil! || lease.waitsFor || isOfRun(lease);
+  });
+}
+
+/** Whether a preview of this program has shown the offer; yes where that is not known. */
+const isShownTo = ({ shownTo }: Lease, program: string | undefined): boolean =>
+  shownTo === undefined || program === undefined || shownTo.includes(program);
+
+/** The record of a broken promise, for the programs that have yet to learn of it. */
+function shownToOthers(broken: Lease, program: string | undefined): Lease | undefined {
+  const shownTo = program === undefined ? [] : (broken.shownTo ?? []).filter((other) => other !== program);
+  return shownTo.length > 0 ? { ...broken, shownTo } : undefined;
+}
 
 /**
- * What a request that leaves the choice to the pool gets before all others: what it was promised, what it held before it was
- * renamed, or what it held before it was replaced. A broken promise is a warning in a preview, and stops an up.
+ * The last offer to this request that ended before it was claimed. Where the request has another offer by now, it counts only if
+ * this program was shown the old one, and not the new one.
  */
-function* recall(
+function brokenPromise(request: Request, all: Lease[], own: Lease | undefined): Lease | undefined {
+  const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
+  if (own?.state === "offered" && shown(own)) return undefined;
+  return all
+    .filter(({ state, end, request: id }) => state === "ended" && end?.wasOffer && id === requestId(request))
+    .filter((ended) => !own || (shown(ended) && !sameExtents(ended.extents, own.extents)))
+    .sort((a, b) => shown(b) - shown(a) || b.updatedAt - a.updatedAt)[0];
+}
+
+/** What was promised, if it is free. Otherwise an up stops, and a preview gets a warning. */
+function* recallPromise(
   tx: Draft,
   spec: PoolSpec,
-  asking: Asking,
-  broken: Lease | undefined,
+  { request, inUp }: Asking,
+  broken: Lease,
 ): Rule<[want: Extent[] | undefined, warnings: string[]]> {
-  const { request, inUp } = asking;
-  const warnings: string[] = [];
-  if (broken) {
-    const [holder] = yield* holdersOf(tx, spec, broken.extents);
-    if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
-    if (inUp) throw promiseBroken(spec, broken, holder);
-    warnings.push(promiseBrokenWarning(spec, broken, holder));
-  }
-  if (request.want) return [undefined, warnings];
+  const [holder] = yield* holdersOf(tx, spec, broken.extents);
+  if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
+  if (inUp) throw promiseBroken(spec, broken, holder);
+  return [undefined, [promiseBrokenWarning(spec, broken, holder)]];
+}
+
+/**
+ * What a request that leaves the choice to the pool gets before others: what it held before it was renamed, or before it ended.
+ * Offers to other branches of its stack give way.
+ */
+function* recallHeld(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[] | undefined> {
+  if (request.want) return undefined;
   const former = request.formerOwner ? yield* leasesOfOwner(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isFirm(lease) && isLive(lease, tx.now));
+  const mayHave = (lease: Lease) =>
+    lease.uid === held?.uid ||
+    (lease.state === "resting" ? lease.owner === request.owner : givesWay(tx, lease, request.owner));
   for (const extents of [held?.extents, request.prefer]) {
     if (!extents || !answers({ extents }, request) || !covers(givable(spec, request), extents)) continue;
-    const others = (yield* holdersOf(tx, spec, extents)).filter((lease) => lease.uid !== held?.uid);
-    if (others.every(({ owner, state }) => state === "resting" && owner === request.owner)) return [extents, warnings];
+    if ((yield* holdersOf(tx, spec, extents)).every(mayHave)) return extents;
   }
-  return [undefined, warnings];
+  return undefined;
 }
 
 const givable = (spec: PoolSpec, { want }: Request): Extent[] =>
@@ -150,15 +186,16 @@ function* findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): R
   return undefined;
 }
 
-/** The leases that answer the request: firm before offered before past ones, then the newest. */
+/** The leases that answer the request: firm, offered, past ones; of these what this program was shown, then the newest, first. */
 function answering({ now }: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Lease[] {
   const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
   const rank = (lease: Lease) => (isPast(lease) ? 2 : isFirm(lease) ? 0 : 1);
+  const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
   const isFor = ({ state, request: id }: Lease) =>
     state !== "offered" || request.want !== undefined || id === undefined || id === requestId(request);
   return mine
     .filter((lease) => answers(lease, request) && isFor(lease) && (!isPast(lease) || comesBack(spec, lease, request)))
-    .sort((a, b) => rank(a) - rank(b) || b.createdAt - a.createdAt);
+    .sort((a, b) => rank(a) - rank(b) || shown(b) - shown(a) || b.createdAt - a.createdAt);
 }
 
 /** Whether an owner finds what it had before: if asked for, or if the pool could have chosen it. */
@@ -229,6 +266,15 @@ const isFresh = ({ now }: Draft, { offerTtl }: Asking, own: Lease): boolean =>
 /** So many are in the time that an offer holds: one is a minute of the usual hour. */
 const MOMENTS = 60;
 
+/** So many programs are kept for an offer. */
+const SHOWN_TO = 50;
+
+function shownAlsoTo(offer: Lease | undefined, program: string | undefined): string[] | undefined {
+  const before = offer?.shownTo ?? [];
+  if (program === undefined) return offer?.shownTo;
+  return before.includes(program) ? before : [...before, program].slice(-SHOWN_TO);
+}
+
 function newLease(
   tx: Draft,
   asking: Asking,
@@ -245,6 +291,8 @@ function newLease(
   const uid = own?.uid ?? newUid(owner);
   const before = own ?? vacated.find((lease) => sameExtents(lease.extents, extents));
   const at = state === "offered" && own && isFresh(tx, asking, own) ? own.updatedAt : tx.now;
+  const offered = own?.state === "offered" ? own : undefined;
+  const id = offered?.request ?? answered;
   return given<Lease>({
     pool,
     owner,
@@ -252,7 +300,7 @@ function newLease(
     extents,
     state,
     uid,
-    leaseId: own?.state === "offered" && !firm ? own.leaseId : newLeaseId(uid),
+    leaseId: offered && !firm ? offered.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: at,
     lastSeen: at,
@@ -268,7 +316,8 @@ function newLease(
     ports,
     opens: own?.opens,
     ...(state === "offered" && {
-      request: own?.state === "offered" ? (own.request ?? answered) : answered,
+      request: id,
+      shownTo: isByValue({ request: id }) ? undefined : shownAlsoTo(offered, request.program),
       waitsFor: waitsFor.size > 0 ? [...waitsFor] : undefined,
     }),
   });

@@ -46,6 +46,8 @@ export class LivePool implements Pool {
   readonly #queue: Queue;
   /** What owners get in this run. Never stored: a preview that is not merged must not move anything. */
   readonly #intents = new Map<string, Extent[]>();
+  /** Leases that their owners give up in this run, as the program says: not all of these were checked yet. */
+  readonly #leaving = new Set<string>();
   /** Leases that their owners keep in this run. */
   readonly #kept = new Set<string>();
   /** Offers of this run, by the leases that must end or move for them. */
@@ -76,18 +78,19 @@ export class LivePool implements Pool {
     return this.settings.offerTtl === 0 ? "overlay:offerTtl is 0" : undefined;
   }
 
-  async offer(request: Request, { inUp = false, isDeclared = () => true }: OfferOptions = {}): Promise<Lease> {
+  async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
+    const intended = this.#intents.get(intentKey(request));
     this.#meet(request, request.want);
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
     const terms = { request, firm: false, planned: false, inUp, offerTtl, chance: randomUUID() };
-    const leaves = (holder: Lease) => this.#mayLeave(request, holder, isDeclared);
+    const leaves = (holder: Lease) => this.#mayLeave(request, holder, movesAway);
     // A transaction may be tried again: the refusal of the attempt that is committed counts.
     const attempt = function* (tx: Draft): Rule<{ lease: Lease; refusal?: OverlayError }> {
       let refusal: OverlayError | undefined;
       const refuse = (error: OverlayError) => {
         refusal = error;
       };
-      const lease = yield* offer(tx, { ...terms, leaves, refuse });
+      const lease = yield* offer(tx, { ...terms, ...(intended && { intended }), leaves, refuse });
       return { lease, ...(refusal && { refusal }) };
     };
     const granted = this.#queue.add(request.pool, attempt, true).then(({ lease, refusal }) => {
@@ -129,7 +132,9 @@ export class LivePool implements Pool {
     await Promise.allSettled(this.#offering); // those that come later know that it is kept
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
-    if (spec) throw taken(spec, lease.extents[0]!, waiter, lease.owner);
+    if (!spec) return;
+    await this.release(waiter.pool, waiter.leaseId); // refused with this lease: nothing is promised by it
+    throw taken(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
   versionOf(lease: Lease): StoreVersion | undefined {
@@ -264,12 +269,15 @@ export class LivePool implements Pool {
    * Whether a request may be promised what another lease still holds: its own former life's, or that of a neighbour in its stack
    * that may ask for another value in the same run. The blocks of networks and pools are not swapped.
    */
-  #mayLeave(request: Request, holder: Lease, isDeclared: (owner: string) => boolean): boolean {
+  #mayLeave(request: Request, holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
     if (!sameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
     if (this.#kept.has(holder.uid)) return false;
     const intent = this.#intents.get(intentKey(holder));
-    return intent ? !meet(intent, holder.extents) : isDeclared(holder.owner);
+    if (intent) return !meet(intent, holder.extents);
+    const moves = movesAway(holder);
+    if (moves) this.#leaving.add(holder.uid);
+    return moves !== false;
   }
 
   /** Whether this run has met the owner of an offer, and may give it these values. */
@@ -280,8 +288,9 @@ export class LivePool implements Pool {
   }
 
   #isLeaving(request: Request, holder: Lease): boolean {
+    if (!sameStack(holder.owner, request.owner)) return false;
     const intent = this.#intents.get(intentKey(holder));
-    return intent !== undefined && !meet(intent, holder.extents) && sameStack(holder.owner, request.owner);
+    return intent ? !meet(intent, holder.extents) : this.#leaving.has(holder.uid);
   }
 
   #read<T>(view: (tx: Draft) => Rule<T>): Promise<T> {

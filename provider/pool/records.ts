@@ -111,6 +111,7 @@ const leaseShape = shape<Lease>(
     restsUntil: isNumber,
     restsFor: isOf(formerShape),
     request: isRequestId,
+    shownTo: isListOf(isWord),
     waitsFor: isListOf(isUid),
     deletingSince: isNumber,
     end: isOf(

@@ -95,6 +95,8 @@ export interface Request extends Omit<Details, "opens"> {
   prefer?: Extent[];
   /** The owner's name before it was renamed in this run: what that one holds is the owner's own. */
   formerOwner?: string;
+  /** Tells programs of a stack apart, such as those of two branches: what a preview of one has shown, the other was not. */
+  program?: string;
 }
 
 export interface Lease extends Omit<Details, "opens"> {
@@ -123,6 +125,8 @@ export interface Lease extends Omit<Details, "opens"> {
   restsFor?: Former;
   /** Of an offer: the request that it answers. Another request of the same owner gets an offer of its own. */
   request?: string;
+  /** Of an offer that the pool has chosen: the programs whose previews have shown it. */
+  shownTo?: string[];
   /** Of an offer: uids of leases that still hold its values. They must end, or move, before it can be claimed. */
   waitsFor?: string[];
   /** A delete has begun at this time and is not done. */
@@ -260,8 +264,11 @@ export interface StoreIdentity extends StoreVersion {
 export interface OfferOptions {
   /** This run goes on to claim it: a broken promise stops it. Default: a preview, in which that is a warning. */
   inUp?: boolean;
-  /** Whether the program still declares the resource behind an owner of its own stack. Default: yes. */
-  isDeclared?(owner: string): boolean;
+  /**
+   * Whether the resource that holds this lease, of the same stack, asks for other values in this run. undefined, the default: that is
+   * not known until it is checked. Then it may be promised, and a claim waits for that check.
+   */
+  movesAway?(holder: Lease): boolean | undefined;
 }
 
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */

@@ -89,7 +89,7 @@ function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, h
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
 const instead = (holder: Lease, owner: string, otherwise: string): string =>
   holder.state !== "offered" && sameStack(holder.owner, owner)
-    ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own."
+    ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own; if it gets another value in this up, ask for that by value, and declare it before the program's first `await`."
     : otherwise;
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>

@@ -42,6 +42,44 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("an up stops where a preview of another branch moved what this program was shown", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
+    expect(firstOf(await pool.offer(main))).toBe(1n);
+    const first = another();
+    expect(firstOf(await first.offer(branch))).toBe(1n);
+    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    expect(firstOf(await another().offer(branch))).toBe(2n);
+    await expect(another().offer(main, { inUp: true })).rejects.toThrow(
+      /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
+    );
+    // The branch was shown the new value, and goes on with it; so does main after a preview, which says so.
+    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
+    const shown = await another().offer(main);
+    expect([firstOf(shown), shown.warnings?.[0]]).toEqual([2n, expect.stringMatching(/^Runner id 1 .* was promised/)]);
+    const up = another();
+    expect(firstOf(await up.offer(main, { inUp: true }))).toBe(2n);
+    expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("what a branch moved is given as shown if it is free again", async () => {
+    const { pool, another, pass } = await world(engine);
+    await opened(pool, small);
+    const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
+    await pool.offer(main);
+    const first = another();
+    await first.offer(branch);
+    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    pass(3000);
+    expect(firstOf(await another().offer(branch))).toBe(2n);
+    pass(601); // what was kept for r expires
+    expect(firstOf(await another().offer(main, { inUp: true }))).toBe(1n);
+    expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
   test("two requests of one run that name one value: the second is refused, and the offer stays", async () => {
     const { pool, another } = await world(engine);
     await opened(pool, small);
@@ -140,6 +178,65 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: r, state: "offered" });
     await expect(another().offer(wants(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
     expect(await another().claim(wants(r, "1"))).toMatchObject({ uid: offer.uid, state: "reserved" });
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("an offer on what its holder keeps is refused with the holder, and does not wait on", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const held = await pool.claim(wants(n, "1"));
+    const run = another();
+    await run.offer(wants(r, "1"));
+    await expect(run.stays(held)).rejects.toThrow(/RUNNER_ID_TAKEN: .* promised to \S*::r/);
+    await pool.release("pool/p", held.leaseId);
+    expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
+    expect(firstOf(await another().offer(by(n)))).toBe(1n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("values are swapped also where one resource is made before the other one is checked", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    await pool.claim(wants(n, "1"));
+    await pool.claim(wants(r, "2"));
+    const movesAway = () => true;
+    const up = another();
+    await up.offer(wants(r, "1"), { inUp: true, movesAway });
+    expect(firstOf(await up.claim(wants(r, "1")))).toBe(1n);
+    await up.offer(wants(n, "2"), { inUp: true, movesAway });
+    expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test.each([
+    ["rests", 10],
+    ["is over", 400],
+  ])(
+    "what a killed destroy released is put back, before offers of earlier previews, when it %s",
+    async (_, seconds) => {
+      const { pool, another, pass } = await world(engine);
+      await opened(pool, small);
+      const [unmerged, held] = [await pool.offer(by(n)), await another().claim(wants(n, "2"))];
+      expect(firstOf(unmerged)).toBe(1n);
+      pass(1);
+      await pool.release("pool/p", held.leaseId);
+      pass(seconds);
+      await another().claim(wants("somebody", "9")); // cleans up
+      const up = another();
+      expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(2n);
+      expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+      expect(await pool.fsck()).toEqual([]);
+    },
+  );
+
+  test("what a killed destroy released is put back, also where a branch's offer has waited for it", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const held = await pool.claim(wants(n, "1"));
+    await another().offer(wants(r, "1"));
+    await pool.release("pool/p", held.leaseId);
+    const up = another();
+    expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
 

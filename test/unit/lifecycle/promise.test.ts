@@ -49,7 +49,7 @@ describe("two requests for one value in one run", () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await stage.make("IPReservation", "old", inPool(pool, { ip: "10.61.0.7" }));
     stage.newRun();
-    const caller = { owner: ownerOf("IPReservation", "new"), dryRun: true, isDeclared: () => false };
+    const caller = { owner: ownerOf("IPReservation", "new"), dryRun: true, movesAway: () => false };
     const { failures } = await stage.of("IPReservation").check(caller, undefined, inPool(pool, { ip: "10.61.0.7" }));
     expect(failures[0]?.reason).toMatch(/^IP_IN_USE: .*::old\. .* let it go in an up of its own/);
   });
@@ -148,6 +148,20 @@ describe("ends are states", () => {
     expect(await stage.make("IPReservation", "new", { runner: settings })).toMatchObject({ ip: address.ip });
   });
 
+  test("a delete is marked on the lease before a host is reached", async () => {
+    await stage.network();
+    const runner = await stage.runner("r1", "192.0.2.11");
+    const { ask } = stage.fleet;
+    const marks: unknown[] = [];
+    stage.fleet.ask = async (...args) => {
+      const lease = await stage.pool.find("network/training", { leaseId: String(runner.leaseId) });
+      marks.push(lease?.deletingSince);
+      return ask(...args);
+    };
+    await stage.of("RunnerSubnet").delete(runner);
+    expect(marks[0]).toBe(stage.now);
+  });
+
   test("a resource whose delete is done, but not known to the state, is made again with the same values", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"], allocation: "random" });
     const held = await stage.make("IPReservation", "a", inPool(pool));
@@ -164,6 +178,44 @@ describe("ends are states", () => {
     stage.newRun();
     await stage.preview("IPReservation", "a", inPool(pool));
     expect(stage.warnings.at(-1)).toMatch(/^IPReservation a is already held by this stack, since 2030-.*overlay:scope/);
+  });
+
+  test("a lease that another state has taken over is left alone by this one's delete, and named", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    const first = await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    const second = await stage.make("IPReservation", "a", inPool(pool));
+    expect(second).toMatchObject({ ip: first.ip, uid: first.uid });
+    stage.newRun();
+    await stage.of("IPReservation").delete(first);
+    expect(stage.warnings.at(-1)).toBe(
+      `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z (${second.leaseId}), and is left alone.`,
+    );
+    expect(await stage.pool.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
+    await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);
+  });
+
+  test("the old life of a resource that this run has made anew is no other state's", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    const first = await stage.make("IPReservation", "a", inPool(pool));
+    stage.newRun();
+    const lifecycle = stage.of("IPReservation");
+    const { inputs } = await lifecycle.check(
+      { owner: ownerOf("IPReservation", "a"), dryRun: false },
+      first,
+      inPool(pool),
+    );
+    await lifecycle.create(inputs);
+    await lifecycle.delete(first);
+    expect(stage.warnings).toEqual([]);
+  });
+
+  test("a pool with an address that its stack has retained is not deleted, with the way out", async () => {
+    const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
+    await stage.make("IPReservation", "retained", inPool(pool));
+    await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(
+      /^POOL_IN_USE: .*::retained .* \(retainOnDelete, a lost state\) is freed by `overlayctl ip free/,
+    );
   });
 
   test("a forced replacement takes nothing over: its owner was in the state", async () => {

@@ -97,8 +97,8 @@ test("what a neighbour has is offered only while that is declared, and given onl
 
   const later = await run();
   const gone = await run();
-  const isDeclared = () => false;
-  await expect(gone.offer(address("new"), { isDeclared })).rejects.toThrow(
+  const movesAway = () => false;
+  await expect(gone.offer(address("new"), { movesAway })).rejects.toThrow(
     /^IP_IN_USE: .*let it go in an up of its own/,
   );
   const offer = await later.offer(address("new"));

@@ -1,4 +1,8 @@
+import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
+import { drafted } from "../../../provider/pool/draft";
+import { uidOf } from "../../../provider/pool/ids";
+import { waiterKey } from "../../../provider/pool/keys";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
 import { isFirm, type Lease, type Pool, type Request } from "../../../provider/pool/types";
@@ -17,7 +21,9 @@ export type Run = Pick<Pool, "offer" | "claim" | "stays" | "find" | "release" | 
 /** Starts a process on the store. */
 export type StartRun = (store: Store) => Run;
 
-export const startRun: StartRun = (store) => new LivePool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0 });
+const TERMS = { offerTtl: 3600, quarantine: 300 };
+
+export const startRun: StartRun = (store) => new LivePool(store, { ...TERMS, swapPatience: 0 });
 
 /** Old rules, as processes that show the faults which these had. */
 export const OLD_RULES: Record<string, StartRun> = {
@@ -64,6 +70,8 @@ export interface Shown {
   values: Map<string, bigint>;
   warnings: string[];
   refusals: string[];
+  /** Leases that their resources keep, but for which an offer was refused and waits nevertheless. */
+  waitedFor: string[];
 }
 
 export class Killed extends Error {}
@@ -88,6 +96,7 @@ export class ModelStack {
     const values = new Map<string, bigint>();
     const warnings: string[] = [];
     const refusals: string[] = [];
+    const waitedFor: string[] = [];
     for (const resource of order) {
       try {
         const lease = await this.#check(run, wishes, resource, false);
@@ -96,20 +105,49 @@ export class ModelStack {
       } catch (error) {
         if (!isOverlayError(error)) throw error;
         refusals.push(error.message); // Pulumi goes on with the checks of other resources
+        if (this.#keeps(wishes, resource) && (await this.#hasWaiter(resource))) waitedFor.push(resource);
       }
     }
-    return { values, warnings, refusals };
+    return { values, warnings, refusals, waitedFor };
   }
 
-  /** `operations`: how many the run gets done before it is killed. */
-  async up(wishes: Wishes, order: string[], operations = Infinity): Promise<void> {
+  #keeps(wishes: Wishes, resource: string): boolean {
+    const held = this.state.get(resource);
+    return held !== undefined && (wishes[resource] === null || wishes[resource] === held.value);
+  }
+
+  #hasWaiter(resource: string): Promise<boolean> {
+    const uid = uidOf(this.state.get(resource)!.leaseId);
+    return this.store.read((tx) =>
+      drafted(tx, TERMS, function* (draft) {
+        return (yield* draft.get(waiterKey(POOL, uid))) !== undefined;
+      }),
+    );
+  }
+
+  /**
+   * `operations`: how many the run gets done before it is killed. `isChain`: each resource depends on the one before it, and is
+   * checked when that one is made.
+   */
+  async up(wishes: Wishes, order: string[], { isChain = false, operations = Infinity } = {}): Promise<void> {
     const run = this.start(this.store);
     let left = operations;
     const step = () => {
       if (--left < 0) throw new Killed();
     };
+    for (const together of isChain ? order.map((resource) => [resource]) : [order])
+      await this.#make(run, wishes, together, step);
+    await this.#deleteReplaced(run, step);
+    await this.#deleteAll(
+      run,
+      [...this.state.keys()].filter((resource) => !(resource in wishes)),
+      step,
+    );
+  }
+
+  async #make(run: Run, wishes: Wishes, resources: string[], step: () => void): Promise<void> {
     const planned = new Map<string, Lease>();
-    for (const resource of order) {
+    for (const resource of resources) {
       step();
       planned.set(resource, await this.#check(run, wishes, resource, true));
     }
@@ -122,24 +160,25 @@ export class ModelStack {
       this.state.set(resource, { value: firstOf(lease), leaseId: lease.leaseId });
       if (held) this.#toDelete.push(held.leaseId);
     }
+  }
+
+  async destroy(operations = Infinity): Promise<void> {
+    const run = this.start(this.store);
+    let left = operations;
+    const step = () => {
+      if (--left < 0) throw new Killed();
+    };
+    await this.#deleteReplaced(run, step);
+    await this.#deleteAll(run, [...this.state.keys()], step);
+  }
+
+  async #deleteReplaced(run: Run, step: () => void): Promise<void> {
     for (const leaseId of this.#toDelete) {
       step();
       await this.#delete(run, leaseId, step);
       step();
       this.#toDelete = this.#toDelete.filter((each) => each !== leaseId);
     }
-    await this.#deleteAll(
-      run,
-      [...this.state.keys()].filter((resource) => !(resource in wishes)),
-      step,
-    );
-  }
-
-  async destroy(operations = Infinity): Promise<void> {
-    let left = operations;
-    await this.#deleteAll(this.start(this.store), [...this.state.keys()], () => {
-      if (--left < 0) throw new Killed();
-    });
   }
 
   async #deleteAll(run: Run, resources: string[], step: () => void): Promise<void> {
@@ -162,7 +201,7 @@ export class ModelStack {
   async #check(run: Run, wishes: Wishes, resource: string, inUp: boolean): Promise<Lease> {
     const held = this.state.get(resource);
     const wish = wishes[resource]!;
-    if (held && (wish === null || wish === held.value)) {
+    if (held && this.#keeps(wishes, resource)) {
       const lease = await run.find(POOL, { leaseId: held.leaseId });
       if (lease) {
         await run.stays(lease);
@@ -170,14 +209,23 @@ export class ModelStack {
         return lease;
       }
     }
-    const isDeclared = (owner: string) => owner.split("::").at(-1)! in wishes;
+    const movesAway = ({ owner, extents: [extent] }: Lease) => {
+      const other = wishes[owner.split("::").at(-1)!];
+      return other !== undefined && other !== null && other !== extent!.first;
+    };
     const want = wish === null ? {} : { want: extents(`${wish}`) };
-    return run.offer({ ...this.#request(resource), ...want }, { inUp, isDeclared });
+    const prefer = held ? { prefer: extents(`${held.value}`) } : {};
+    const program = hash("sha256", keyOf(wishes), "hex").slice(0, 8);
+    return run.offer({ ...this.#request(resource), ...want, ...prefer, program }, { inUp, movesAway });
   }
 
   #request(resource: string): Request {
     return { pool: POOL, owner: this.ownerOf(resource), type: "IPReservation" };
   }
 }
+
+/** A name for a program. */
+export const keyOf = (wishes: Wishes): string =>
+  JSON.stringify(Object.entries(wishes).map(([name, value]) => `${name} ${value}`));
 
 export const POOL = "pool/p";

@@ -6,6 +6,7 @@ import { isFirm } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";
 import {
   Killed,
+  keyOf,
   ModelStack,
   OLD_RULES,
   POOL,
@@ -32,6 +33,7 @@ const program = (stack: StackName) =>
       requiredKeys: [],
     }) as fc.Arbitrary<Wishes>,
     isReversed: fc.boolean(),
+    isChain: fc.boolean(),
   });
 const anyProgram = fc.oneof({ weight: 3, arbitrary: program("dev") }, program("prod"));
 const kill = fc.option(fc.integer({ min: 0, max: 9 }), { freq: 2 });
@@ -59,7 +61,7 @@ type Planned = typeof anyProgram extends fc.Arbitrary<infer T> ? T : never;
 class Model {
   readonly #stacks: Record<StackName, ModelStack>;
   readonly #previews: Planned[] = [];
-  /** The value that the last preview has shown for a request of a resource, until its stack goes up. */
+  /** The value that the last preview of a program has shown for a resource, until its stack goes up. */
   readonly #promises = new Map<StackName, Map<string, bigint>>();
   /** The program that the stack has previewed last, with success, if no offer has expired since. */
   readonly #ready = new Map<StackName, string>();
@@ -102,6 +104,7 @@ class Model {
     for (let left = 3; ; left--) {
       const shown = await this.#stacks[stack].preview(wishes, orderOf(planned));
       this.#compareWithEarlier(stack, wishes, shown);
+      expect(shown.waitedFor, "a refused preview promises nothing").toEqual([]);
       if (shown.refusals.length === 0) {
         this.#ready.set(stack, keyOf(wishes));
         return;
@@ -116,56 +119,50 @@ class Model {
     this.#promises.set(stack, promises);
     if (refusals.length === 0) expect(new Set(values.values()).size, "no value is shown twice").toBe(values.size);
     for (const [name, value] of values) {
-      const request = `${name} ${wishes[name]}`;
-      const earlier = promises.get(request);
+      const resource = `${name} of ${keyOf(wishes)}`;
+      const earlier = promises.get(resource);
       if (earlier !== undefined && earlier !== value)
         expect(warnings.join("\n"), "a preview that shows another value says so").toMatch(
-          `${earlier} of ${POOL} was promised`,
+          `${earlier} of IPPool p was promised`,
         );
-      promises.set(request, value);
+      promises.set(resource, value);
     }
   }
 
   /** A kill is followed by an up with the same program. */
   async #up(planned: Planned, killAfter: number | null): Promise<void> {
-    const { stack, wishes } = planned;
+    const { stack, wishes, isChain } = planned;
     const runs = this.#stacks[stack];
     const mustSucceed = this.#ready.get(stack) === keyOf(wishes);
     const promises = this.#promises.get(stack);
     this.#begin(stack);
     const error = await overlayErrorOf(async () => {
-      if (killAfter !== null) await untilKilled(() => runs.up(wishes, orderOf(planned), killAfter));
-      await runs.up(wishes, orderOf(planned));
+      if (killAfter !== null)
+        await untilKilled(() => runs.up(wishes, orderOf(planned), { isChain, operations: killAfter }));
+      await runs.up(wishes, orderOf(planned), { isChain });
     });
     if (error && mustSucceed) throw error;
     if (error) return;
     for (const [name, { value }] of runs.state)
-      expect(value, `up gives ${name} what was shown`).toBe(promises?.get(`${name} ${wishes[name]}`) ?? value);
+      expect(value, `up gives ${name} what was shown`).toBe(promises?.get(`${name} of ${keyOf(wishes)}`) ?? value);
     await this.#checkLeases(runs);
     this.#done.set(stack, planned);
   }
 
   async #destroy(stack: StackName, killAfter: number | null): Promise<void> {
     const runs = this.#stacks[stack];
-    const before = valuesOf(runs);
     const planned = this.#done.get(stack);
     this.#begin(stack);
     if (killAfter === null || !planned) await runs.destroy();
     else {
       await untilKilled(() => runs.destroy(killAfter));
-      // Offers to the stack's branches come first: one may have waited for what was released.
-      const isPromised = await this.#hasOffers(runs);
-      const error = await overlayErrorOf(() => runs.up(planned.wishes, orderOf(planned)));
-      if (error && !isPromised) throw error;
-      if (error) return;
-      if (!isPromised) expect(valuesOf(runs), "up after a killed destroy puts back what was").toEqual(before);
+      const known = valuesOf(runs);
+      await runs.up(planned.wishes, orderOf(planned));
+      expect(Object.fromEntries(valuesOf(runs)), "up after a killed destroy puts back what was").toMatchObject(
+        Object.fromEntries(known),
+      );
     }
     await this.#checkLeases(runs);
-  }
-
-  async #hasOffers({ name }: ModelStack): Promise<boolean> {
-    const leases = await this.world.pool.leases(POOL);
-    return leases.some(({ owner, state }) => state === "offered" && owner.includes(`:${name}::`));
   }
 
   #begin(stack: StackName): void {
@@ -188,8 +185,6 @@ class Model {
 
 const valuesOf = ({ state }: ModelStack): Map<string, bigint> =>
   new Map([...state].map(([name, { value }]) => [name, value]).sort() as [string, bigint][]);
-const keyOf = (wishes: Wishes): string =>
-  JSON.stringify(Object.entries(wishes).map(([name, value]) => `${name} ${value}`));
 const orderOf = ({ wishes, isReversed }: Planned): string[] =>
   isReversed ? Object.keys(wishes).reverse() : Object.keys(wishes);
 
