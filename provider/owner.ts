@@ -19,6 +19,13 @@ export const isContainers = (owner: string): boolean => owner.startsWith(CONTAIN
 
 const CONTAINERS = "docker/";
 
+/** Owns what a host may still use that did not answer when its resource was deleted: no new resource can get it. */
+export const forgottenOwner = (owner: string): string => FORGOTTEN + owner;
+
+export const isForgotten = (owner: string): boolean => owner.startsWith(FORGOTTEN);
+
+const FORGOTTEN = "forgotten/";
+
 /** Type and name, for those who know which stack is meant. */
 export function shortName(owner: string): string {
   const [type = "", name = owner] = owner.split("::").slice(-2);

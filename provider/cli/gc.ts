@@ -1,12 +1,15 @@
 import { execFile } from "node:child_process";
 import { promisify } from "node:util";
+import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
+import { isForgotten } from "../owner";
 import type { Lease, Pool } from "../pool";
 import { isFirm } from "../pool/types";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { withoutContainer } from "./containers";
 import { type Export, parseExport, readExport } from "./exports";
+import { hostsOf, ofForgottenHosts } from "./forgotten";
 import { type Login, withLogin } from "./hosts/machines";
 import { openersFirst } from "./nesting";
 
@@ -14,14 +17,19 @@ interface Options extends Login {
   containers?: string;
   stackExport?: string[];
   gone?: string[];
-  olderThan: number;
+  /** true: all of them. */
+  forgotten?: true | string[];
+  olderThan?: number;
   yes?: boolean;
 }
 
 /** Hosts are not touched: what stood on them stays until somebody cleans it. */
 export const gcCommand = () =>
   withLogin(
-    command("gc", "Find leases that their stack, or the container that used them, no longer has; --yes releases them."),
+    command(
+      "gc",
+      "Find leases that their stack, or the container that used them, no longer has, or of forgotten hosts; --yes releases them.",
+    ),
   )
     .option(
       "--stack-export <file...>",
@@ -29,18 +37,26 @@ export const gcCommand = () =>
     )
     .option("--gone <stack...>", "this stack was removed: SCOPE/PROJECT/STACK")
     .option("--containers <network>", "ask the Docker on each of its runners instead, and no stack")
-    .option("--older-than <seconds>", "leave alone what was touched since: an up may be under way", wholeNumber, 3600)
+    .addOption(
+      new Option(
+        "--forgotten [host...]",
+        "what hosts held that did not answer when they were deleted; only what no other host than these may use",
+      ).conflicts(["containers", "stackExport", "gone"]),
+    )
+    .option(
+      "--older-than <seconds>",
+      "leave alone what was touched since: an up may be under way; default: 3600, with --forgotten 0",
+      wholeNumber,
+    )
     .option("--yes", "release them")
     .action(
       withPool<Options>(async (session, options) => {
-        const missing =
-          options.containers === undefined
-            ? await withoutStack(session, options)
-            : await withoutContainer(session, options.containers, options);
+        const missing = await findMissing(session, options);
+        const { olderThan = options.forgotten ? 0 : 3600 } = options;
         const isOld = ({ updatedAt, lastSeen }: Lease) =>
-          Math.max(updatedAt, lastSeen) <= Date.now() - options.olderThan * 1000;
+          olderThan === 0 || Math.max(updatedAt, lastSeen) <= Date.now() - olderThan * 1000;
         const orphans = missing.filter(isOld);
-        session.out.list(await rows(session.pool, orphans), ["action", "value", "pool", "type", "owner"]);
+        session.out.list(await rows(session.pool, orphans), ["action", "value", "pool", "type", "hosts", "owner"]);
         if (missing.length > orphans.length)
           session.out.note(`Left alone, since they are new: ${missing.length - orphans.length} (see --older-than).`);
         if (!options.yes) session.out.note(`Would be released: ${orphans.length}. Nothing is released without --yes.`);
@@ -48,8 +64,14 @@ export const gcCommand = () =>
       }),
     );
 
+async function findMissing(session: Session, options: Options): Promise<Lease[]> {
+  if (options.forgotten) return ofForgottenHosts(session.out, await forgotten(session.pool), options.forgotten);
+  if (options.containers !== undefined) return withoutContainer(session, options.containers, options);
+  return withoutStack(session, options);
+}
+
 async function withoutStack(session: Session, options: Options): Promise<Lease[]> {
-  const leases = await leasesOfStacks(session.pool);
+  const leases = (await leasesOfStacks(session.pool)).filter(({ owner }) => !isForgotten(owner));
   const known = await knownStacks(session, options, leases);
   const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
   if (unsure.size > 0) session.out.note(`Not looked at, for want of an export: ${[...unsure].map(nameOf).join(", ")}.`);
@@ -68,6 +90,9 @@ async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
   return openersFirst(leases.filter((lease) => isFirm(lease) && stackOf(lease))).reverse();
 }
+
+const forgotten = async (pool: Pool): Promise<Lease[]> =>
+  (await leasesOfStacks(pool)).filter(({ owner }) => isForgotten(owner));
 
 /** Which uids each stack has; a stack of which nothing is known is not in it. */
 async function knownStacks(session: Session, { stackExport, gone = [] }: Options, leases: Lease[]) {
@@ -137,6 +162,7 @@ const rows = async (pool: Pool, orphans: Lease[]) =>
       type: lease.type,
       owner: lease.owner,
       leaseId: lease.leaseId,
+      ...(isForgotten(lease.owner) && { hosts: hostsOf(lease, orphans) }),
     })),
   );
 

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
 import { machineOf } from "../host/types";
+import { isForgotten } from "../owner";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { apply, askAll, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
@@ -8,7 +9,8 @@ import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { forget } from "./containers";
 import { refuseLost } from "./deciding";
-import { cleanAfter, cleanIn, leftParts, partText, usedParts } from "./parts";
+import { forgetOrThrow, keepFor, STAY_RESERVED } from "./forgotten";
+import { cleanAfter, cleanIn, leftParts, machinesOf, partText, usedParts } from "./parts";
 import { refuseOlderStore, stampOf } from "./store-version";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 import type { World } from "./world";
@@ -159,13 +161,13 @@ export class Lifecycle {
     const clean = cleanIn(lease);
     const held = await this.#take(pool, lease, inputs, { deleting: true }, clean);
     this.#released.set(lease.owner, lease.extents);
-    const forgotten = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
+    const entered = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
     // It stays, so it must be usable, with what containers have in it. Where hosts were changed, the mark of the delete stays, too.
     const keep = (changes: Changes) => async (error: unknown) => {
       const restore = async () => {
         const { data } = this.#request(inputs, held.run, clean);
         await pool.amend(lease.pool, lease.leaseId, { ...changes, data: data!, ...(opens && { opens }) });
-        if (forgotten.length > 0) await pool.enrol(forgotten);
+        if (entered.length > 0) await pool.enrol(entered);
       };
       await restore().catch((failure: Error) =>
         this.world.warn(`${this.def.id(props)} was not restored: ${failure.message}`),
@@ -174,10 +176,8 @@ export class Lifecycle {
     };
     const withheld = await this.#close(pool, lease).catch(keep({ deleting: false }));
     const unreachable = await this.#withdrawAll(pool, props, held, clean).catch(keep({}));
-    if (unreachable)
-      this.world.warn(`${unreachable.message} Its addresses stay reserved, because the host may still be using them.`);
-    if (unreachable || withheld)
-      await pool.amend(lease.pool, lease.leaseId, { owner: FORGOTTEN + lease.owner, names: [] });
+    if (unreachable) await keepFor(machinesOf(usedParts(this.def, props, clean)), this.world, pool, held, unreachable);
+    else if (withheld) await keepFor([], this.world, pool, held);
     else await pool.release(lease.pool, lease.leaseId);
   }
 
@@ -195,10 +195,16 @@ export class Lifecycle {
     if (later && isFirm(later) && !this.#claimed.has(later.leaseId)) this.world.warn(leftAlone(this.def, later));
     if (later || parts.length === 0) return;
     const overtaken = async (): Promise<boolean> => (await pool.find(held.pool, { uid: held.uid })) !== undefined;
-    await withdraw(this.def, this.world, pool, props, held, parts, async () => {
+    const fence = async (): Promise<void> => {
       if (await overtaken())
         throw new OverlayError("LEASE_FENCED", `${held.owner} was made again meanwhile.`, "Nothing was changed.");
-    });
+    };
+    try {
+      await withdraw(this.def, this.world, pool, props, held, parts, fence);
+    } catch (error) {
+      const { message } = forgetOrThrow(error, this.world);
+      this.world.warn(`${message} Nothing is reserved for it, because the lease is no longer in the store.`);
+    }
   }
 
   /** Everything of ours off the machines, which `clean` then has. Returns the error when a dead machine is to be forgotten. */
@@ -209,9 +215,7 @@ export class Lifecycle {
       await this.#leave(pool, props, held, leftParts(this.def, props, props, clean));
       return undefined;
     } catch (error) {
-      if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
-      if (this.world.unreachableOnDelete === "forget") return error;
-      throw new OverlayError(error.code, error.what, `${error.fix} ${IF_GONE}`, error);
+      return forgetOrThrow(error, this.world, STAY_RESERVED);
     }
   }
 
@@ -223,7 +227,7 @@ export class Lifecycle {
     } catch (error) {
       if (!isOverlayError(error, "POOL_IN_USE") || this.world.unreachableOnDelete !== "forget") throw error;
       const held = (await pool.leases(opens!)).filter(isFirm);
-      if (!held.every(({ owner }) => owner.startsWith(FORGOTTEN))) throw error;
+      if (!held.every(({ owner }) => isForgotten(owner))) throw error;
       return true;
     }
   }
@@ -394,16 +398,9 @@ const isFinished = ({ outputs }: Definition, props: Values): boolean =>
     ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
   );
 
-const IF_GONE =
-  "If the host is gone for good, run `pulumi config set overlay:unreachableOnDelete forget` and destroy again: " +
-  "its addresses then stay reserved, because the host may still be using them.";
-
 /** Its lease id is not the one in the state: another state has claimed it since, such as that of a stack with the same name. */
 const leftAlone = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
   `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is left alone.`;
-
-/** Owner of what a dead machine may still have; a new resource is another owner and cannot get it. */
-const FORGOTTEN = "forgotten/";
 
 const unlessReadOnly = (error: unknown): void => {
   if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;

@@ -1,6 +1,6 @@
 import { numbersText, rangeText } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
-import { sameStack, shortName } from "../owner";
+import { isForgotten, sameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
 import type { Condition, Extent, Lease, PoolSpec, Port, Tenant } from "./types";
@@ -87,10 +87,13 @@ function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, h
 }
 
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
-const instead = (holder: Lease, owner: string, otherwise: string): string =>
-  holder.state !== "offered" && sameStack(holder.owner, owner)
+function instead(holder: Lease, owner: string, otherwise: string): string {
+  if (isForgotten(holder.owner))
+    return "Ask for another one. A host that was forgotten may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
+  return holder.state !== "offered" && sameStack(holder.owner, owner)
     ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own; if it gets another value in this up, ask for that by value, and declare it before the program's first `await`."
     : otherwise;
+}
 
 export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(

@@ -2,11 +2,14 @@ import { copyFileSync, existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeEach, describe, expect, test } from "vitest";
+import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { Lease, Pool } from "../../provider/pool/types";
 import { settingsIn } from "../../provider/resource";
+import { resourceOf } from "../../provider/resources";
 import { storedNetwork } from "../../provider/resources/overlay-network";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
+import { FakeFleet, worldOf } from "../unit/lifecycle/fake-fleet";
 
 /** A pool that is lost, and one that has more than the stacks. */
 const ctl = new Ctl();
@@ -302,6 +305,33 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     expect(await ctl.refusal(...gc, "--stack-export", exportTo("empty.json", []))).toBe("1 INPUT_INVALID");
     expect(values(await ctl.must(...gc, "--gone", "acme/shop/dev"))).toEqual(["4 in network/training"]);
     expect(await ctl.refusal(...gc, "--gone", "acme/shop/prod")).toBe("1 INPUT_INVALID");
+  });
+
+  test("addresses of forgotten hosts are listed by host, and released only with --yes, when no other such host may use them", async () => {
+    await ctl.withPool(async (pool) => {
+      const fleet = new FakeFleet();
+      const world = { ...worldOf(fleet, pool), unreachableOnDelete: "forget" as const };
+      const { node1, node2, node3 } = deployed.runners as Record<string, Values>;
+      for (const host of ["192.0.2.10", "192.0.2.11"]) fleet.down.add(host);
+      const runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
+      for (const props of [node1!, node2!, node3!]) await runners.delete(props);
+      await new Lifecycle(resourceOf("OverlayNetwork"), world).delete(deployed.network);
+    });
+    const shown = (rows: Values[]) => rows.map(({ value, hosts }) => `${value} ${hosts}`);
+    const network = "10.128.0.0/12 192.0.2.11,192.0.2.10";
+    expect(shown(await ctl.must("gc", "--forgotten"))).toEqual(["2 192.0.2.11", "1 192.0.2.10", network]);
+    expect((await ctl.run(...gc, "--stack-export", exportTo("dev.json", []))).stdout).toBe(""); // not the stack's any more
+    expect(await ctl.refusal("gc", "--forgotten", "192.0.2.12")).toBe("1 INPUT_INVALID");
+    expect(await ctl.refusal("gc", "--forgotten", "--containers", "training")).toBe("2 INPUT_INVALID");
+
+    const one = await ctl.run("gc", "--forgotten", "192.0.2.10", "--yes");
+    expect(one.stderr).toBe("Left alone, since other forgotten hosts may use them, too: 1.\nReleased: 1 of 1.\n");
+    expect(shown(await ctl.must("gc", "--forgotten", "192.0.2.11", "--yes"))).toEqual([
+      "2 192.0.2.11",
+      "10.128.0.0/12 192.0.2.11",
+    ]);
+    expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
+    expect(await ctl.must("gc", "--forgotten")).toEqual([]);
   });
 
   test("a runner whose addresses are in use is not released", async () => {

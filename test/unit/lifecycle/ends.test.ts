@@ -42,8 +42,24 @@ test("a dead host blocks delete, or is forgotten with its values withheld", asyn
   );
   world.unreachableOnDelete = "forget";
   await runners.delete(runner);
-  expect(warnings.at(-1)).toContain("Its addresses stay reserved");
+  expect(warnings.at(-1)).toMatch(/Its addresses stay reserved.*`overlayctl gc --forgotten 192\.0\.2\.11 --yes`/);
+  const [lease] = await pool.leases("network/training");
+  expect(lease).toMatchObject({ owner: `forgotten/${owner("a")}`, data: { name: "a", forgotten: ["192.0.2.11"] } });
   expect(await makeRunner(network, "b", "192.0.2.12")).toMatchObject({ runnerId: 2 });
+});
+
+test("a dead host whose lease is gone blocks delete with the same advice, or is forgotten", async () => {
+  const network = await makeNetwork();
+  const runner = await makeRunner(network, "a", "192.0.2.11");
+  await pool.release("network/training", String(runner.leaseId));
+  fleet.down.add("192.0.2.11");
+  await expect(runners.delete(runner)).rejects.toThrow(
+    /^SSH_UNREACHABLE: .* run `pulumi config set overlay:unreachableOnDelete forget` and destroy again\.$/,
+  );
+  world.unreachableOnDelete = "forget";
+  await runners.delete(runner);
+  expect(warnings.at(-1)).toMatch(/^SSH_UNREACHABLE: 192\.0\.2\.11 .* Nothing is reserved for it/);
+  expect(fleet.standing("192.0.2.1")).not.toContain("link vxkr1");
 });
 
 test("a lost pool gives out nothing", async () => {
@@ -111,7 +127,10 @@ test("with forgotten machines a whole network can be destroyed, and its range st
   await networks.delete(network);
   expect(fleet.standing("192.0.2.1")).toEqual([]);
   const { failures } = await networks.check({ owner: owner("again"), dryRun: true }, undefined, netInputs());
-  expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*forgotten/);
+  expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*`overlayctl gc --forgotten`/);
+  expect(warnings.at(-1)).toMatch(
+    /^X training is deleted, but its range stays reserved, .*`overlayctl gc --forgotten`/,
+  );
 });
 
 test("a delete that fails leaves the network usable", async () => {
