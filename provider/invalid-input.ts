@@ -48,6 +48,8 @@ export function explainIssues(issues: z.core.$ZodIssue[], about: Explaining): Re
   return refusals.filter(({ path }, i) => refusals.findIndex((r) => pathText(r.path) === pathText(path)) === i);
 }
 
+export const NOT_SHOWN = "Its value is not shown, as it may be a secret";
+
 const jsonSchemas = new WeakMap<z.ZodType, Node>();
 
 function jsonSchemaOf(schema: z.ZodType): Node {
@@ -79,10 +81,9 @@ function explainIssue(issue: z.core.$ZodIssue, about: Explaining, root: Node): R
     ? issue.message
     : `must be ${about.allowed?.(path) ?? allowedText(root, node)}`;
   if (value === undefined) return [refuse(path, `is missing: it ${rule}`)];
-  if (/^[A-Z_]+: /.test(rule)) return [refuse(path, rule)];
-  const shown = about.isSecret(path)
-    ? ". Its value is not shown, as it may be a secret"
-    : `; it is ${valueText(value)}`;
+  const [code] = /^[A-Z_]+: /.exec(rule) ?? [];
+  if (code) return [refuse(path, about.isSecret(path) ? `${code}${NOT_SHOWN}.` : rule)];
+  const shown = about.isSecret(path) ? `. ${NOT_SHOWN}` : `; it is ${valueText(value)}`;
   return [refuse(path, `${rule}${shown}`)];
 }
 

@@ -1,6 +1,6 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import { explainIssues, pathText, type Refusal, refuse } from "../invalid-input";
+import { explainIssues, NOT_SHOWN, pathText, type Refusal, refuse } from "../invalid-input";
 import type { Extent, OfferOptions } from "../pool/types";
 import { type Definition, type Reference, referencesOf, settingsIn } from "../resource";
 import { dataOf } from "./apply";
@@ -56,7 +56,8 @@ export async function check(
   try {
     const given = withTenant(def, world, news, without(news, unknown));
     const parsed = parse(def, caller, await resolveNames(def, world, named(def, caller, olds, given)), unknown);
-    if (parsed.refusals.length > 0) return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller)) };
+    if (parsed.refusals.length > 0)
+      return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller, news)) };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
     const undecided =
       unknown.some((path) => !isWithin(path, def.late)) || (!olds && (await cannotPromise(world, caller)));
@@ -72,10 +73,18 @@ export async function check(
       return { inputs: { ...news, ...unknownValues(def), owner: caller.owner }, failures: [] };
     }
     const path = error.property?.split(".") ?? [];
-    const isNamed = path.length === 0 || error.what.includes(pathText(path));
-    const refusal = isNamed ? { path, reason: error.message } : refuse(path, error.message);
-    return { inputs: news, failures: [failureOf(def, caller)(refusal)] };
+    return {
+      inputs: news,
+      failures: [failureOf(def, caller, news)(refusalOf(error, path, isSecret(def, caller, path[0])))],
+    };
   }
+}
+
+/** What the pool says about an input names its value, so of a secret one only the code is told. */
+function refusalOf(error: OverlayError, path: string[], isHidden: boolean): Refusal {
+  if (isHidden) return refuse(path, `${error.code}: ${NOT_SHOWN}. ${error.fix}`);
+  const isNamed = path.length === 0 || error.what.includes(pathText(path));
+  return isNamed ? { path, reason: error.message } : refuse(path, error.message);
 }
 
 /** Where a preview may not write offers, the values of a new resource are not shown. */
@@ -210,10 +219,17 @@ function referenceText(def: Definition, path: string[]): string | undefined {
   return references[0]!.many && path.length === 1 ? `a list, each a ${one}` : `of type ${one}`;
 }
 
-/** Pulumi looks the value up by the name of a whole input, so nothing below one is named to it. */
+/**
+ * Pulumi looks the value up by the name of a whole input, so nothing below one is named to it. Nor is one with an object in it: a
+ * connection in the place of another input has a password in it all the same.
+ */
 const failureOf =
-  (def: Definition, caller: Caller) =>
+  (def: Definition, caller: Caller, news: Values) =>
   ({ path, reason }: Refusal): Failure => {
-    const isWhole = path.length === 1 && path[0]! in def.inputs.shape && !isSecret(def, caller, path[0]);
-    return { property: isWhole ? path[0]! : "", path: path.join("."), reason };
+    const [key = ""] = path;
+    const isWhole = path.length === 1 && key in def.inputs.shape && !isSecret(def, caller, key);
+    return { property: isWhole && !hasObject(news[key]) ? key : "", path: path.join("."), reason };
   };
+
+const hasObject = (value: unknown): boolean =>
+  Array.isArray(value) ? value.some(hasObject) : typeof value === "object" && value !== null;

@@ -304,3 +304,33 @@ test("an input that the program marked as secret is treated like one that always
   ]);
   expect((await check({ vxlanPort: 0 })).failures).toMatchObject([{ property: "vxlanPort" }]);
 });
+
+/** A program that passes a connection where something else belongs. */
+const CONNECTION = { host: "192.0.2.9", password: "hunter2", proxy: { host: "h", privateKey: "hunter2" } };
+
+describe.each(resources)("$type", ({ type, inputs }) => {
+  test.each(Object.keys(inputs.shape))("a connection in the place of %s is not named to Pulumi", async (key) => {
+    for (const wrong of [CONNECTION, [CONNECTION], [[CONNECTION]], { hubConnection: CONNECTION }]) {
+      const { failures } = await stage.check(type, "x", { ...GOOD[type], [key]: wrong }, undefined, true);
+      expect(failures.filter(({ property }) => property === key)).toEqual([]);
+      expect(JSON.stringify(failures)).not.toContain("hunter2");
+    }
+  });
+});
+
+test.each<[type: string, input: string, value: unknown, reason: string]>([
+  [
+    "OverlayNetwork",
+    "subnets",
+    "hunter2/12/6/14",
+    "SUBNET_FORMAT: subnets: Its value is not shown, as it may be a secret.",
+  ],
+  ["RunnerSubnet", "network", "hunter2", "POOL_NOT_FOUND: network: Its value is not shown, as it may be a secret. "],
+  ["IPReservation", "pool", "hunter2", "POOL_NOT_FOUND: pool: Its value is not shown, as it may be a secret. "],
+  ["StaticIP", "runners", ["hunter2"], "POOL_NOT_FOUND: runners: Its value is not shown, as it may be a secret. "],
+])("%s: an error of its own about a secret %s does not show it", async (type, input, value, reason) => {
+  const caller = { owner: `org/urn:pulumi:dev::p::overlay:index:${type}::x`, dryRun: true, secretInputs: [input] };
+  const { failures } = await stage.of(type).check(caller, undefined, { ...GOOD[type], [input]: value });
+  expect(failures).toEqual([{ property: "", path: expect.any(String), reason: expect.stringContaining(reason) }]);
+  expect(JSON.stringify(failures)).not.toContain("hunter2");
+});
