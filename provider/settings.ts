@@ -145,8 +145,10 @@ function secretInFile(key: string): string | undefined {
   try {
     return readFileSync(file, "utf8").trim();
   } catch (error) {
-    const what = `${variable} names ${file}, which cannot be read: ${(error as Error).message}.`;
-    throw new OverlayError("SETTING_INVALID", what, "Name a file that this user can read.");
+    // Without the name: it may be the secret itself.
+    const what = `${variable} names a file that cannot be read (${(error as NodeJS.ErrnoException).code}).`;
+    const fix = `Name a file that this user can read, or set ${environmentName(key)} to the value itself.`;
+    throw new OverlayError("SETTING_INVALID", what, fix);
   }
 }
 

@@ -46,6 +46,7 @@ function configOf(connection: Connection, privateKey: string | undefined, agent:
 async function readPrivateKey(connection: Connection): Promise<string | undefined> {
   if (connection.privateKey) return `${connection.privateKey.trim()}\n`;
   if (!connection.privateKeyPath) return undefined;
+  if (connection.privateKeyPath.includes("-----BEGIN")) throw keyForPath(connection);
   const path = expandHome(connection.privateKeyPath);
   try {
     return await readFile(path, "utf8");
@@ -57,6 +58,13 @@ async function readPrivateKey(connection: Connection): Promise<string | undefine
     );
   }
 }
+
+const keyForPath = (connection: Connection): OverlayError =>
+  new OverlayError(
+    "SSH_AUTH",
+    `privateKeyPath for ${userOf(connection)}@${nameOf(connection)} is the text of a key, not the name of a file.`,
+    "Give it as privateKey.",
+  );
 
 /** The server took none of what we have. */
 export function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {

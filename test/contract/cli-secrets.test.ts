@@ -75,7 +75,12 @@ describe.sequential("overlayctl", { timeout: 60_000 }, () => {
   });
 
   test.each<[string, string[], RegExp]>([
-    ["a missing file", ["pool", "list", "--store-file", "nowhere"], /nowhere cannot be read: ENOENT/],
+    ["a missing file", ["pool", "list", "--store-file", "nowhere"], /cannot be read \(ENOENT\)/],
+    [
+      "the secret as a name",
+      ["pool", "list", "--store-file", `postgres://u:${SECRET}@h/d`],
+      /cannot be read \(ENOENT\)/,
+    ],
     ["an empty one", ["pool", "list", "--store-file", "/dev/null"], /\/dev\/null is empty/],
     ["both forms", ["pool", "list", "--store-file", storeFile, "--store", "memory:"], /Both a store and a file/],
     ["both forms of a token", ["ip", "validate", "x", "--token-file", tokenFile], /Both a token and a file/],

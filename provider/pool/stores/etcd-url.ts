@@ -21,10 +21,16 @@ const KNOWN = ["tls", "ca", "cert", "key", "user", "timeout"];
 const FORM = "Write it like etcd://user:password@host1:2379,host2:2379,host3:2379/prefix?ca=ca.pem.";
 const URL_FORM = /^etcd:\/\/(?:([^@/]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/;
 
+const HOST = /^([^:[\]]+|\[[^\]]+\])(:\d{1,5})?$/;
+
 /** Takes a URL apart. No message has any part of it but hosts, prefix and user: the rest may be secret. */
 export function clusterOf(url: string): Cluster {
   const [, userinfo = "", hosts, path = "", query] = URL_FORM.exec(url) ?? [];
-  if (hosts === undefined) throw invalid("it does not have that form.");
+  // A password with / or @ in it ends the host too early: its rest would pass for a prefix or an option.
+  if ([path, query].some((part) => part?.includes("@")))
+    throw invalid("in a password / must be written as %2F, ? as %3F and @ as %40.");
+  if (hosts === undefined || !hosts.split(",").every((host) => HOST.test(host)))
+    throw invalid("it does not have that form.");
   const params = new URLSearchParams(query);
   const unknown = [...params.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);

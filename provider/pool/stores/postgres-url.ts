@@ -53,8 +53,8 @@ function parseUrl(url: string): URL {
     throw invalid("it is not a URL.");
   }
   if (!url.startsWith("postgres://")) throw invalid("it has no // behind the scheme.");
-  const { pathname, searchParams, hash } = parsed;
-  if (hash || [pathname, ...searchParams.keys()].some((text) => text.includes("@")))
+  const { pathname, search, hash } = parsed;
+  if (hash || [pathname, search].some((text) => text.includes("@")))
     throw invalid("in a password / must be written as %2F, ? as %3F, # as %23 and @ as %40.");
   return parsed;
 }

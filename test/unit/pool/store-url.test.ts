@@ -48,6 +48,7 @@ describe("PostgreSQL", () => {
     "postgres://me:1/hidden@db/overlay",
     "postgres://me:1?hidden@db/overlay",
     "postgres://me:1#hidden@db/overlay",
+    "postgres://me:1?hidden=x@db/overlay",
     "postgres://me:hid%den@db/overlay",
   ])("%s is refused without a part of the password", (url) => {
     expect(() => addressOf(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
@@ -71,5 +72,16 @@ describe("etcd", () => {
     const cluster = clusterOf(url);
     expect([cluster.members, cluster.isExposed]).toEqual([members, isExposed]);
     expect(cluster.tls !== undefined).toBe(members[0]!.startsWith("https:"));
+  });
+
+  test.each([
+    "etcd://me:1/hidden@db:2379/overlay",
+    "etcd://me:hidden/1@db:2379/overlay",
+    "etcd://me:x@hidden/y@db/overlay",
+    "etcd://me:1/x?hidden=y@db/overlay",
+    "etcd://me:hidden/overlay",
+    "etcd://me:hid%den@db/overlay",
+  ])("%s is refused without a part of the password", (url) => {
+    expect(() => clusterOf(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
   });
 });
