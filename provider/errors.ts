@@ -67,6 +67,10 @@ const CONTROLS = /(?![\n\t])[\p{Cc}\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
 export const escapeControls = (text: string): string =>
   text.replace(CONTROLS, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
+/** The same for text that must stay one line, so that none of it passes for a line of ours. */
+export const escapeLine = (text: string): string =>
+  escapeControls(text).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
+
 /** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
 export class OverlayError extends Error {
   override readonly name = "OverlayError";

@@ -8,8 +8,8 @@ export function sameStack(a: string, b: string): boolean {
   return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
 }
 
-/** Whether the owner is a resource of a Pulumi stack, which has a state file. */
-export const isStackOwner = (owner: string): boolean => owner.includes("urn:pulumi:");
+/** Whether the owner is a resource of a Pulumi stack, which has a state file, or was one. A container may be named like a URN. */
+export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?[^/]+\/urn:pulumi:/.test(owner);
 
 /** Owns what a container was found to have; `docker/NETWORK/RUNNER/CONTAINER`. */
 export const containerOwner = (network: string, runner: string, container: string): string =>

@@ -1,6 +1,6 @@
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
-import { isOverlayError, type OverlayError } from "../errors";
+import { escapeControls, isOverlayError, type OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations/tokens";
 import type { Settings } from "../settings";
@@ -77,7 +77,7 @@ const REFUSED = 1;
 export function refuse(error: OverlayError, json: boolean, exitCode = REFUSED): void {
   process.exitCode = exitCode;
   const { code, message, what, fix } = error;
-  if (json) process.stdout.write(`${JSON.stringify({ error: code, message, what, fix })}\n`);
+  if (json) process.stdout.write(`${escapeControls(JSON.stringify({ error: code, message, what, fix }))}\n`);
   process.stderr.write(`${message}\n`);
 }
 

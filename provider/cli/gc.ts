@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
-import { isForgotten } from "../owner";
+import { isForgotten, isStackOwner } from "../owner";
 import type { Lease, Pool } from "../pool";
 import { isFirm } from "../pool/types";
 import { listOf } from "../pool/wording";
@@ -79,7 +79,8 @@ async function withoutStack(session: Session, options: Options): Promise<Lease[]
 }
 
 /** An owner is `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`; its stack is all before the type. */
-const stackOf = ({ owner }: Lease): string | undefined => /^(.*\/urn:pulumi:[^:]+::[^:]+)::/.exec(owner)?.[1];
+const stackOf = ({ owner }: Lease): string | undefined =>
+  isStackOwner(owner) ? /^(.*\/urn:pulumi:[^:]+::[^:]+)::/.exec(owner)?.[1] : undefined;
 
 const PARTS = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
 const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");

@@ -1,4 +1,4 @@
-import { escapeControls } from "../errors";
+import { escapeControls, escapeLine } from "../errors";
 
 /**
  * What commands print. With `--json`, one object a line on stdout, errors too; without, tables and sentences for people.
@@ -40,7 +40,7 @@ export class Output {
 
   /** For people only. */
   say(text: string): void {
-    if (!this.json) write(text);
+    if (!this.json) write(escapeControls(text));
   }
 
   note(text: string): void {
@@ -80,18 +80,15 @@ function withUnits<T extends object>(row: T, units: Units<T>): T {
   return texts.length === 0 ? row : { ...row, ...Object.fromEntries(texts) };
 }
 
-/** Labels and the like as KEY=VALUE. */
+/** A cell is one line; labels and the like are KEY=VALUE. */
 function text(value: unknown): string {
   if (value === undefined || value === null) return "";
-  if (typeof value !== "object" || Array.isArray(value)) return shown(String(value));
-  return shown(
+  if (typeof value !== "object" || Array.isArray(value)) return escapeLine(String(value));
+  return escapeLine(
     Object.entries(value)
       .map(([key, each]) => `${key}=${each}`)
       .join(","),
   );
 }
-
-/** A cell is one line. */
-const shown = (cell: string): string => escapeControls(cell).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
 
 const write = (line: string): void => void process.stdout.write(`${line}\n`);

@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { runnerLayout } from "../addressing/layout";
 import { deviceName } from "../addressing/names";
+import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";
 import { networkSpec, runnerNameOf } from "../reservations/runners";
@@ -36,7 +37,7 @@ export const topologyCommand = (): Command =>
       withPool<{ mermaid?: boolean }>(async ({ pool, out }, { mermaid = false }, name) => {
         const spec = await networkSpec(pool, name!);
         const topology = topologyOf(name!, spec, await pool.leases(spec.name));
-        if (mermaid) return void process.stdout.write(`${mermaidOf(topology)}\n`);
+        if (mermaid) return void process.stdout.write(`${escapeControls(mermaidOf(topology))}\n`);
         const { runners, ...network } = topology;
         out.one(network);
         out.say("");

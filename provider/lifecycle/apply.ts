@@ -1,7 +1,7 @@
 import { z } from "zod";
-import { isOverlayError, OverlayError } from "../errors";
+import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import type { Seen, Work } from "../host/reconcile";
-import { machineOf } from "../host/types";
+import { type Connection, machineOf } from "../host/types";
 import { differenceText } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Item } from "../network/items";
@@ -143,7 +143,10 @@ export async function apply(
 
 /** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
 const foreignOn = (parts: Part[], seen: Seen[]): string[] =>
-  parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => `${machineOf(connection)}: ${text}`));
+  parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => driftText(connection, text)));
+
+/** Hosts put any text into names and settings; it must command no terminal, and pass for no other line of Pulumi's output. */
+const driftText = (connection: Connection, text: string): string => escapeLine(`${machineOf(connection)}: ${text}`);
 
 /**
  * Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. `clean` gets
@@ -262,7 +265,7 @@ export async function drift(
       const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
       const unleased = await promise(def, pool, props, [seen]);
       const texts = [...seen.foreign, ...seen.differences.map(differenceText), ...unleased];
-      return texts.map((text) => `${machineOf(connection)}: ${text}`);
+      return texts.map((text) => driftText(connection, text));
     });
     const found = (await Promise.all(parts)).flat();
     const broken = found.length === 0 ? await probe(def, world, props, machines) : undefined;

@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { dockerRange } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
+import { escapeLine } from "../errors";
 import { listOf, parseAnswer } from "./answer";
 import type { DockerNetwork, DockerSubnet, Item } from "./items";
 
@@ -79,14 +80,17 @@ const rawSubnet = z.object({
   AuxiliaryAddresses: z.record(z.string(), z.string()).nullish(),
 });
 
+/** Docker's names have no control characters; those of a host that is not trusted may, and they are shown. */
+const shownName = z.string().transform(escapeLine);
+
 const rawContainer = z.object({
-  Name: z.string(),
+  Name: shownName,
   IPv4Address: z.string().optional(),
   IPv6Address: z.string().optional(),
 });
 
 const rawNetwork = z.object({
-  Name: z.string().optional(),
+  Name: shownName.optional(),
   Driver: z.string().optional(),
   IPAM: z.object({ Config: listOf(rawSubnet).nullish() }).nullish(),
   Options: z.record(z.string(), z.string()).nullish(),

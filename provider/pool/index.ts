@@ -1,5 +1,5 @@
 import { resolve } from "node:path";
-import { OverlayError } from "../errors";
+import { escapeControls, OverlayError } from "../errors";
 import { LivePool, type Settings } from "./pool";
 import type { Store } from "./store";
 import { memoryStore } from "./stores/memory";
@@ -38,7 +38,7 @@ const warnings = new Set<string>();
 
 /** On stderr, which Pulumi shows. A command may open the same store several times. */
 function warnOnce(text: string): void {
-  if (!warnings.has(text)) console.error(`warning: ${text}`);
+  if (!warnings.has(text)) console.error(escapeControls(`warning: ${text}`));
   warnings.add(text);
 }
 

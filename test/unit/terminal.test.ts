@@ -1,13 +1,19 @@
 import { PassThrough } from "node:stream";
 import { afterEach, expect, test, vi } from "vitest";
+import { refuse } from "../../provider/cli/command";
 import { Output } from "../../provider/cli/output";
 import { OverlayError } from "../../provider/errors";
+import { readCredentials } from "../../provider/host/credentials";
 import { Frames, LARGEST_ANSWER } from "../../provider/host/frames";
+import { parseDocker } from "../../provider/network/docker";
+import { containerOwner, isStackOwner } from "../../provider/owner";
 import { readSettings } from "../../provider/settings";
+import { Stage } from "./lifecycle/stage";
 
 /** What hosts and stores say reaches people's terminals and this process's memory. */
 afterEach(() => {
   vi.restoreAllMocks();
+  vi.unstubAllEnvs();
 });
 
 const ESCAPE = "a\u001b]0;evil\u0007\u009b2J\u202eb";
@@ -29,6 +35,62 @@ test.each([true, false])("control characters are escaped in tables and notes, wi
   out.note(ESCAPE);
   expect(said.join("")).not.toMatch(/(?!\n)[\p{Cc}\u202e]/u);
   expect(said.join("")).not.toMatch(/^forged/m);
+});
+
+test("control characters are escaped in sentences for people, and in errors for programs", () => {
+  const said: string[] = [];
+  vi.spyOn(process.stdout, "write").mockImplementation((text) => said.push(String(text)) > 0);
+  vi.spyOn(process.stderr, "write").mockImplementation((text) => said.push(String(text)) > 0);
+  new Output(false, false).say(ESCAPE);
+  const { exitCode } = process;
+  refuse(new OverlayError("POOL_NOT_FOUND", ESCAPE, ESCAPE), true);
+  process.exitCode = exitCode;
+  expect(said.join("")).not.toMatch(/(?!\n)[\p{Cc}\u202e]/u);
+  expect(JSON.parse(said[1]!)).toMatchObject({ error: "POOL_NOT_FOUND", fix: ESCAPE });
+});
+
+test("what a host says cannot command a terminal, or forge a line, as drift", async () => {
+  const stage = await Stage.up();
+  const props = await stage.network();
+  const foreign = [`${ESCAPE}\nerror: forged`];
+  const seen = { differences: [], foreign, containers: [], peerMoves: false };
+  stage.fleet.inspect = async () => seen;
+  expect((await stage.of("OverlayNetwork").read("training", props)).props.drift).toEqual([
+    `192.0.2.1: ${HARMLESS}\\nerror: forged`,
+  ]);
+  stage.fleet.apply = async () => seen;
+  const { inputs } = await stage.check("OverlayNetwork", "other", {
+    hubConnection: { host: "192.0.2.2" },
+    subnets: "10.16.0.0/12/6/14",
+  });
+  const made = await stage.of("OverlayNetwork").create(inputs);
+  expect(made.props.drift).toEqual([`192.0.2.2: ${HARMLESS}\\nerror: forged`]);
+  expect(stage.warnings).toEqual(made.props.drift);
+});
+
+test("the names of a host's containers and networks are one line without control characters", () => {
+  const network = { Name: ESCAPE, Containers: { a: { Name: `${ESCAPE}\nerror: forged` } } };
+  const { networks } = parseDocker(JSON.stringify([network]))!;
+  expect(networks).toMatchObject([{ name: HARMLESS, containers: [{ name: `${HARMLESS}\\nerror: forged` }] }]);
+});
+
+test("a container that is named like a resource of a stack belongs to no stack", () => {
+  const urn = "urn:pulumi:dev::shop::overlay:index:IPReservation::web";
+  expect(isStackOwner(`acme/${urn}`)).toBe(true);
+  expect(isStackOwner(`forgotten/acme/${urn}`)).toBe(true);
+  expect(isStackOwner(containerOwner("training", "r1", urn))).toBe(false);
+  expect(isStackOwner(containerOwner("training", "r1", `acme/${urn}`))).toBe(false);
+});
+
+test("a secret in the place of its file's name is not shown", async () => {
+  vi.stubEnv("OVERLAY_STORE_FILE", "postgres://me:hunter2@db/overlay");
+  expect(() => readSettings(() => undefined)).toThrow(
+    /^SETTING_INVALID: OVERLAY_STORE_FILE names a file that cannot be read \(ENOENT\)\. (?!.*hunter2)/,
+  );
+  const privateKeyPath = "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----";
+  await expect(readCredentials({ host: "192.0.2.1", privateKeyPath })).rejects.toThrow(
+    /^SSH_AUTH: privateKeyPath for root@192\.0\.2\.1 is the text of a key(?!.*hunter2)/s,
+  );
 });
 
 test("a host that says more than 64 MiB is cut off, and little of it is kept", async () => {

@@ -1,3 +1,4 @@
+import { escapeControls } from "../../errors";
 import { openStore } from "../../pool";
 import { snapshot } from "../../pool/transfer";
 import { command, guarded } from "../command";
@@ -14,11 +15,13 @@ export const dumpCommand = () =>
         const store = await openStore(settings.store, settings);
         const rows = await snapshot(store).finally(() => store.close());
         for (const [key, value] of rows) {
-          if (SECRET.test(key)) process.stdout.write(`${JSON.stringify({ key, secret: true })}\n`);
-          else if (all || TRUTH.test(key)) process.stdout.write(`${JSON.stringify({ key, value: parsed(value) })}\n`);
+          if (SECRET.test(key)) write({ key, secret: true });
+          else if (all || TRUTH.test(key)) write({ key, value: parsed(value) });
         }
       }),
     );
+
+const write = (row: object): void => void process.stdout.write(`${escapeControls(JSON.stringify(row))}\n`);
 
 /** Most rows are JSON; the others are a word. */
 const parsed = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);

@@ -51,14 +51,15 @@ const linkOf = (records: HostRecord[], type: Link["type"]): Link | undefined =>
 const tunnelsIn = (record: HostRecord): [uid: string, Tunnel][] =>
   linksIn([record]).flatMap(({ vxlan }) => (vxlan ? [[record.uid, vxlan] as [string, Tunnel]] : []));
 
-const addressesOn = (dev: string, records: HostRecord[]): string[] => [
-  ...new Set(
-    records
-      .flatMap(({ items }) => items)
-      .filter((item): item is Extract<Item, { kind: "address" }> => item.kind === "address" && item.dev === dev)
-      .map(({ address }) => address.slice(0, address.indexOf("/"))),
-  ),
-];
+/** The first of each family: every other machine pings them all at once, and a host may put thousands into its records. */
+function addressesOn(dev: string, records: HostRecord[]): string[] {
+  const all = records
+    .flatMap(({ items }) => items)
+    .filter((item): item is Extract<Item, { kind: "address" }> => item.kind === "address" && item.dev === dev)
+    .map(({ address }) => address.slice(0, address.indexOf("/")));
+  const firsts = [all.find((address) => !address.includes(":")), all.find((address) => address.includes(":"))];
+  return firsts.filter((address) => address !== undefined);
+}
 
 /** What other programs put in the way comes first: it is the likelier cause. */
 function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {

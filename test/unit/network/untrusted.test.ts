@@ -221,6 +221,17 @@ test("an address of a record on one machine is no command on another one", () =>
   expect(() => bareWord("a b")).toThrow(/cannot be a part of a command/);
 });
 
+test("a host with thousands of addresses in its records is pinged once for each family", () => {
+  const addresses = Array.from({ length: 5000 }, (_, i): Item => {
+    const address = i % 2 ? `10.128.${64 + (i >> 8)}.${i & 255}/18` : `fd00:128::${i.toString(16)}/82`;
+    return { kind: "address", dev: network.bridgeName, address };
+  });
+  const facts = { ...parseFacts(""), records: [{ ...runnerRecord, items: [...runnerRecord.items, ...addresses] }] };
+  const ends = [endOf("hub", "hub", "training", parseFacts("")), endOf("r1", "runner", "training", facts)];
+  const overlay = probesFrom(ends[0]!, ends).filter(({ layer }) => layer === "overlay");
+  expect(overlay.map(({ target }) => target)).toEqual(["10.128.64.1", "fd00:128:4::1"]);
+});
+
 test.each(["a*/process.exit()/*", 'x"+process.exit()+"', "$" + "{process.exit()}", "`id`"])(
   "a scan of a host with the name %j writes no code into the program",
   (name) => {
