@@ -81,6 +81,19 @@ function letErrorsPass(command: Command): void {
   for (const each of command.commands) letErrorsPass(each);
 }
 
+/** Options that every command has may stand before its name, too: they are moved behind it. */
+function moveOptions(words: string[]): string[] {
+  const rest = [...words];
+  const [name, options]: [string[], string[]] = [[], []];
+  while (rest.length > 0 && (name.length === 0 || (name.length === 1 && name[0]! in GROUPS))) {
+    const word = rest.shift()!;
+    if (word === "--store" || word === "--store-file") options.push(word, ...rest.splice(0, 1));
+    else if (word === "--json" || /^--store(-file)?=/.test(word)) options.push(word);
+    else name.push(word);
+  }
+  return [...name, ...(name.join(" ") in COMMANDS ? options : []), ...rest];
+}
+
 /** Before `--`: what stands behind it is for the command that `ip run` starts. */
 function wantsJson(words: string[]): boolean {
   const end = words.indexOf("--");
@@ -104,12 +117,13 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   process.exit();
 });
 
-async function main(words: string[]): Promise<void> {
+async function main(given: string[]): Promise<void> {
+  const words = moveOptions(given);
   const program = await buildProgram(words);
   letErrorsPass(program);
   await program.parseAsync(words, { from: "user" }).catch((error: unknown) => {
     if (!(error instanceof CommanderError)) throw error;
-    refuseUsage(error, words);
+    refuseUsage(error, given);
   });
 }
 

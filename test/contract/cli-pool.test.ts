@@ -137,6 +137,25 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     expect(await ctl.must(what, "list", ...empty)).toEqual([]);
   });
 
+  test.each([
+    ["--json", "pool", "list"],
+    ["pool", "--json", "list"],
+    ["--json", "--store", `sqlite:${join(ctl.folder, "pool.db")}`, "pool", "list"],
+    ["--json", `--store=sqlite:${join(ctl.folder, "pool.db")}`, "history", "network/training"],
+  ])("the options of all commands may stand before the command: %s %s %s %s", async (...words) => {
+    const { code, json } = await ctl.run(...words);
+    expect([code, json.length > 0]).toEqual([0, true]);
+  });
+
+  test("--json without a command, or with one that does not exist, is named in JSON", async () => {
+    for (const [words, what] of [
+      [["--json"], "No command given."],
+      [["--json", "pool"], "No command given."],
+      [["--json", "pol", "list"], "Unknown command 'pol' (Did you mean pool?)"],
+    ] as const)
+      expect(await ctl.run(...words)).toMatchObject({ code: 2, json: [{ error: "INPUT_INVALID", what }] });
+  });
+
   test("list --warn ends with 3 when a pool is filled so far, and names it", async () => {
     const { code, stderr } = await ctl.run("pool", "list", "--warn", "3");
     expect([code, stderr]).toEqual([
