@@ -49,7 +49,8 @@ export const withPool = <O>(work: (session: Session, options: O, ...words: strin
     const { openPool } = await import("../pool/index.js");
     const pool = await openPool(settings.store, settings);
     try {
-      await work({ settings, pool, context: { pool, tokenKeys: settings.tokenKeys }, out }, options, ...words);
+      const { tokenKeys, tenant } = settings;
+      await work({ settings, pool, context: { pool, tokenKeys, tenant }, out }, options, ...words);
     } finally {
       await pool.end();
     }

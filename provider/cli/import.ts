@@ -18,12 +18,12 @@ export const importCommand = () =>
     .argument("<file>", "CSV with a header, a JSON array, or what `ip list --json` prints")
     .option("--dry-run", "only say what would be entered, and what is in the way")
     .action(
-      withPool<Options>(async ({ pool, out }, { dryRun = false }, file) => {
+      withPool<Options>(async ({ pool, context: { tenant }, out }, { dryRun = false }, file) => {
         const text = await readFile(file!, "utf8").catch((error: Error) => {
           throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
         });
         const rows = rowsIn(file!, text);
-        const { result, known, problems } = await importAddresses(pool, rows, { dryRun });
+        const { result, known, problems } = await importAddresses(pool, rows, { dryRun, tenant });
         if (problems.length > 0) throw refusal(file!, rows.length, problems);
         out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
         const verb = dryRun ? "Would be entered" : "Entered";

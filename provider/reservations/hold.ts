@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool/types";
 import type { HoldInput } from "./inputs";
 import { ipOf } from "./leases";
-import { mustBeNamed } from "./places";
+import { mustBeNamed, refuseOtherTenant } from "./places";
 import { claimAddress, gatewaysOf } from "./reserve";
 import type { Context } from "./tokens";
 
@@ -17,9 +17,10 @@ export interface Hold {
 }
 
 /** If this process dies, the address is free again within `ttl` seconds and the quarantine. */
-export async function holdAddress({ pool }: Context, input: HoldInput): Promise<Hold> {
+export async function holdAddress({ pool, tenant }: Context, input: HoldInput): Promise<Hold> {
   const { ip, port, ttl } = input;
   const place = await mustBeNamed(pool, input);
+  refuseOtherTenant(place, tenant);
   const lease = await claimAddress(pool, place, { ip, port, ttl });
   const stopped = new AbortController();
   return {

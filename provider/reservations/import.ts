@@ -1,8 +1,8 @@
 import { isOverlayError } from "../errors";
-import type { Enrolment, Fact, Opening, Pool } from "../pool/types";
+import type { Enrolment, Fact, Opening, Pool, Tenant } from "../pool/types";
 import { describePool } from "../pool-names";
 import { IMPORTED_LABEL, isOf, ownerIn, RESERVATION, valueText } from "./leases";
-import { covers, type Place, placeNamed, placesOf, single } from "./places";
+import { covers, type Place, placeNamed, placesOf, refuseOtherTenant, single } from "./places";
 
 /** An address that is in use already. Where its network, runner or pool is given, it is compared. */
 export interface UsedAddress {
@@ -24,7 +24,7 @@ export interface Imported<A extends UsedAddress> {
 export async function importAddresses<A extends UsedAddress>(
   pool: Pool,
   addresses: A[],
-  { dryRun = false } = {},
+  { dryRun = false, tenant }: { dryRun?: boolean; tenant?: Tenant | undefined } = {},
 ): Promise<Imported<A>> {
   const facts = new Map<Fact, A>();
   const openings = new Map<string, Opening>();
@@ -32,6 +32,7 @@ export async function importAddresses<A extends UsedAddress>(
   let known = 0;
   for (const address of addresses) {
     const place = await placeFor(pool, address);
+    if (typeof place !== "string") refuseOtherTenant(place, tenant);
     if (typeof place === "string") problems.push({ address, message: place });
     else if (await isHeldBy(pool, place, address)) known++;
     else {

@@ -1,6 +1,8 @@
 import { fromLine, overlaps } from "../addressing/line";
 import { OverlayError } from "../errors";
-import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
+import { isSameTenant } from "../owner";
+import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
+import { tenantMismatch } from "../pool/wording";
 import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
 import type { Where } from "./inputs";
 import { openAddresses, type Runner, runnerAt, runnerNamed } from "./runners";
@@ -23,6 +25,14 @@ export async function placeNamed(pool: Pool, { network, runner, pool: name }: Wh
     throw new OverlayError("INPUT_INVALID", "The pool is not named completely.", `Give ${WAYS}.`);
   }
   return onRunner(await runnerNamed(pool, network, runner));
+}
+
+/**
+ * A caller with a tenant (overlay:tenant) is refused in pools of other tenants, as a resource is. A caller without one is the operator,
+ * and acts in every pool.
+ */
+export function refuseOtherTenant({ spec }: Place, tenant: Tenant | undefined): void {
+  if (tenant && spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantMismatch(spec, spec.tenant, tenant);
 }
 
 const WAYS = "network and runner, or pool";

@@ -1,9 +1,10 @@
 import { isOverlayError, OverlayError } from "../errors";
+import { isSameTenant } from "../owner";
 import { tokenUsed } from "../pool/token";
 import type { Condition, Lease, Pool } from "../pool/types";
 import type { FreeInput, Where } from "./inputs";
 import { ipOf, isOf, isOfStack, userNamesIn } from "./leases";
-import { mustBeNamed, placeOf, valueIn } from "./places";
+import { mustBeNamed, placeOf, refuseOtherTenant, valueIn } from "./places";
 import { findLeases } from "./search";
 import { type Context, leaseOfToken, mustBeUnused, readToken } from "./tokens";
 
@@ -25,11 +26,12 @@ export async function releaseByToken(context: Context, token: string): Promise<R
   throw tokenUsed(grant);
 }
 
-/** Gives up all addresses of a container, in every pool or in the named ones. */
-export async function releaseByContainer({ pool }: Context, by: string, where: Where = {}): Promise<Released> {
+/** Gives up all addresses of a container, in every pool or in the named ones; of a caller with a tenant, none of other tenants. */
+export async function releaseByContainer({ pool, tenant }: Context, by: string, where: Where = {}): Promise<Released> {
   const released: Released = { leases: [], kept: [] };
   for (const lease of await findLeases(pool, where)) {
-    if (!isOf(lease, by) || !(await giveUp(pool, lease))) continue;
+    const isOfOther = tenant && lease.tenant && !isSameTenant(lease.tenant, tenant);
+    if (!isOf(lease, by) || isOfOther || !(await giveUp(pool, lease))) continue;
     released.leases.push(lease);
     if (isOfStack(lease)) released.kept.push(lease);
   }
@@ -57,9 +59,10 @@ const conditionOf = ({ state, usedBy }: Lease): Condition => ({
 });
 
 /** Takes an address back from its holder. What a stack holds is taken only with `force`. */
-export async function free({ pool }: Context, input: FreeInput): Promise<Lease> {
+export async function free({ pool, tenant }: Context, input: FreeInput): Promise<Lease> {
   const { ip, port, force = false } = input;
   const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  refuseOtherTenant(place, tenant);
   const value = valueIn(place.spec, { ip, port });
   if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Say which one to free.");
   const lease = await pool.find(place.pool, { value });

@@ -3,7 +3,7 @@ import { tokenOf } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
 import type { ReserveInput } from "./inputs";
 import { ownerIn, RESERVATION, userNamesIn, vmLabel } from "./leases";
-import { choiceIn, mustBeNamed, openPlace, type Place } from "./places";
+import { choiceIn, mustBeNamed, openPlace, type Place, refuseOtherTenant } from "./places";
 import { type Context, keyRingOf } from "./tokens";
 
 const TTL = 300;
@@ -22,6 +22,7 @@ export interface Reservation {
 export async function reserve(context: Context, input: ReserveInput): Promise<Reservation> {
   const { ttl = input.vm ? VM_TTL : TTL, ...rest } = input;
   const place = await mustBeNamed(context.pool, input);
+  refuseOtherTenant(place, context.tenant);
   const lease = await claimAddress(context.pool, place, { ...rest, ttl });
   const token = tokenOf(lease, await keyRingOf(context));
   return { lease, token, gateways: gatewaysOf(place) };

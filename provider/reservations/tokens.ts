@@ -1,11 +1,13 @@
 import { type Grant, isOver, type KeyRing, opened, ringOf, tokenExpired, tokenUsed } from "../pool/token";
-import type { Lease, Pool } from "../pool/types";
+import type { Lease, Pool, Tenant } from "../pool/types";
 
 /** What the functions of this module work with. */
 export interface Context {
   pool: Pool;
   /** The setting of this name; without, the key that the store keeps. */
   tokenKeys?: string | undefined;
+  /** The setting of this name; without, the caller is the operator. */
+  tenant?: Tenant | undefined;
 }
 
 export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);

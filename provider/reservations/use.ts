@@ -3,7 +3,7 @@ import { tokenUsed } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
 import type { UseByAddressInput, UseByTokenInput } from "./inputs";
 import { ipOf, isOf, isOfVm, userNamesIn, vmLabel } from "./leases";
-import { mustBeNamed, placeOf, valueIn } from "./places";
+import { mustBeNamed, placeOf, refuseOtherTenant, valueIn } from "./places";
 import { claimAddress } from "./reserve";
 import { type Context, leaseOfToken, readToken } from "./tokens";
 
@@ -18,9 +18,10 @@ export async function useByToken(context: Context, { token, runner, by, vm }: Us
 }
 
 /** The same without a token: for a free address, or one that was reserved for the same container. */
-export async function useByAddress({ pool }: Context, input: UseByAddressInput): Promise<Lease> {
+export async function useByAddress({ pool, tenant }: Context, input: UseByAddressInput): Promise<Lease> {
   const { ip, port, by, vm } = input;
   const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  refuseOtherTenant(place, tenant);
   const value = valueIn(place.spec, { ip, port });
   if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Give a token or an address.");
   const find = () => pool.find(place.pool, { value });

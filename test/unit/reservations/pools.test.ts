@@ -6,6 +6,7 @@ import {
   describeLease,
   findLeases,
   free,
+  holdAddress,
   importAddresses,
   ipOf,
   releaseByContainer,
@@ -187,4 +188,24 @@ test("an address shows its holder and who had it before", async () => {
     { since: "2030-01-01T00:06:50Z", end: "expired" },
     { since: "2030-01-01T00:00:00Z", until: "2030-01-01T00:00:10Z", usedBy: "c1", end: "released" },
   ]);
+});
+
+describe("a caller with a tenant", () => {
+  const block = { pool: "tenant/acme/shop/clusterIP" };
+  const other = () => ({ ...context, tenant: { org: "globex", project: "shop" } });
+
+  test("is refused in a pool of another tenant, and serves its own and pools of none", async () => {
+    const { lease } = await reserve({ ...context, tenant }, { ...block, by: "c1" });
+    const ip = lease.extents[0]!.first;
+    expect(await codeOf(reserve(other(), block))).toBe("TENANT_MISMATCH");
+    expect(await codeOf(holdAddress(other(), { ...block, ttl: 30 }))).toBe("TENANT_MISMATCH");
+    expect(await codeOf(useByAddress(other(), { ip, by: "c1" }))).toBe("TENANT_MISMATCH");
+    expect(await codeOf(free(other(), { ip, force: true }))).toBe("TENANT_MISMATCH");
+    expect(await codeOf(importAddresses(stage.pool, [{ ip: ip + 1n }], { tenant: other().tenant }))).toBe(
+      "TENANT_MISMATCH",
+    );
+    expect((await releaseByContainer(other(), "c1")).leases).toEqual([]);
+    expect((await releaseByContainer({ ...context, tenant }, "c1")).leases.map(ipOf)).toEqual([ipOf(lease)]);
+    expect((await reserve(other(), { pool: "web" })).lease.state).toBe("reserved");
+  });
 });
