@@ -8,7 +8,7 @@ export async function leftOn(lab: Lab, host: string): Promise<string> {
       "ip -o link show | grep -oE 'vxkr[0-9a-z]+|kohaku-[a-z]+|overlay-vip'",
       "ip route show table all proto 183; ip -6 route show table all proto 183; { ip rule; ip -6 rule; } | grep 'proto 183'",
       "{ iptables-save; ip6tables-save; } | grep OVERLAY",
-      "ls -d /var/lib/overlay /run/overlay/* 2>/dev/null",
+      "ls -d /var/lib/overlay /run/pulumi-overlay/* 2>/dev/null",
       "[ $(cat /proc/sys/net/ipv4/ip_forward) = 0 ] || echo ip_forward",
     ].join("; "),
   );

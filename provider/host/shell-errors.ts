@@ -115,7 +115,7 @@ export function unsafeLock({ name }: Place): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${LOCK} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
-    `Look at it with \`ls -ld ${LOCK}\`, and remove it there: every run makes it.`,
+    `Look at it with \`ls -ld ${LOCK}\`. If no other program uses it, remove it there: every run makes it.`,
   );
 }
 

@@ -82,7 +82,7 @@ function wrongWith(item: Item, facts: Facts): string[] | undefined {
 function wrongFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
   const have = files.get(path);
   if (have === undefined) return undefined;
-  return content === undefined || have === sumOf(content) ? [] : ["its content differs from what up wrote"];
+  return content === undefined || have === sumOf(content) ? [] : ["its content is not the planned one"];
 }
 
 export const sumOf = (content: string): string => createHash("sha256").update(content).digest("hex");

@@ -81,7 +81,7 @@ const isAlive = (pid: number): boolean => {
 async function holdLock(host: string): Promise<() => Promise<unknown>> {
   await lab.exec(
     host,
-    "mkdir -pm 700 /run/overlay; setsid flock /run/overlay sh -c 'echo $$ >/tmp/holder; exec sleep 120' </dev/null >/dev/null 2>&1 &",
+    "mkdir -pm 700 /run/pulumi-overlay; setsid flock /run/pulumi-overlay sh -c 'echo $$ >/tmp/holder; exec sleep 120' </dev/null >/dev/null 2>&1 &",
   );
   await until("the lock is held", async () => (await lab.exec(host, "[ -s /tmp/holder ]")).code === 0);
   return () => lab.exec(host, "kill $(cat /tmp/holder); rm /tmp/holder");

@@ -42,8 +42,8 @@ const runnerLease = (): Promise<Lease | undefined> =>
 
 /** Another process has the host's lock, until the returned function is called. */
 async function holdLock(): Promise<() => Promise<unknown>> {
-  const command = "flock /run/overlay sh -c 'echo $$ >/tmp/holder; exec sleep 600'";
-  await lab.exec("r1", `mkdir -pm 700 /run/overlay; setsid ${command} </dev/null >/dev/null 2>&1 &`);
+  const command = "flock /run/pulumi-overlay sh -c 'echo $$ >/tmp/holder; exec sleep 600'";
+  await lab.exec("r1", `mkdir -pm 700 /run/pulumi-overlay; setsid ${command} </dev/null >/dev/null 2>&1 &`);
   await until("the lock is held", async () => (await lab.exec("r1", "[ -s /tmp/holder ]")).code === 0);
   return () => lab.exec("r1", "kill $(cat /tmp/holder); rm /tmp/holder");
 }

@@ -36,7 +36,7 @@ const sh = async (script: string): Promise<string> => (await lab.exec("hub", scr
 const answers = async (): Promise<boolean> =>
   (await lab.controller("ssh", ["-F", lab.sshConfig, "-o", "ConnectTimeout=2", "hub", "true"])).code === 0;
 const network = () =>
-  sh("ip -o addr show scope global; ip route; iptables-save | grep '^-A'; ls /run/overlay | grep revert");
+  sh("ip -o addr show scope global; ip route; iptables-save | grep '^-A'; ls /run/pulumi-overlay | grep revert");
 
 async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
   for (let tries = 0; !(await holds()); tries++) {
@@ -45,7 +45,7 @@ async function until(what: string, holds: () => Promise<boolean>): Promise<void>
   }
 }
 
-const timers = (): Promise<string> => sh("ls /run/overlay | grep -c revert; ps ax | grep -c '[o]verlay/revert'");
+const timers = (): Promise<string> => sh("ls /run/pulumi-overlay | grep -c revert; ps ax | grep -c '[o]verlay/revert'");
 const noTimerIsLeft = () => until("no timer is left", async () => (await timers()) === "0\n0");
 
 const dnat = (target: string): Item[] => {
@@ -112,8 +112,8 @@ test("a client that is killed while it waits leaves nothing behind but the timer
 test("what nobody has confirmed is undone by who comes next", async () => {
   await lab.exec(
     "hub",
-    "mkdir -pm 700 /run/overlay; echo 'ip route del 10.99.0.0/16' >/run/overlay/revert-x.sh; ip route add 10.99.0.0/16 dev eth0",
+    "mkdir -pm 700 /run/pulumi-overlay; echo 'ip route del 10.99.0.0/16' >/run/pulumi-overlay/revert-x.sh; ip route add 10.99.0.0/16 dev eth0",
   );
   await apply([{ kind: "route", family: 4, dst: "10.128.0.0/12", metric: 4096 }]);
-  expect(await sh("ip route show 10.99.0.0/16; ls /run/overlay | grep revert")).toBe("");
+  expect(await sh("ip route show 10.99.0.0/16; ls /run/pulumi-overlay | grep revert")).toBe("");
 });

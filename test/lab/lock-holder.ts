@@ -16,5 +16,5 @@ head -n "$(echo "$paths" | wc -l)" /run/user-locks | sort
 export async function holdAllAsUser(exec: (script: string) => Promise<Result>): Promise<void> {
   const held = (await exec(HOLD_ALL)).stdout.split("\n");
   expect(held).toContain("/run");
-  expect(held).not.toContain("/run/overlay");
+  expect(held).not.toContain("/run/pulumi-overlay");
 }

@@ -175,27 +175,34 @@ test("a device of our name that another program made since is left alone, and sa
   expect(await sh("hub", "ip -o addr show kohaku-host | grep -c 10.128.0.1/32")).toBe("1");
 });
 
+test("it runs whatever the language of the host is", async () => {
+  await powerCycle("r1");
+  const script = "/var/lib/overlay/boot.sh";
+  const { code, stderr } = await lab.exec("r1", `env -u LC_ALL LANG=C.UTF-8 LANGUAGE=de sh ${script}`);
+  expect([code, stderr]).toEqual([0, ""]);
+});
+
 test("it waits for who has the host's lock", async () => {
   await powerCycle("r1");
   const held = lab.exec(
     "r1",
-    "mkdir -pm 700 /run/overlay; flock /run/overlay sh -c 'touch /run/held; sleep 2; ls /sys/class/net'",
+    "mkdir -pm 700 /run/pulumi-overlay; flock /run/pulumi-overlay sh -c 'touch /run/held; sleep 2; ls /sys/class/net'",
   );
   await lab.exec("r1", "while [ ! -e /run/held ]; do sleep 0.05; done");
   expect((await boot("r1")).code).toBe(0);
   expect((await held).stdout).not.toContain("vxkr1");
-  expect(await sh("r1", "ls /sys/class/net /run/overlay/holder")).toContain("vxkr1");
+  expect(await sh("r1", "ls /sys/class/net /run/pulumi-overlay/holder")).toContain("vxkr1");
 });
 
 test.each([
-  ["a symbolic link", "ln -s /tmp /run/overlay"],
-  ["a file", "touch /run/overlay"],
-  ["a directory that others can open", "mkdir -m 755 /run/overlay"],
-  ["another user's directory", "mkdir -m 700 /run/overlay; chown 4201 /run/overlay"],
+  ["a symbolic link", "ln -s /tmp /run/pulumi-overlay"],
+  ["a file", "touch /run/pulumi-overlay"],
+  ["a directory that others can open", "mkdir -m 755 /run/pulumi-overlay"],
+  ["another user's directory", "mkdir -m 700 /run/pulumi-overlay; chown 4201 /run/pulumi-overlay"],
 ])("it takes no lock on %s in the place of its own", async (_, put) => {
-  await lab.exec("r1", `rm -rf /run/overlay; ${put}`);
+  await lab.exec("r1", `rm -rf /run/pulumi-overlay; ${put}`);
   const { code, stderr } = await boot("r1");
-  expect([code, stderr]).toEqual([1, "/run/overlay is not a directory of root with mode 0700\n"]);
+  expect([code, stderr]).toEqual([1, "/run/pulumi-overlay is not a directory of root with mode 0700\n"]);
 });
 
 test("an unprivileged user who locks all that it can open does not hold up a boot", async () => {
@@ -211,7 +218,7 @@ test("a script that was changed or removed is drift, and is mended", async () =>
   await lab.exec("r1", "rm /var/lib/overlay/boot.sh; echo exit >>/var/lib/overlay/training/a.sh");
   expect(await drift()).toEqual([
     "file /var/lib/overlay/boot.sh: missing",
-    "file /var/lib/overlay/training/a.sh: its content differs from what up wrote",
+    "file /var/lib/overlay/training/a.sh: its content is not the planned one",
   ]);
   for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
   expect(await drift()).toEqual([]);

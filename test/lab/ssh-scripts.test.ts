@@ -136,7 +136,7 @@ describe.skipIf(!ready)("locked", () => {
     const log: string[] = [];
     const turn = (holder: string) => async (shell: { run(script: string): Promise<{ stdout: string }> }) => {
       log.push(`${holder} in`);
-      expect((await shell.run("sleep 0.1; head -1 /run/overlay/holder")).stdout).toBe(`${holder}\n`);
+      expect((await shell.run("sleep 0.1; head -1 /run/pulumi-overlay/holder")).stdout).toBe(`${holder}\n`);
       log.push(`${holder} out`);
     };
     await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.locked(holder, turn(holder))));
@@ -148,7 +148,7 @@ describe.skipIf(!ready)("locked", () => {
         .sort(),
     ).toEqual(["a", "b", "c", "d"]);
     expect(new Set(log.map((line, index) => `${index >> 1}${line[0]}`)).size).toBe(4);
-    expect((await hosts[0]!.exec("ls /run/overlay")).stdout).toBe("");
+    expect((await hosts[0]!.exec("ls /run/pulumi-overlay")).stdout).toBe("");
   });
 
   test("HOST_LOCKED names the holder and since when", async () => {
@@ -168,15 +168,15 @@ describe.skipIf(!ready)("locked", () => {
   });
 
   test.each([
-    ["a symbolic link", "ln -s /tmp /run/overlay"],
-    ["a file", "touch /run/overlay"],
-    ["a directory that others can open", "mkdir -m 755 /run/overlay"],
-    ["another user's directory", "mkdir -m 700 /run/overlay; chown bob /run/overlay"],
+    ["a symbolic link", "ln -s /tmp /run/pulumi-overlay"],
+    ["a file", "touch /run/pulumi-overlay"],
+    ["a directory that others can open", "mkdir -m 755 /run/pulumi-overlay"],
+    ["another user's directory", "mkdir -m 700 /run/pulumi-overlay; chown bob /run/pulumi-overlay"],
   ])("%s in the place of the lock is refused before anything is run", async (_, setup) => {
     const host = await open().connect(at(await serve({ setup })));
     const error = await failure(host.locked("me", (shell) => shell.run("touch /run/ran")));
     expect(error.message).toMatch(
-      /^HOST_COMMAND_FAILED: \/run\/overlay on 127\.0\.0\.1:\d+ is not a directory of root with mode 0700/,
+      /^HOST_COMMAND_FAILED: \/run\/pulumi-overlay on 127\.0\.0\.1:\d+ is not a directory of root with mode 0700/,
     );
     expect((await host.exec("ls /run/ran")).code).not.toBe(0);
   });
@@ -211,7 +211,9 @@ describe.skipIf(!ready)("locked", () => {
     await new Promise((resolve) => child.stdout.once("data", resolve));
     child.kill("SIGKILL");
     const host = await open().connect(at(main));
-    expect((await host.locked("next", (shell) => shell.run("head -1 /run/overlay/holder"))).stdout).toBe("next\n");
+    expect((await host.locked("next", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"))).stdout).toBe(
+      "next\n",
+    );
   });
 
   test("a host whose sh is bash serves as well", async () => {
@@ -221,9 +223,9 @@ describe.skipIf(!ready)("locked", () => {
     expect(await host.exec(script)).toEqual({ code: 1, stdout: "it's bash\n", stderr: "" });
     const hung = await failure(host.locked("me", (shell) => shell.run("sleep 78")));
     expect(hung.code).toBe("HOST_TIMEOUT");
-    const after = await host.locked("you", (shell) => shell.run("head -1 /run/overlay/holder"));
+    const after = await host.locked("you", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"));
     expect(after).toEqual({ code: 0, stdout: "you\n", stderr: "" });
-    expect((await host.exec("ls /run/overlay")).stdout).toBe("");
+    expect((await host.exec("ls /run/pulumi-overlay")).stdout).toBe("");
   });
 
   test("a host without flock or timeout says which package has it", async () => {

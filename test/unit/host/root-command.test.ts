@@ -40,7 +40,7 @@ test.each([
   [{ sudo: true, lock: { holder: "it's\nme\\", wait: 0.5 } }, /overlay overlay-feed 2 1 'it'\\''s\?me\?' 'm=/],
   [
     { sudo: false, lock: { holder: "me", wait: 60 } },
-    /flock -o -E 75 -w "\$3" \/run\/overlay timeout -k 5 "\$2" sh -c "\$5"/,
+    /flock -o -E 75 -w "\$3" \/run\/pulumi-overlay timeout -k 5 "\$2" sh -c "\$5"/,
   ],
 ])("the command line for %o", ({ sudo, lock }, expected) => {
   const command = rootCommand({ mark, sudo, limit: 1.5, ...(lock && { lock }) });

@@ -143,7 +143,7 @@ test.each<[string, Service, string, string, boolean, string[]]>([
   ["waits for the lock that we hold", atStart!, "enabled", "activating", false, []],
   ["has failed", atStart!, "enabled", "failed", false, ["state is failed, should be inactive"]],
   ["was disabled", atStart!, "disabled", "inactive", false, ["start at boot is disabled, should be enabled"]],
-  ["was edited", atStart!, "enabled", "inactive", true, ["its content differs from what up wrote"]],
+  ["was edited", atStart!, "enabled", "inactive", true, ["its content is not the planned one"]],
   ["stands by", atReload!, "enabled", "active", false, []],
   ["was stopped", atReload!, "enabled", "inactive", false, ["state is inactive, should be active"]],
 ])("a unit that %s", (_, service, boot, state, edited, wrong) => {
