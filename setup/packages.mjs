@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSy
 import { join } from "node:path";
 import { during, run, say } from "./progress.mjs";
 import { folderOnPath, root } from "./tools.mjs";
+import { debianKeyring } from "./vm-image.mjs";
 
 /**
  * A Debian package, what must be there once it is installed, and the services that it would start at the next boot. What is
@@ -34,6 +35,7 @@ const forLab = [
   { name: "iputils-ping", isInstalled: hasCommand("ping") },
   { name: "procps", isInstalled: hasCommand("sysctl") },
   { name: "util-linux", isInstalled: hasCommand("nsenter") },
+  { name: "mount", isInstalled: hasCommand("mount") },
 ];
 
 /** @type {DebianPackage[]} */
@@ -58,6 +60,7 @@ const forMachines = [
   { name: "qemu-system-x86", isInstalled: hasCommand("qemu-system-x86_64") },
   { name: "qemu-utils", isInstalled: hasCommand("qemu-img") },
   { name: "mmdebstrap", isInstalled: hasCommand("mmdebstrap") },
+  { name: "debian-archive-keyring", isInstalled: () => existsSync(debianKeyring) },
   { name: "e2fsprogs", isInstalled: hasCommand("mkfs.ext4") },
 ];
 

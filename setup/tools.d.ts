@@ -18,6 +18,7 @@ declare module "*/setup/tools.mjs" {
 }
 
 declare module "*/setup/vm-image.mjs" {
+  export function imagePackages(suite: string): string[];
   /** Where the disk and kernel of emulated machines are; made by set-up. */
   export function vmImageFolder(): string;
   export function ensureVmImage(): Promise<void>;

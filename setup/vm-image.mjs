@@ -17,11 +17,21 @@ import { join } from "node:path";
 import { during, run, say } from "./progress.mjs";
 import { cacheFolder } from "./tools.mjs";
 
+/** Of Debian's package debian-archive-keyring. */
+export const debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 const packages = [
   ...["linux-image-cloud-amd64", "systemd-sysv", "udev", "dbus", "kmod"],
   ...["openssh-server", "iproute2", "iptables", "nftables", "iputils-ping", "procps"],
   ...["docker.io", "firewalld", "ufw"],
 ];
+
+/**
+ * Up to Debian 12 docker.io has the client `docker`; later releases have it in docker-cli.
+ * @param {string} suite
+ */
+export const imagePackages = (suite) =>
+  ["bullseye", "bookworm"].includes(suite) ? packages : [...packages, "docker-cli"];
 
 /** A machine's own files come as a tar archive on its second disk: name, keys, addresses. */
 const identityUnit = `[Unit]
@@ -79,7 +89,8 @@ async function bootstrap(target, detail) {
     .split("\n")
     .filter((line) => /^Acquire::(https?::Proxy|Check-Valid-Until) /.test(line))
     .map((line) => `--aptopt=${line}`);
-  const args = ["--variant=minbase", "--architectures=amd64", `--include=${packages.join(",")}`, ...options];
+  const included = imagePackages(suite).join(",");
+  const args = ["--variant=minbase", "--architectures=amd64", `--include=${included}`, ...options];
   const onLine = (/** @type {string} */ line) => detail(line.slice(0, 60));
   await run("nice", ["-n", "15", "mmdebstrap", ...args, suite, target, ...sources], { onLine });
   configure(target);
@@ -87,10 +98,13 @@ async function bootstrap(target, detail) {
   await run("chroot", [target, "systemctl", "disable", ...disabled]);
 }
 
+/** Of a machine that is no Debian, apt trusts only its own archive's keys. */
+const debianSource = `deb [signed-by=${debianKeyring}] http://deb.debian.org/debian bookworm main`;
+
 /** A Debian's own sources, which may be a mirror; any other machine takes Debian's servers. */
 function machineSources() {
   const release = readFileSync("/etc/os-release", "utf8");
-  if (!/^ID=debian$/m.test(release)) return { suite: "bookworm", sources: [] };
+  if (!/^ID=debian$/m.test(release)) return { suite: "bookworm", sources: [debianSource] };
   const folder = "/etc/apt/sources.list.d";
   const parts = existsSync(folder) ? readdirSync(folder).filter((name) => /\.(list|sources)$/.test(name)) : [];
   const files = ["/etc/apt/sources.list", ...parts.map((name) => join(folder, name))];
