@@ -2,6 +2,7 @@ import type { Family } from "../addressing/line";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Item } from "./items";
+import { pasteable } from "./quote";
 
 /**
  * Firewalls that our own chains cannot overrule. A packet passes every base chain of its hook, and any of them can drop it:
@@ -84,7 +85,7 @@ export function refuseBarriers(items: Item[], barriers: Barrier[]): void {
     throw new OverlayError(
       "FIREWALL_BLOCKED",
       `${barrier.tool} ${barrier.where} (${barrier.why}) would drop ${traffic.what}; what is accepted elsewhere does not overrule it. Nothing was changed.`,
-      `Let it pass there, for now with \`${traffic.remedy(barrier).join("; ")}\` and in that firewall's own configuration.`,
+      `Let it pass there, for now with \`${traffic.remedy(barrier).map(pasteable).join("; ")}\` and in that firewall's own configuration.`,
     );
   }
 }

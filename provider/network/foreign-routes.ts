@@ -15,6 +15,7 @@ import { isOurs } from "./compare";
 import type { Facts } from "./facts";
 import type { Item, Route } from "./items";
 import { lostTunnels } from "./ownership";
+import { pasteable } from "./quote";
 import type { OtherTableRoute, RouteFact, RoutingRule } from "./routing-facts";
 import type { Want } from "./steps";
 
@@ -167,5 +168,5 @@ function isLedIntoOverlay(route: OtherTableRoute, block: Block, own: OwnRouting,
 function describe(route: RouteFact | OtherTableRoute, range: string): ForeignRoute {
   const table = "tableName" in route ? ` table ${route.tableName}` : "";
   const text = `${route.text ?? route.dst}${table}`;
-  return { range, text, remedy: `ip ${route.family === 6 ? "-6 " : ""}route del ${text}` };
+  return { range, text, remedy: pasteable(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
 }

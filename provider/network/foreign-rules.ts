@@ -4,6 +4,7 @@ import { toolOf } from "./commands";
 import type { Facts } from "./facts";
 import { type Chain, type HostRecord, type Item, keyOf, lists } from "./items";
 import { ownedItems, unlistedOwners } from "./ownership";
+import { pasteable } from "./quote";
 import { planSteps, type Want } from "./steps";
 
 /**
@@ -48,7 +49,7 @@ const knownRules = (owners: { items: Item[] }[]): Set<string> =>
 const chainsOf = (items: Item[]): Chain[] => items.filter((item) => item.kind === "chain");
 
 const removal = ({ chain: { family, table }, in: at, rule }: ForeignRule): string =>
-  `${toolOf(family)} -t ${table} -D ${at} ${rule}`;
+  pasteable(`${toolOf(family)} -t ${table} -D ${at} ${rule}`);
 
 const ruleText = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule): string =>
   at === chain

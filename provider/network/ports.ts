@@ -9,6 +9,7 @@ import { containersOn } from "./docker";
 import type { Facts } from "./facts";
 import { subnetOf } from "./foreign-routes";
 import type { DockerNetwork, Item, Link } from "./items";
+import { pasteable } from "./quote";
 import type { Want } from "./steps";
 
 /**
@@ -191,7 +192,7 @@ function lostContainers({ items }: Want, plugged: PortLink[], { namespaces, cont
     const network = on.find((each) => networks.includes(each));
     if (network === undefined || inodes.has(namespace)) return [];
     return [
-      `the port of container ${name} was not found, so it stays off the network: \`docker network disconnect ${network} ${name}\`, then \`docker network connect\` it with the address that it had.`,
+      `the port of container ${name} was not found, so it stays off the network: \`${pasteable(`docker network disconnect ${network} ${name}`)}\`, then \`docker network connect\` it with the address that it had.`,
     ];
   });
 }

@@ -14,6 +14,16 @@ export function bareWord(text: string): string {
   throw unsafe(text);
 }
 
+/**
+ * A command with text of a host in it, for messages. Users paste it into a shell: each word stays one there. Words with blanks
+ * are in double quotes, as iptables-save prints them.
+ */
+export const pasteable = (command: string): string =>
+  (command.match(/"(?:\\.|[^"\\])*"|\S+/g) ?? [])
+    .map((word) => (/^".*"$/s.test(word) && word.length > 1 ? word.slice(1, -1).replace(/\\(.)/gs, "$1") : word))
+    .map((word) => (word !== "" && (word === "!" || WORD.test(word)) ? word : quote(word)))
+    .join(" ");
+
 /** Fields that are rendered with `quote`. */
 const QUOTED: Partial<Record<Item["kind"], string[]>> = {
   file: ["path", "content"],

@@ -8,10 +8,11 @@ import { probeScript, probesFrom } from "../../../provider/cli/verify/matrix";
 import { isOverlayError } from "../../../provider/errors";
 import { renderChange } from "../../../provider/network/commands";
 import { type Facts, parseFacts } from "../../../provider/network/facts";
+import { foreignRuleTexts } from "../../../provider/network/foreign-rules";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
 import { type HostRecord, type Item, recorded } from "../../../provider/network/items";
 import { bootScript } from "../../../provider/network/persist";
-import { bareWord } from "../../../provider/network/quote";
+import { bareWord, pasteable } from "../../../provider/network/quote";
 import { planSteps } from "../../../provider/network/steps";
 import { hub, runner, training } from "../../network";
 import { recordPart } from "./machine";
@@ -230,6 +231,29 @@ test("a host with thousands of addresses in its records is pinged once for each 
   const ends = [endOf("hub", "hub", "training", parseFacts("")), endOf("r1", "runner", "training", facts)];
   const overlay = probesFrom(ends[0]!, ends).filter(({ layer }) => layer === "overlay");
   expect(overlay.map(({ target }) => target)).toEqual(["10.128.64.1", "fd00:128:4::1"]);
+});
+
+test.each([
+  ["ip route del 10.0.0.0/8 dev eth0", "ip route del 10.0.0.0/8 dev eth0"],
+  ["iptables -D X ! -s 10.0.0.0/8 -j DROP", "iptables -D X ! -s 10.0.0.0/8 -j DROP"],
+  ['iptables -D X -m comment --comment "a b" -j X', "iptables -D X -m comment --comment 'a b' -j X"],
+  ['iptables -D X --comment "$(id) \\"; id" -j X', `iptables -D X --comment '$(id) "; id' -j X`],
+  ["docker network disconnect x a;id", "docker network disconnect x 'a;id'"],
+  ["nft insert rule inet x\n`id` accept", "nft insert rule inet x '`id`' accept"],
+  ['ip route del "$(id)', `ip route del '"$(id)'`],
+  ["ip route del it's|id", "ip route del 'it'\\''s|id'"],
+])("%j in a message can be pasted into a shell", (command, expected) => {
+  expect(pasteable(command)).toBe(expected);
+});
+
+test("the command that removes a foreign rule holds no command of the rule's comment", () => {
+  const rule = '-s 10.9.0.0/16 -m comment --comment "$(id)" -j ACCEPT';
+  const facts: Facts = { ...parseFacts(""), records: [hubRecord], chains: new Map([["4 filter OVERLAY-FWD", [rule]]]) };
+  const { items, ...rest } = hubRecord;
+  const texts = foreignRuleTexts({ record: rest, items }, facts);
+  expect(texts.join()).toContain(
+    "`iptables -t filter -D OVERLAY-FWD -s 10.9.0.0/16 -m comment --comment '$(id)' -j ACCEPT`",
+  );
 });
 
 test.each(["a*/process.exit()/*", 'x"+process.exit()+"', "$" + "{process.exit()}", "`id`"])(
