@@ -6,8 +6,8 @@ import type { Values } from "./values";
  * another id, or without that version, has not got what the stack was given: it is another one, or an older backup.
  */
 export function stampOf(pool: Pool, storeId: string, lease: Lease): Values {
-  const made = pool.versionOf(lease);
-  return { storeId, ...(made && { storeVersion: `${made.version}-${made.epoch}` }) };
+  const commit = pool.versionOf(lease);
+  return { storeId, ...(commit && { storeVersion: `${commit.version}-${commit.epoch}` }) };
 }
 
 /** undefined: a resource of an earlier release, which carries neither. */

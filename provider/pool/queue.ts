@@ -7,12 +7,13 @@ import { writing } from "./version";
 
 type Work<T> = (tx: Draft) => Rule<T>;
 type Outcome = { value: unknown } | { error: unknown };
-type Made = StoreVersion | undefined;
+/** The version of the store that a commit makes; undefined: it has written nothing. */
+type CommitVersion = StoreVersion | undefined;
 
 interface Member {
   work: Work<unknown>;
   promised: boolean;
-  resolve(answer: [value: unknown, made: Made]): void;
+  resolve(answer: [value: unknown, version: CommitVersion]): void;
   reject(error: unknown): void;
 }
 
@@ -38,7 +39,7 @@ export class Queue {
   }
 
   /** The same; also returns the version of the store that the commit made. */
-  commit<T>(pool: string, work: Work<T>, promised = false): Promise<[value: T, made: Made]> {
+  commit<T>(pool: string, work: Work<T>, promised = false): Promise<[value: T, version: CommitVersion]> {
     return new Promise((resolve, reject) => {
       const member = { work, promised, resolve, reject } as Member;
       const waiting = this.#waiting.get(pool);
@@ -65,20 +66,19 @@ export class Queue {
       await nextTurn();
       const group = this.#waiting.get(pool)!.splice(0, GROUP);
       if (group.length === 0) break;
-      const [outcomes, made] = await this.#transact(pool, group).catch((error: unknown): [Outcome[], Made] => [
-        group.map(() => ({ error })),
-        undefined,
-      ]);
+      const [outcomes, version] = await this.#transact(pool, group).catch(
+        (error: unknown): [Outcome[], CommitVersion] => [group.map(() => ({ error })), undefined],
+      );
       for (const [i, { resolve, reject }] of group.entries()) {
         const outcome = outcomes[i]!;
         if ("error" in outcome) reject(outcome.error);
-        else resolve([outcome.value, made]);
+        else resolve([outcome.value, version]);
       }
     }
     this.#waiting.delete(pool);
   }
 
-  #transact(pool: string, group: Member[]): Promise<[Outcome[], Made]> {
+  #transact(pool: string, group: Member[]): Promise<[Outcome[], CommitVersion]> {
     const { terms } = this;
     const all = (tx: Tx) =>
       writing(tx, terms, function* (draft): Rule<Outcome[]> {

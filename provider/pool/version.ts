@@ -88,14 +88,14 @@ export function writing<T>(
   tx: Tx,
   terms: Terms,
   work: (draft: Draft) => Rule<T>,
-): Rule<[result: T, made: StoreVersion | undefined]> {
+): Rule<[result: T, version: StoreVersion | undefined]> {
   return drafted(tx, terms, function* (draft) {
     yield* draft.foresee([version, headKey]);
     if ((yield* draft.get(version)) !== String(VERSION)) ours(yield* stateOf(tx));
     const result = yield* work(draft);
-    const made = draft.hasWrites ? yield* advance(draft) : undefined;
+    const next = draft.hasWrites ? yield* advance(draft) : undefined;
     yield* draft.flush();
-    return [result, made];
+    return [result, next];
   });
 }
 
