@@ -6,7 +6,7 @@ import { differenceText } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
-import type { Json, Lease, Pool } from "../pool/types";
+import type { Changes, Condition, Json, Lease, Pool } from "../pool/types";
 import { describePool } from "../pool-names";
 import type { Definition, Machines, Part } from "../resource";
 import { enter, promise } from "./containers";
@@ -229,6 +229,20 @@ export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Pro
   if (lease && dataOf(lease).run === run) return;
   throw notOurs(name, leaseId);
 }
+
+/** `LEASE_FENCED` if a later run has taken the lease over. */
+export const amendHeld = (pool: Pool, held: HeldId, changes: Changes): Promise<Lease> =>
+  pool.amend(held.pool, held.leaseId, changes, ifHeld(held)).catch(throwNotOurs(held));
+
+type HeldId = Pick<Held, "pool" | "leaseId"> & { run: Json | undefined };
+
+export const ifHeld = ({ run }: Pick<HeldId, "run">): { onlyIf: Condition } => ({ onlyIf: { data: { run } } });
+
+export const throwNotOurs =
+  ({ pool, leaseId }: Pick<HeldId, "pool" | "leaseId">) =>
+  (error: unknown): never => {
+    throw isOverlayError(error, "LEASE_CHANGED") ? notOurs(pool, leaseId) : error;
+  };
 
 export const notOurs = (pool: string, leaseId: string): OverlayError =>
   new OverlayError(

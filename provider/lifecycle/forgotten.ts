@@ -2,7 +2,7 @@ import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { forgottenOwner, shortName } from "../owner";
 import type { Lease, Pool } from "../pool/types";
-import { dataOf } from "./apply";
+import { amendHeld, dataOf, type Held } from "./apply";
 import type { World } from "./world";
 
 /** Hosts that do not answer when their resource is deleted, and what `overlay:unreachableOnDelete` makes of that. */
@@ -31,11 +31,11 @@ export async function keepFor(
   hosts: string[],
   world: World,
   pool: Pool,
-  lease: Lease,
+  lease: Held & Lease,
   error?: OverlayError,
 ): Promise<void> {
   const data = { ...dataOf(lease), forgotten: hosts };
-  await pool.amend(lease.pool, lease.leaseId, { owner: forgottenOwner(lease.owner), names: [], data });
+  await amendHeld(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
   world.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
 }
 

@@ -4,15 +4,29 @@ import { machineOf } from "../host/types";
 import { isForgotten } from "../owner";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
-import { apply, askAll, drift, fence, type Held, notOurs, storeOf, withdraw } from "./apply";
+import {
+  amendHeld,
+  apply,
+  askAll,
+  dataOf,
+  drift,
+  fence,
+  type Held,
+  ifHeld,
+  notOurs,
+  storeOf,
+  throwNotOurs,
+  withdraw,
+} from "./apply";
 import { changesOf, opensOf, requestOf } from "./changes";
 import { type Caller, type Checked, check } from "./check";
 import { forget } from "./containers";
 import { refuseLost } from "./deciding";
+import { changedInputs, inputsOf, isQuiet, replacedBy } from "./difference";
 import { forgetOrThrow, keepFor, STAY_RESERVED } from "./forgotten";
-import { cleanAfter, cleanIn, leftParts, machinesOf, partText, usedParts } from "./parts";
+import { cleanAfter, cleanIn, leftParts, machinesOf, partsBefore, partText, usedParts } from "./parts";
 import { refuseOlderStore, stampOf } from "./store-version";
-import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
+import { unknownPaths, type Values } from "./values";
 import type { World } from "./world";
 
 /**
@@ -74,18 +88,14 @@ export class Lifecycle {
   }
 
   async diff(olds: Values, news: Values): Promise<Difference> {
-    const changed = this.#changed(olds, news);
-    const unknown = unknownPaths(news);
-    const replaces = this.def.replaceOn.filter(
-      (path) =>
-        isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
-    );
-    replaces.push(...this.#lostReferences(news, unknown));
+    const changed = changedInputs(this.def, olds, news);
+    const replaces = replacedBy(this.def, olds, news);
     const lease = await this.#findLease(olds);
     const lost = lease === "lost";
     const isDeleting = lease !== undefined && lease !== "lost" && lease.deletingSince !== undefined;
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
-    const first = replaces.length > 0 && !(unknown.length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
+    const first =
+      replaces.length > 0 && !(unknownPaths(news).length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
       changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenDead(olds)),
       replaces: lost ? [...replaces, "leaseId"] : replaces,
@@ -128,23 +138,23 @@ export class Lifecycle {
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
       ...(isFinished(this.def, props) ? [] : ["the last up did not finish"]),
     ];
-    const told = lease ? await this.#tell(pool, props, lease) : {};
-    return { id, props: { ...props, ...told, drift: [...notes, ...found] }, inputs: this.#inputsOf(props) };
+    const outputs = lease ? await this.#tell(pool, props, lease) : {};
+    return { id, props: { ...props, ...outputs, drift: [...notes, ...found] }, inputs: inputsOf(this.def, props) };
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
     const pool = await this.world.pool();
     await refuseOlderStore(pool, olds);
-    const { held, wasDeleting, clean } = await this.#renew(pool, String(olds.leaseId), this.#inputsOf(olds), news);
+    const { held, wasDeleting, clean } = await this.#renew(pool, String(olds.leaseId), inputsOf(this.def, olds), news);
     this.#formerly.delete(held.owner);
     const outputs = Object.fromEntries(
       [...Object.keys(this.def.outputs.shape), "machines"].map((key) => [key, olds[key]]),
     );
     const props = { ...outputs, ...news, leaseId: held.leaseId, uid: held.uid, ...held.stamp };
-    if (!wasDeleting && this.#isQuiet(olds, news))
+    if (!wasDeleting && isQuiet(this.def, olds, news))
       return { ...props, ...(await this.#tell(pool, props, held)), drift: [] };
     const leaving = leftParts(this.def, olds, news, clean);
-    const before = usedParts(this.def, olds, clean);
+    const before = partsBefore(this.def, olds, news, clean);
     const done = await this.#complete(pool, { ...props, leaving: leaving.map(partText) }, held, id, before);
     await this.#leave(pool, olds, held, leaving);
     return { ...done, leaving: [] };
@@ -155,7 +165,7 @@ export class Lifecycle {
     await refuseOlderStore(pool, props);
     const lease = await this.#lease(pool, props);
     if (!lease) return this.#deleteWithoutLease(pool, props);
-    const inputs = this.#inputsOf(props);
+    const inputs = inputsOf(this.def, props);
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
     const clean = cleanIn(lease);
@@ -166,7 +176,7 @@ export class Lifecycle {
     const keep = (changes: Changes) => async (error: unknown) => {
       const restore = async () => {
         const { data } = this.#request(inputs, held.run, clean);
-        await pool.amend(lease.pool, lease.leaseId, { ...changes, data: data!, ...(opens && { opens }) });
+        await amendHeld(pool, held, { ...changes, data: data!, ...(opens && { opens }) }).catch(unlessFenced);
         if (entered.length > 0) await pool.enrol(entered);
       };
       await restore().catch((failure: Error) =>
@@ -174,11 +184,11 @@ export class Lifecycle {
       );
       throw error;
     };
-    const withheld = await this.#close(pool, lease).catch(keep({ deleting: false }));
+    const withheld = await this.#close(pool, held).catch(keep({ deleting: false }));
     const unreachable = await this.#withdrawAll(pool, props, held, clean).catch(keep({}));
     if (unreachable) await keepFor(machinesOf(usedParts(this.def, props, clean)), this.world, pool, held, unreachable);
     else if (withheld) await keepFor([], this.world, pool, held);
-    else await pool.release(lease.pool, lease.leaseId);
+    else await this.#release(pool, held);
   }
 
   /**
@@ -220,16 +230,23 @@ export class Lifecycle {
   }
 
   /** true: only forgotten machines still have values of the pool that it opened, so that it must stay withheld, too. */
-  async #close(pool: Pool, { pool: name, leaseId, opens }: Lease): Promise<boolean> {
+  async #close(pool: Pool, held: Taken): Promise<boolean> {
     try {
-      await pool.close(name, leaseId);
+      await pool.close(held.pool, held.leaseId, ifHeld(held)).catch(throwNotOurs(held));
       return false;
     } catch (error) {
       if (!isOverlayError(error, "POOL_IN_USE") || this.world.unreachableOnDelete !== "forget") throw error;
-      const held = (await pool.leases(opens!)).filter(isFirm);
-      if (!held.every(({ owner }) => isForgotten(owner))) throw error;
+      const leases = (await pool.leases(held.opens!)).filter(isFirm);
+      if (!leases.every(({ owner }) => isForgotten(owner))) throw error;
       return true;
     }
+  }
+
+  /** A lease that has expired meanwhile needs no release; one that a later run has taken over is not ours to release. */
+  async #release(pool: Pool, held: Held): Promise<void> {
+    const { pool: name, leaseId } = held;
+    if (await pool.release(name, leaseId, ifHeld(held))) return;
+    if (await pool.find(name, { leaseId })) throw notOurs(name, leaseId);
   }
 
   async #complete(pool: Pool, props: Values, held: Held & Lease, id: string, before: Part[]): Promise<Values> {
@@ -238,9 +255,9 @@ export class Lifecycle {
       const isOnMachines = this.def.hosts(props).length > 0;
       const machines = isOnMachines ? await askAll(this.def, this.world, props) : {};
       if (isOnMachines) seen = { machines };
-      const told = isOnMachines ? await apply(this.def, this.world, pool, props, held, machines) : { drift: [] };
+      const reported = isOnMachines ? await apply(this.def, this.world, pool, props, held, machines) : { drift: [] };
       if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();
-      return { ...props, ...told, ...(await this.#tell(pool, props, held)), ...seen };
+      return { ...props, ...reported, ...(await this.#tell(pool, props, held)), ...seen };
     } catch (error) {
       const text = error instanceof Error ? error.message : String(error);
       await this.#keepClean(pool, props, held, before);
@@ -249,11 +266,11 @@ export class Lifecycle {
   }
 
   /** Without the list, every host counts as one that may have something; so it does not matter if it cannot be kept. */
-  async #keepClean(pool: Pool, props: Values, { pool: name, leaseId, uid, run }: Held, before: Part[]): Promise<void> {
-    const clean = cleanAfter(this.def, this.world.fleet, props, uid, before);
+  async #keepClean(pool: Pool, props: Values, held: Held, before: Part[]): Promise<void> {
+    const clean = cleanAfter(this.def, this.world.fleet, props, held.uid, before);
     if (clean.length === 0) return;
-    const { data } = this.#request(this.#inputsOf(props), run, clean);
-    await pool.amend(name, leaseId, { data: data! }).catch(() => {});
+    const { data } = this.#request(inputsOf(this.def, props), held.run, clean);
+    await amendHeld(pool, held, { data: data! }).catch(() => {});
   }
 
   async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
@@ -275,15 +292,11 @@ export class Lifecycle {
     return { held, wasDeleting: lease.deletingSince !== undefined, clean: cleanIn(lease) };
   }
 
-  async #take(
-    pool: Pool,
-    { pool: name, leaseId }: Lease,
-    inputs: Values,
-    changes: Changes = {},
-    clean: string[] = [],
-  ): Promise<Taken> {
+  /** Refused if another run has taken the lease since it was read: its list of clean hosts may be outdated. */
+  async #take(pool: Pool, before: Lease, inputs: Values, changes: Changes = {}, clean: string[] = []): Promise<Taken> {
     const run = randomUUID();
-    const lease = await pool.amend(name, leaseId, { ...changes, data: this.#request(inputs, run, clean).data! });
+    const { data } = this.#request(inputs, run, clean);
+    const lease = await amendHeld(pool, { ...before, run: dataOf(before).run }, { ...changes, data: data! });
     const store = await storeOf(pool);
     return { ...lease, run, store, stamp: stampOf(pool, store, lease) };
   }
@@ -317,34 +330,6 @@ export class Lifecycle {
     }
   }
 
-  /** Credentials, labels and the owner concern no machine, unless there is something left to do or a machine changed. */
-  #isQuiet(olds: Values, news: Values): boolean {
-    const changed = this.#changed(olds, news);
-    const unfinished = !Array.isArray(olds.drift) || olds.drift.length > 0;
-    const machines = (props: Values): string[] => this.def.hosts(props).map(({ connection }) => machineOf(connection));
-    const quiet = [...this.def.quiet, "owner"];
-    return (
-      changed.length > 0 &&
-      !unfinished &&
-      equal(machines(olds), machines(news)) &&
-      changed.every((path) => isWithin(path, quiet))
-    );
-  }
-
-  #changed(olds: Values, news: Values): Path[] {
-    const ignored = this.def.unaffectedBy ?? [];
-    return changedPaths(this.#inputsOf(olds), this.#inputsOf(news)).filter((path) => !isWithin(path, ignored));
-  }
-
-  /**
-   * Before it replaces a resource by deleting it first, Pulumi asks its dependents with the whole reference unknown. In a
-   * preview that really does not know it, check has made our own values unknown, too.
-   */
-  #lostReferences(news: Values, unknown: Path[]): string[] {
-    if (unknown.some(([key]) => key! in this.def.computed.shape)) return [];
-    return Object.keys(this.def.references ?? {}).filter((key) => news[key] === UNKNOWN);
-  }
-
   /** No verifier accepts its token any more: an update issues a new one. */
   async #isTokenDead({ token }: Values): Promise<boolean> {
     if (typeof token !== "string" || !("token" in this.def.outputs.shape)) return false;
@@ -371,7 +356,7 @@ export class Lifecycle {
   }
 
   #lease(pool: Pool, props: Values): Promise<Lease | undefined> {
-    return pool.find(this.#request(this.#inputsOf(props)).pool, { leaseId: String(props.leaseId) });
+    return pool.find(this.#request(inputsOf(this.def, props)).pool, { leaseId: String(props.leaseId) });
   }
 
   #request(inputs: Values, run?: string, clean: string[] = []): Request {
@@ -383,13 +368,8 @@ export class Lifecycle {
 
   /** What the state says of the lease, whether or not the pool still has it. */
   async #heldBy(pool: Pool, props: Values): Promise<Omit<Held, "run">> {
-    const { pool: name, owner } = this.#request(this.#inputsOf(props));
+    const { pool: name, owner } = this.#request(inputsOf(this.def, props));
     return { pool: name, leaseId: String(props.leaseId), uid: String(props.uid), owner, store: await storeOf(pool) };
-  }
-
-  #inputsOf(props: Values): Values {
-    const keys = [...Object.keys(this.def.inputs.shape), ...Object.keys(this.def.computed.shape), "owner"];
-    return Object.fromEntries(keys.filter((key) => props[key] !== undefined).map((key) => [key, props[key]]));
   }
 }
 
@@ -402,9 +382,11 @@ const isFinished = ({ outputs }: Definition, props: Values): boolean =>
 const leftAlone = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
   `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is left alone.`;
 
+/** A later run has taken the lease over, with data of its own. */
+const unlessFenced = (error: unknown): void => {
+  if (!isOverlayError(error, "LEASE_FENCED")) throw error;
+};
+
 const unlessReadOnly = (error: unknown): void => {
   if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;
 };
-
-const isTouched = (paths: Path[], path: string): boolean =>
-  paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));

@@ -34,12 +34,16 @@ export function usedParts(def: Definition, props: Values, clean: string[]): Part
   return def.hosts(props).filter(({ connection }) => !clean.includes(machineOf(connection)));
 }
 
+/** The same before a change, with the hosts that an earlier change has not finished leaving. */
+export function partsBefore(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
+  const leaving = ((olds.leaving ?? []) as string[]).map((text) => parsePart(text, def.hosts(news)));
+  return [...usedParts(def, olds, clean), ...leaving];
+}
+
 /** Hosts that are no longer part of it: since this change, or since an earlier one that was not finished. */
 export function leftParts(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
-  const parts = def.hosts(news);
-  const now = new Set(machinesOf(parts));
-  const earlier = ((olds.leaving ?? []) as string[]).map((text) => parsePart(text, parts));
-  return [...usedParts(def, olds, clean), ...earlier].filter(({ connection }) => !now.has(machineOf(connection)));
+  const now = new Set(machinesOf(def.hosts(news)));
+  return partsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(machineOf(connection)));
 }
 
 export const machinesOf = (parts: Part[]): string[] => parts.map(({ connection }) => machineOf(connection));

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from "node:util";
 import { type Asking, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
 import { restOf, vacate } from "./endings";
@@ -10,7 +11,7 @@ import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import { type Changes, type Condition, type Event, isFirm, type Lease } from "./types";
+import { type Changes, type Condition, type Event, isFirm, type Json, type Lease } from "./types";
 import { fenced, leaseChanged, leaseOver, onlyOffered } from "./wording";
 
 /** What the holder of a lease id can do with its lease. */
@@ -28,8 +29,13 @@ function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
   return lease;
 }
 
-const meets = (lease: Lease, { state, usedBy }: Condition): boolean =>
-  lease.state === state && (usedBy === undefined || lease.usedBy === usedBy);
+const meets = (lease: Lease, { state, usedBy, data }: Condition): boolean =>
+  (state === undefined || lease.state === state) &&
+  (usedBy === undefined || lease.usedBy === usedBy) &&
+  Object.entries(data ?? {}).every(([key, value]) => isDeepStrictEqual(entryOf(lease.data, key), value));
+
+const entryOf = (data: Json | undefined, key: string): Json | undefined =>
+  typeof data === "object" && data !== null && !Array.isArray(data) ? data[key] : undefined;
 
 export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes, onlyIf?: Condition): Rule<Lease> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);
@@ -89,9 +95,10 @@ function eventOf(before: Lease, after: Lease): Event["what"] {
   return after.state === "used" ? "used" : "unused";
 }
 
-export function* close(tx: Draft, pool: string, leaseId: string): Rule<void> {
-  const { opens } = yield* mustBeCurrent(tx, pool, leaseId);
-  if (opens) yield* shut(tx, opens);
+export function* close(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Rule<void> {
+  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+  if (onlyIf && !meets(lease, onlyIf)) throw leaseChanged(lease, onlyIf);
+  if (lease.opens) yield* shut(tx, lease.opens);
 }
 
 export function* release(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Rule<boolean> {

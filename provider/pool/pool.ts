@@ -187,8 +187,8 @@ export class LivePool implements Pool {
     return dryRun ? this.#read(work) : this.#commitLease(pool, work);
   }
 
-  close(pool: string, leaseId: string): Promise<void> {
-    return this.#queue.add(pool, (tx) => close(tx, pool, leaseId));
+  close(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<void> {
+    return this.#queue.add(pool, (tx) => close(tx, pool, leaseId, onlyIf));
   }
 
   release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
@@ -251,8 +251,8 @@ export class LivePool implements Pool {
   }
 
   async #commitLease(pool: string, work: (tx: Draft) => Rule<Lease>): Promise<Lease> {
-    const [lease, made] = await this.#queue.commit(pool, work);
-    if (made) this.#versions.set(lease, made);
+    const [lease, version] = await this.#queue.commit(pool, work);
+    if (version) this.#versions.set(lease, version);
     return lease;
   }
 

@@ -172,8 +172,10 @@ export interface Changes extends Omit<Details, "ttl" | "tenant"> {
 
 /** What a lease must look like for a change to be made; it is compared in the same transaction. */
 export interface Condition {
-  state: "reserved" | "used";
+  state?: "reserved" | "used";
   usedBy?: string;
+  /** Entries of its data; undefined: there is no such entry. */
+  data?: Record<string, Json | undefined>;
 }
 
 /** What is known of a lease that is looked for; `name` is one of its names. */
@@ -303,8 +305,11 @@ export interface Pool {
     changes: Changes,
     options?: { dryRun?: boolean; onlyIf?: Condition },
   ): Promise<Lease>;
-  /** Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. */
-  close(pool: string, leaseId: string): Promise<void>;
+  /**
+   * Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. `onlyIf`:
+   * `LEASE_CHANGED` unless the lease looks like this.
+   */
+  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
   /** false: not the current lease, or not as `onlyIf` says; nothing done. */
   release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
   /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */

@@ -199,12 +199,13 @@ export const fenced = (pool: string, leaseId: string): OverlayError =>
     "Run up again, or refresh.",
   );
 
-export const leaseChanged = (lease: Lease, { state, usedBy }: Condition): OverlayError =>
-  new OverlayError(
-    "LEASE_CHANGED",
-    `Lease ${lease.leaseId} in ${describePool(lease.pool)} is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}.`,
-    "Nothing was changed. Read it again.",
-  );
+export function leaseChanged(lease: Lease, { state, usedBy }: Condition): OverlayError {
+  const how = state
+    ? `is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}`
+    : "was changed after it was read";
+  const what = `Lease ${lease.leaseId} in ${describePool(lease.pool)} ${how}.`;
+  return new OverlayError("LEASE_CHANGED", what, "Nothing was changed. Read it again.");
+}
 
 const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =>
   usedBy === undefined ? state : `${state} by ${usedBy}`;

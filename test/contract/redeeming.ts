@@ -20,6 +20,25 @@ export function redeemingContract(engine: Engine): void {
     expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: usedBy! } })).toBe(true);
   });
 
+  test("of two that change a lease as it was read, one wins: the data is compared in the transaction", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const { leaseId } = await pool.claim(by("a", { data: { run: "r0", name: "n" } }));
+    const ifRun = (run?: string) => ({ onlyIf: { data: { run } } });
+    const change = (run: string) => another().amend("pool/p", leaseId, { data: { run } }, ifRun("r0"));
+    const changes = await Promise.allSettled([change("r1"), change("r2")]);
+    expect(changes.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+    const loser = changes.find((result) => result.status === "rejected")!;
+    expect(loser.reason.message).toBe(
+      `LEASE_CHANGED: Lease ${leaseId} in IPPool p was changed after it was read. Nothing was changed. Read it again.`,
+    );
+    await expect(pool.close("pool/p", leaseId, ifRun("r0"))).rejects.toMatchObject({ code: "LEASE_CHANGED" });
+    expect(await pool.release("pool/p", leaseId, ifRun("r0"))).toBe(false);
+    expect(await pool.release("pool/p", leaseId, ifRun())).toBe(false);
+    await pool.amend("pool/p", leaseId, { data: {} });
+    expect(await pool.release("pool/p", leaseId, ifRun())).toBe(true);
+  });
+
   test("an idempotent claim by the same owner gives the same lease id, and the ttl starts again", async () => {
     const { pool, another, pass } = await world(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
