@@ -81,7 +81,7 @@ export function answerTooLarge({ name }: Place, doing: string): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${name} said more than ${LARGEST_ANSWER / 2 ** 20} MiB while ${doing}; the rest was not read.`,
-    "Look on that host for what prints so much; if it was broken into, do not trust it.",
+    "Look on that host for what prints so much; if a program was replaced there, treat the host as compromised.",
   );
 }
 

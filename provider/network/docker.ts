@@ -2,7 +2,7 @@ import { z } from "zod";
 import { dockerRange } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
 import { escapeLine } from "../errors";
-import { listOf, parseAnswer } from "./answer";
+import { listOf, parseAnswer, recordOf } from "./answer";
 import type { DockerNetwork, DockerSubnet, Item } from "./items";
 
 /**
@@ -77,7 +77,7 @@ const rawSubnet = z.object({
   Subnet: z.string().optional(),
   Gateway: z.string().optional(),
   IPRange: z.string().optional(),
-  AuxiliaryAddresses: z.record(z.string(), z.string()).nullish(),
+  AuxiliaryAddresses: recordOf(z.string()).nullish(),
 });
 
 /** Docker's names have no control characters; those of a host that is not trusted may, and they are shown. */
@@ -93,9 +93,9 @@ const rawNetwork = z.object({
   Name: shownName.optional(),
   Driver: z.string().optional(),
   IPAM: z.object({ Config: listOf(rawSubnet).nullish() }).nullish(),
-  Options: z.record(z.string(), z.string()).nullish(),
+  Options: recordOf(z.string()).nullish(),
   /** Those that run. */
-  Containers: z.record(z.string(), rawContainer).nullish(),
+  Containers: recordOf(rawContainer).nullish(),
 });
 type RawNetwork = z.output<typeof rawNetwork>;
 

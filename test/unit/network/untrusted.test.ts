@@ -15,6 +15,7 @@ import { bootScript } from "../../../provider/network/persist";
 import { bareWord, pasteable } from "../../../provider/network/quote";
 import { planSteps } from "../../../provider/network/steps";
 import { hub, runner, training } from "../../network";
+import { unquoted } from "../../unquoted";
 import { recordPart } from "./machine";
 
 /** What a host says about itself is text of whoever has that host. None of it becomes a command, there or elsewhere. */
@@ -125,11 +126,6 @@ const mutate = (text: string, at: number, cut: number, payload: string): string 
   return text.slice(0, start) + payload + text.slice(start + cut);
 };
 
-/** What a shell would look at: without what stands in single quotes and in the bodies of `<<'END'`. */
-function unquoted(script: string): string {
-  const withoutBodies = script.replace(/(<<'END'[^\n]*)\n[\s\S]*?\nEND$/gm, "$1");
-  return withoutBodies.replace(/'[^']*'|\\./g, "");
-}
 const bodiesOf = (script: string): string[] =>
   [...script.matchAll(/<<'END'[^\n]*\n([\s\S]*?)\nEND$/gm)].map(([, body]) => body!);
 
@@ -184,6 +180,8 @@ test("10,000 mutated records and facts: refused, or scripts in which nothing of 
 });
 
 const many = (element: string): string => `[${`${element},`.repeat(200_000)}${element}]`;
+const members = (count: number, value: string): string =>
+  `{${Array.from({ length: count }, (_, i) => `"${i}":${value}`).join(",")}}`;
 const LINK = '{"ifname":"eth0","mtu":1500,"flags":';
 
 test.each<[string, string]>([
@@ -191,6 +189,10 @@ test.each<[string, string]>([
   ["wrong elements of an element", `@@ link\n[${LINK}${many("0")}}]`],
   ["more characters than any host needs", `@@ link\n[${" ".repeat(17 * 2 ** 20)}]`],
   ["more elements than any host has", `@@ machine\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
+  ["wrong values of a million keys", `@@ docker\n[{"Name":"x","Containers":${members(1_000_000, "1")}}]`],
+  ["wrong values of many keys", `@@ docker\n[{"Name":"x","Containers":${members(200_000, "1")}}]`],
+  ["more keys than any host has", `@@ docker\n[{"Name":"x","Options":${members(300_000, '""')}}]`],
+  ["a list where an object is expected", '@@ docker\n[{"Name":"x","Options":["a"]}]'],
   ["a container without a name", '@@ docker\n[{"Name":"x","Containers":{"a":{}}}]'],
   ["a number for a name", '@@ docker\n[{"Name":7}]'],
   ["a list of null", "@@ docker\n[null]"],
