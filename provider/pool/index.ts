@@ -23,7 +23,7 @@ type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
 const STORES: Record<string, Opener> = {
   sqlite: (rest, { clock }) => {
     const [path = "", query] = rest.split("?");
-    return sqliteStore(path, { readOnly: query === "mode=ro", ...(clock && { clock }) });
+    return sqliteStore(path, { readOnly: query === "mode=ro", warn: warnOnce, ...(clock && { clock }) });
   },
   memory: async (_rest, { clock }) => memoryStore(clock),
   // Their clients are large, and most programs need neither.

@@ -9,6 +9,7 @@ import { openPool, type Pool } from "../../provider/pool";
 import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
+import { VIEWS } from "../../provider/pool/stores/postgres-views";
 import { snapshot } from "../../provider/pool/transfer";
 import { VERSION } from "../../provider/pool/version";
 import { contract } from "./contract";
@@ -194,7 +195,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
         ALTER TABLE ${schema}.kv DROP CONSTRAINT no_secrets;
         INSERT INTO ${schema}.kv TABLE ${schema}.secrets; DROP TABLE ${schema}.secrets;
         UPDATE ${schema}.log SET writes = '[["k/ring","${SECRET}"]]' WHERE number = 1;
-        UPDATE ${schema}.layout SET version = 1;
+        DROP VIEW ${VIEWS.map((view) => `${schema}.${view}`)}; UPDATE ${schema}.layout SET version = 1;
         CREATE ROLE old_writer LOGIN; CREATE ROLE old_reader LOGIN;
         GRANT USAGE ON SCHEMA ${schema} TO old_writer, old_reader;
         GRANT SELECT ON ALL TABLES IN SCHEMA ${schema} TO old_writer, old_reader;

@@ -6,6 +6,8 @@ import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { fromLine, toLine } from "../../provider/addressing/line";
 import { openPool, openStore, type Pool } from "../../provider/pool";
+import { lockOf } from "../../provider/pool/stores/postgres-schema";
+import { addressOf } from "../../provider/pool/stores/postgres-url";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 import { by, extents, opened } from "./world";
 
@@ -230,6 +232,26 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       const [pool] = await engine.query("SELECT capacity FROM pools WHERE name = 'pool/lb'");
       expect(Number(pool!.capacity)).toBe(256);
     });
+
+    test.each([
+      ["table", "CREATE TABLE history (mine text)"],
+      ["view", "CREATE VIEW pools AS SELECT 1 AS mine"],
+    ])("a %s of the user's with the name of a view is kept, and a warning names it", async (kind, create) => {
+      const relation = create.split(" ")[2]!;
+      const errors = vi.spyOn(console, "error").mockImplementation(() => {});
+      await engine.age();
+      await engine.query(create);
+      await (await openPool(engine.url, SETTINGS)).end();
+      const said = errors.mock.calls.flat().join("\n");
+      errors.mockRestore();
+      expect(said).toMatch(
+        new RegExp(`^warning: The views leases, .* are not made .*${relation} exists and is not ours`),
+      );
+      await engine.query(`SELECT mine FROM ${relation}`);
+      await engine.query(`DROP ${kind} ${relation}`);
+      await (await openPool(engine.url, SETTINGS)).end();
+      expect(await engine.query("SELECT owner FROM leases WHERE address = '10.1.2.3'")).toHaveLength(1);
+    });
   });
 });
 
@@ -269,9 +291,14 @@ describe.skipIf(postgresMissing)("PostgreSQL", () => {
       GRANT SELECT ON layout, kv, log TO rows_reader; GRANT SELECT ON layout TO rows_writer;
       GRANT SELECT, INSERT, UPDATE, DELETE ON kv, log, secrets TO rows_writer`);
     await engine.age();
-    // A user that may not make views can use the store without them.
+    // A user that may not make views can use the store without them, and does not wait for the lock of commits.
+    const lock = lockOf(addressOf(engine.url));
+    const holder = new Client({ host: "127.0.0.1", port: engine.server.port, user: "overlay", database: "overlay" });
+    await holder.connect();
+    await holder.query("SELECT pg_advisory_lock($1)", [lock]);
     for (const login of ["rows_reader", "rows_writer"])
       await (await openStore(engine.server.url({ login }), SETTINGS)).close();
+    await holder.end();
     expect(await engine.query("SELECT version FROM layout")).toEqual([{ version: 2 }]);
     await (await openPool(engine.url, SETTINGS)).end();
     for (const login of ["rows_reader", "rows_writer"]) {

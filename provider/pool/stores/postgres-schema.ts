@@ -39,7 +39,7 @@ function grantLike(schema: string, right: string, rights: string, relations: str
     END $grants$;`;
 }
 
-/** Layout 2 lacks only views: a user that may not make these can use the store all the same. */
+/** Layout 2 lacks only views. A store without them can be used all the same. */
 const NEEDED = 2;
 
 /** A condition for rows. */
@@ -50,19 +50,49 @@ export const lockOf = ({ schema }: Address): string =>
   createHash("sha256").update(`pulumi-overlay/${schema}`).digest().readBigInt64BE().toString();
 
 /** Makes or updates our tables. Any number of processes may do so at once: one does, the others find it done. */
-export async function ensureTables(pool: Pool, address: Address): Promise<{ readOnly: boolean }> {
+export async function ensureTables(
+  pool: Pool,
+  address: Address,
+  warn: (text: string) => void,
+): Promise<{ readOnly: boolean }> {
   const readOnly = await isReadOnly(pool);
   const found = await layoutOf(pool, address);
   mustBeKnown(found, address);
   if (readOnly && found < NEEDED) throw found === 0 ? noTables(address) : isOld(found, address);
-  if (!readOnly && found < MIGRATIONS.length)
-    await migrate(pool, address).catch((error: unknown) => {
-      if (found < NEEDED || (error as { code?: string }).code !== INSUFFICIENT_PRIVILEGE) throw error;
-    });
+  if (!readOnly && found < NEEDED) await migrate(pool, address, NEEDED);
+  if (!readOnly && found < MIGRATIONS.length) await addViews(pool, address, warn);
   return { readOnly: readOnly || !(await mayWrite(pool, address)) };
 }
 
-const INSUFFICIENT_PRIVILEGE = "42501";
+/** Takes no lock where it cannot succeed: commits wait for the same one. */
+async function addViews(pool: Pool, address: Address, warn: (text: string) => void): Promise<void> {
+  if (!(await mayMakeViews(pool, address))) return;
+  const lacks = `The views ${VIEWS.join(", ")} are not made in the schema ${address.schema} of PostgreSQL at ${address.place}`;
+  const taken = await relationsNamedLikeViews(pool, address);
+  // Read again: the relations are ours if another process has made them meanwhile.
+  if (taken.length > 0 && (await layoutOf(pool, address)) === NEEDED)
+    return warn(`${lacks}: ${taken.join(", ")} exists and is not ours. Rename it to get them; the pool needs none.`);
+  await migrate(pool, address, MIGRATIONS.length).catch((error: Error) =>
+    warn(`${lacks}: ${error.message}. The pool needs none of them.`),
+  );
+}
+
+async function mayMakeViews(pool: Pool, { schema }: Address): Promise<boolean> {
+  const { rows } = await pool.query(
+    `SELECT has_schema_privilege(relnamespace, 'CREATE') AND bool_and(pg_has_role(relowner, 'USAGE')) AS it
+     FROM pg_class WHERE relnamespace = $1::regnamespace AND relname IN ('kv', 'layout') GROUP BY relnamespace`,
+    [escapeIdentifier(schema)],
+  );
+  return rows[0].it;
+}
+
+async function relationsNamedLikeViews(pool: Pool, { schema }: Address): Promise<string[]> {
+  const { rows } = await pool.query(
+    "SELECT relname FROM pg_class WHERE relnamespace = $1::regnamespace AND relname = ANY ($2) ORDER BY relname",
+    [escapeIdentifier(schema), VIEWS],
+  );
+  return rows.map(({ relname }) => `${schema}.${relname}`);
+}
 
 async function isReadOnly(pool: Pool): Promise<boolean> {
   const { rows } = await pool.query(
@@ -84,13 +114,13 @@ async function layoutOf(client: Pool | PoolClient, { schema }: Address): Promise
   return (await client.query(`SELECT version FROM ${escapeIdentifier(schema)}.layout`)).rows[0].version;
 }
 
-async function migrate(pool: Pool, address: Address): Promise<void> {
+async function migrate(pool: Pool, address: Address, to: number): Promise<void> {
   const schema = escapeIdentifier(address.schema);
   const client = await pool.connect();
   let failure: unknown;
   try {
     await client.query(`BEGIN; SELECT pg_advisory_xact_lock(${escapeLiteral(lockOf(address))})`);
-    for (let from = await layoutOf(client, address); from < MIGRATIONS.length; from++) {
+    for (let from = await layoutOf(client, address); from < to; from++) {
       await client.query(MIGRATIONS[from]!(schema));
       await client.query(`UPDATE ${schema}.layout SET version = ${from + 1}`);
     }

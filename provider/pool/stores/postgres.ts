@@ -28,18 +28,17 @@ export interface PostgresOptions {
 }
 
 export async function postgresStore(url: string, options: PostgresOptions = {}): Promise<Store> {
-  const { clock, patience } = options;
+  const { clock, patience, warn = () => {} } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const address = addressOf(url);
-  if (address.isExposed)
-    options.warn?.(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
+  if (address.isExposed) warn(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
   const pool = new Pool({ ...address.connection, ...CONNECTIONS });
   // Connections that lie idle when the server goes are replaced when they are needed.
   pool.on("error", () => {});
   // Our statements have one good plan, whatever their values; without this they would be planned each time.
   pool.on("connect", (client) => void client.query("SET plan_cache_mode = force_generic_plan").catch(() => {}));
   try {
-    const { readOnly } = await ensureTables(pool, address);
+    const { readOnly } = await ensureTables(pool, address, warn);
     return optimisticStore(engineOn(pool, address, readOnly, witness, clock), patience);
   } catch (thrown) {
     await pool.end();

@@ -3,8 +3,6 @@
  * than SQLite 3.9: an older program that finds a view which it cannot parse opens no table of the file. Addresses are text as RFC 5952 writes it, times are `YYYY-MM-DD HH:MM:SS` in UTC, labels and ports are JSON.
  */
 export const sqliteViews = (): string => `
-  DROP VIEW IF EXISTS leases; DROP VIEW IF EXISTS pools; DROP VIEW IF EXISTS free_ranges; DROP VIEW IF EXISTS history;
-
   CREATE VIEW leases AS
   SELECT ${field("pool")} AS pool, ${bounds()},
     CASE ${field("state")} WHEN 'resting' THEN 'quarantined' ELSE ${field("state")} END AS state,

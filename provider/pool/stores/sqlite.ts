@@ -7,7 +7,6 @@ import { driven, type Rule } from "../rule";
 import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../store";
 import { SqliteClock } from "./sqlite-clock";
 import { sqliteViews } from "./sqlite-views";
-
 import { type BootTime, bootTime } from "./store-clock";
 
 /**
@@ -22,6 +21,7 @@ export interface SqliteOptions {
   bootTime?: () => BootTime | undefined;
   /** How long to wait for other processes, in seconds. */
   patience?: number;
+  warn?: (text: string) => void;
 }
 
 /** What we use of `node:sqlite`, and of the package with the same interface. */
@@ -38,13 +38,13 @@ interface Statement {
 type Engine = { DatabaseSync: new (path: string, options: { readOnly: boolean }) => Database };
 
 export async function sqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
-  const { clock = Date.now, patience = 30 } = options;
+  const { clock = Date.now, patience = 30, warn = () => {} } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const engine = await loadEngine();
   const readOnly = options.readOnly || !(await canWrite(path));
   await mustBeLocal(path);
   const clockOn = (db: Database) => new SqliteClock(db, path, clock, getBootTime, readOnly);
-  const connection = await patiently(path, patience, () => connect(engine, path, readOnly, clockOn));
+  const connection = await patiently(path, patience, () => connect(engine, path, readOnly, clockOn, warn));
   const { db, tx, once, log, time } = connection;
   return {
     readOnly,
@@ -136,11 +136,17 @@ async function mustBeLocal(path: string): Promise<void> {
   throw new OverlayError("STORE_UNAVAILABLE", what, "Keep it on a local disk, or use a postgres:// or etcd:// store.");
 }
 
-function connect({ DatabaseSync }: Engine, path: string, readOnly: boolean, clockOn: (db: Database) => SqliteClock) {
+function connect(
+  { DatabaseSync }: Engine,
+  path: string,
+  readOnly: boolean,
+  clockOn: (db: Database) => SqliteClock,
+  warn: (text: string) => void,
+) {
   const db = new DatabaseSync(path, { readOnly });
   try {
     db.exec("PRAGMA busy_timeout = 5");
-    const log = readOnly || !prepareFile(db) ? undefined : new Log(path);
+    const log = readOnly || !prepareFile(db, path, warn) ? undefined : new Log(path);
     const time = clockOn(db);
     const wrote = () => {
       log?.wasWritten();
@@ -154,31 +160,44 @@ function connect({ DatabaseSync }: Engine, path: string, readOnly: boolean, cloc
 }
 
 /** Whether it has a write-ahead log, which we sync ourselves. */
-function prepareFile(db: Database): boolean {
+function prepareFile(db: Database, path: string, warn: (text: string) => void): boolean {
   const { v } = db.prepare("SELECT sqlite_version() AS v").get() as { v: string };
   const mode = walIsSafe(v) ? "WAL" : "DELETE";
   db.exec(`PRAGMA journal_mode = ${mode}`);
   db.exec(`PRAGMA synchronous = ${mode === "WAL" ? "NORMAL" : "FULL"}`);
   db.exec("CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID");
-  ensureViews(db);
+  const taken = ensureViews(db);
+  if (taken.length > 0)
+    warn(
+      `The views ${VIEWS.join(", ")} are not made in ${path}: ${taken.join(", ")} exists and is not ours. Rename it to get them; the pool needs none.`,
+    );
   return mode === "WAL";
 }
 
-/** Of the views; a change of them adds one. */
+/** Of the views. A change of them adds one, and drops those of the versions before. */
 const VIEWS_VERSION = 1;
+const VIEWS = ["leases", "pools", "free_ranges", "history"];
 
-function ensureViews(db: Database): void {
+/** Makes the views. A file of version 0 has none of ours: it stays as it is where their names are in use, which are returned. */
+function ensureViews(db: Database): string[] {
   const hasViews = () =>
     (db.prepare("PRAGMA user_version").get() as { user_version: number }).user_version >= VIEWS_VERSION;
-  if (hasViews()) return;
+  if (hasViews()) return [];
   db.exec("BEGIN IMMEDIATE");
   try {
-    if (!hasViews()) db.exec(`${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
+    const taken = hasViews() ? [] : namesInUse(db);
+    if (!hasViews() && taken.length === 0) db.exec(`${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
     db.exec("COMMIT");
+    return taken;
   } catch (error) {
     rollBack(db);
     throw error;
   }
+}
+
+function namesInUse(db: Database): string[] {
+  const found = db.prepare("SELECT name FROM sqlite_master WHERE lower(name) IN (?, ?, ?, ?) ORDER BY name");
+  return (found.all(...VIEWS) as { name: string }[]).map(({ name }) => name);
 }
 
 /**
