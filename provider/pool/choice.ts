@@ -2,9 +2,9 @@ import type { OverlayError } from "../errors";
 import { isSameTenant, sameStack } from "../owner";
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, restOf, sweep, vacate, waiterOf } from "./endings";
-import { common, covers, isBoundary, meetsAny, sameExtents, sizeOf, total, zonesOf } from "./extents";
+import { common, covers, isBoundary, meetsAny, merged, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { type Picker, pick } from "./free";
-import { byTime, type Class, countsKey, leaseKey } from "./keys";
+import { byTime, type Class, countsKey, leaseKey, sharersOf } from "./keys";
 import { log, sitting } from "./ledger";
 import { lowestOverdue } from "./overdue";
 import { holdersIn } from "./pools";
@@ -295,18 +295,33 @@ export function* mustKeepQuota(
 ): Rule<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
-  const isKept = ({ offered, reserved, used, held }: Counts, without: Lease[]) =>
-    offered + reserved + used - without.length <= maxReservations &&
-    held - total(without.filter(occupies).flatMap(({ extents }) => extents)) <= maxIps;
+  const isKept = function* ({ offered, reserved, used, held }: Counts, without: Lease[]): Rule<boolean> {
+    return (
+      offered + reserved + used - without.length <= maxReservations &&
+      held - (yield* countHeldOnlyBy(tx, without)) <= maxIps
+    );
+  };
   for (;;) {
     const counts = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
     const { offered, reserved, used, held } = counts;
     const leases = offered + reserved + used - leaving.length;
-    if (isKept(counts, leaving)) return;
+    if (yield* isKept(counts, leaving)) return;
     if (yield* sweep(tx, spec.name)) continue;
-    if (promised && isKept(counts, [...leaving, ...(yield* otherOffers(tx, spec, uid))])) return;
+    if (promised && (yield* isKept(counts, [...leaving, ...(yield* otherOffers(tx, spec, uid))]))) return;
     const offer = yield* oldest(tx, spec, "o", spec.extents, owner, uid);
     if (!offer) throw overQuota(spec, { leases, values: held });
     yield* vacate(tx, offer, restOf(tx, offer), { reason: "taken", takenBy: owner });
   }
+}
+
+/** Values that would be free without these leases. A value that several of them share counts once, one that another lease shares does not. */
+function* countHeldOnlyBy(tx: Draft, leases: Lease[]): Rule<bigint> {
+  const uids = new Set(leases.map(({ uid }) => uid));
+  const extents: Extent[] = [];
+  for (const lease of leases.filter(occupies)) {
+    const key = sharedAs(lease);
+    const sharers = key === undefined ? [] : yield* tx.all(sharersOf(lease.pool, key, lease.extents[0]!.last));
+    if (sharers.every((uid) => uids.has(uid))) extents.push(...lease.extents);
+  }
+  return total(merged(extents));
 }

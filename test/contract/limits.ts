@@ -88,4 +88,32 @@ export function limitContract(engine: Engine): void {
     expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", extents: promised.extents });
     await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
   });
+
+  test("offers that share an address count once where a promised value is claimed", async () => {
+    const { pool } = await world(engine);
+    const opening = { extents: extents("10.0.0.0/28") };
+    await opened(pool, { ...opening, quota: { maxIps: 4 } });
+    await pool.claim(wants("a", "10.0.0.1"));
+    await pool.claim(wants("b", "10.0.0.2"));
+    await pool.offer(by("c"));
+    for (const port of [80, 81])
+      await pool.offer(by(`web ${port}`, { sharingKey: "web", ports: [{ protocol: "tcp", port }] }));
+    await opened(pool, { ...opening, quota: { maxIps: 2 } });
+    await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await opened(pool, { ...opening, quota: { maxIps: 3 } });
+    expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved" });
+  });
+
+  test("an offer that shares a held address frees nothing where a promised value is claimed", async () => {
+    const { pool } = await world(engine);
+    const opening = { extents: extents("10.0.0.0/28") };
+    const shared = (owner: string, port: number) =>
+      by(owner, { sharingKey: "web", ports: [{ protocol: "tcp", port }] });
+    await opened(pool, { ...opening, quota: { maxIps: 2 } });
+    await pool.claim(shared("a", 80));
+    await pool.offer(by("c"));
+    await pool.offer(shared("b", 81));
+    await opened(pool, { ...opening, quota: { maxIps: 1 } });
+    await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+  });
 }
