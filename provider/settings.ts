@@ -1,4 +1,3 @@
-import { readFileSync } from "node:fs";
 import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
@@ -10,6 +9,7 @@ import { explainIssues } from "./invalid-input";
 import type { Tenant } from "./pool/types";
 import type { TenantDefaults } from "./resource";
 import { tenant as tenantSchema } from "./resources/inputs";
+import { readSecretFile } from "./secret-file";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
 
@@ -142,14 +142,7 @@ function secretInFile(key: string): string | undefined {
   const variable = `${environmentName(key)}_FILE`;
   const file = SECRET_SETTINGS.includes(key) ? process.env[variable] : undefined;
   if (file === undefined) return undefined;
-  try {
-    return readFileSync(file, "utf8").trim();
-  } catch (error) {
-    // Without the name: it may be the secret itself.
-    const what = `${variable} names a file that cannot be read (${(error as NodeJS.ErrnoException).code}).`;
-    const fix = `Name a file that this user can read, or set ${environmentName(key)} to the value itself.`;
-    throw new OverlayError("SETTING_INVALID", what, fix);
-  }
+  return readSecretFile(file, `${variable} names a file that`, "SETTING_INVALID");
 }
 
 export function readSettings(config: (key: string) => string | undefined): Settings {

@@ -81,17 +81,24 @@ describe.sequential("overlayctl", { timeout: 60_000 }, () => {
       ["pool", "list", "--store-file", `postgres://u:${SECRET}@h/d`],
       /cannot be read \(ENOENT\)/,
     ],
-    ["an empty one", ["pool", "list", "--store-file", "/dev/null"], /\/dev\/null is empty/],
+    ["an empty one", ["pool", "list", "--store-file", "/dev/null"], /The file that should have the secret is empty/],
     ["both forms", ["pool", "list", "--store-file", storeFile, "--store", "memory:"], /Both a store and a file/],
     ["both forms of a token", ["ip", "validate", "x", "--token-file", tokenFile], /Both a token and a file/],
     ["no token", ["ip", "validate"], /No token given/],
     ["one store", ["store", "migrate", "--to-file", storeFile], /must be given once each/],
+    ["standard input for both stores", ["store", "migrate", "--from-file", "-", "--to-file", "-"], /cannot give both/],
     ["three stores", ["store", "migrate", "memory:", "memory:", "--to-file", storeFile], /must be given once each/],
   ])("%s is refused, and what to do is said", async (_, args, expected) => {
     const { code, stderr } = await run(args, { env: { OVERLAY_STORE_FILE: storeFile } });
     expect(code).not.toBe(0);
     expect(stderr).toMatch(expected);
     expect(stderr).not.toContain(SECRET);
+  });
+
+  test("an empty file in OVERLAY_STORE_FILE is refused", async () => {
+    const { code, stderr } = await run(["pool", "list"], { env: { OVERLAY_STORE_FILE: "/dev/null" } });
+    expect(code).not.toBe(0);
+    expect(stderr).toMatch(/^SETTING_INVALID: OVERLAY_STORE_FILE names a file that is empty\./);
   });
 
   test("standard input serves one secret", async () => {

@@ -24,6 +24,8 @@ interface Files {
 
 /** An argument is the URL for which there is no file. */
 async function urlsOf({ fromFile, toFile }: Files, words: (string | undefined)[]): Promise<[string, string]> {
+  if (fromFile === "-" && toFile === "-")
+    throw new OverlayError("INPUT_INVALID", "Standard input cannot give both stores.", "Name a file for one of them.");
   const given = words.filter((word) => word !== undefined);
   const urls = [fromFile, toFile].map((file) => (file === undefined ? given.shift() : readSecret(file)));
   const [from, to] = await Promise.all(urls);

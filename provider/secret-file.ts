@@ -1,0 +1,25 @@
+import { readFileSync } from "node:fs";
+import { type Code, OverlayError } from "./errors";
+
+/** A secret in a file, without the line end behind it. Errors do not have the file's name: it may be the secret itself. */
+export function readSecretFile(
+  file: string,
+  subject = "The file that should have the secret",
+  code: Code = "INPUT_INVALID",
+): string {
+  let text: string;
+  try {
+    text = readFileSync(file, "utf8");
+  } catch (error) {
+    const what = `${subject} cannot be read (${(error as NodeJS.ErrnoException).code}).`;
+    throw new OverlayError(code, what, "Name a file that this user can read.");
+  }
+  return trimSecret(text, `${subject} is empty`, code);
+}
+
+/** Refuses a secret without a character. */
+export function trimSecret(text: string, ifEmpty: string, code: Code = "INPUT_INVALID"): string {
+  const secret = text.trim();
+  if (secret === "") throw new OverlayError(code, `${ifEmpty}.`, "It must be one line with the secret.");
+  return secret;
+}
