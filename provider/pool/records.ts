@@ -326,7 +326,7 @@ export const idsCodec: Codec<string[]> = {
 };
 
 /** The row under `key`; `STORE_CORRUPT` names it where it is not in its form. */
-export function decodeRow<T>({ decode }: Codec<T>, key: string, text: string): T {
+export function decodeRow<T>({ decode }: Pick<Codec<T>, "decode">, key: string, text: string): T {
   try {
     return decode(text);
   } catch (error) {

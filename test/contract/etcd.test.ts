@@ -188,6 +188,18 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
+  test("an entry of the log that is not in its form is named", async () => {
+    const url = newUrl();
+    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
+    const journal = new EtcdJournal(wire, keys, { revision: "0" });
+    await wire.txn([], [put(keys.log(1), '{"number":1,"id":"a","at":0}'), put(keys.log(2), '{"number":2}')]);
+    expect([await journal.findId(1), await journal.findId(3)]).toEqual(["a", undefined]);
+    await expect(journal.findId(2)).rejects.toMatchObject({
+      code: "STORE_CORRUPT",
+      message: expect.stringContaining(keys.log(2)),
+    });
+  });
+
   test("a revision that was compacted away is not needed", async () => {
     const url = newUrl();
     const [store, other] = [await open(url), await open(url)];

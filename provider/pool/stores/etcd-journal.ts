@@ -1,3 +1,5 @@
+import { InvalidField } from "../fields";
+import { decodeRow } from "../records";
 import { hasSecret } from "../secrets";
 import type { Row, Write } from "../store";
 import type { Compare, RequestOp } from "./etcd-api";
@@ -34,6 +36,12 @@ const [OPERATIONS, LENGTH] = [120, 200_000];
 export type Head = Version & { parts?: number };
 
 export const headOf = (rows: Row[]): Head => (rows[0] ? JSON.parse(rows[0][1]) : { number: 0, id: "", at: 0 });
+
+function commitIdOf(text: string): string {
+  const commit: unknown = JSON.parse(text);
+  if (typeof commit === "object" && commit && "id" in commit && typeof commit.id === "string") return commit.id;
+  throw new InvalidField("id");
+}
 
 const headText = ({ number, id, at, parts }: Head): string => JSON.stringify({ number, id, at, parts });
 const isHead = (keys: Keys, head: Head) => isStill(keys.head, head.number === 0 ? undefined : headText(head));
@@ -82,7 +90,8 @@ export class EtcdJournal implements Journal {
 
   async findId(number: number): Promise<string | undefined> {
     const { found } = await this.wire.txn([], [look(this.keys.log(number))]);
-    return found[0]![0] && (JSON.parse(found[0]![0][1]) as Version).id;
+    const [row] = found[0]!;
+    return row && decodeRow({ decode: commitIdOf }, ...row);
   }
 
   async rows(at: Version, spans: Span[]): Promise<Row[][]> {
