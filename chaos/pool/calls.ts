@@ -5,29 +5,29 @@ import type { Call, Entry, LedgerWriter, Result } from "./ledger";
 import { grantOf, POOL } from "./world";
 
 /** What is believed of an owner's lease, and an id that it no longer has. */
-export interface Mind {
+export interface OwnerState {
   belief: Belief;
   former?: string;
 }
 
-export function learn(minds: Map<string, Mind>, entry: Entry): void {
-  const before = minds.get(entry.owner);
+export function recordEntry(states: Map<string, OwnerState>, entry: Entry): void {
+  const before = states.get(entry.owner);
   const { belief } = after(before?.belief ?? NOTHING, entry);
   const renewed = entry.call === "claim" && sure(belief) && before?.belief.held?.leaseId;
   const former = renewed || before?.former;
-  minds.set(entry.owner, { belief, ...(former && { former }) });
+  states.set(entry.owner, { belief, ...(former && { former }) });
 }
 
 /** One call for an owner, which the ledger keeps with its answer. `dice` chooses among the calls that make sense for it. */
 export async function makeCall(
   pool: Pool,
   ledger: LedgerWriter,
-  minds: Map<string, Mind>,
+  states: Map<string, OwnerState>,
   owner: string,
   dice = Math.random(),
 ): Promise<void> {
-  const { call, act } = next(pool, owner, minds.get(owner), dice);
-  learn(minds, await ledger.keep(owner, call, () => act().catch(failed)));
+  const { call, act } = next(pool, owner, states.get(owner), dice);
+  recordEntry(states, await ledger.keep(owner, call, () => act().catch(failed)));
 }
 
 function failed(error: unknown): Result {
@@ -39,7 +39,7 @@ interface Act {
   act(): Promise<Result>;
 }
 
-function next(pool: Pool, owner: string, { belief, former }: Mind = { belief: NOTHING }, dice: number): Act {
+function next(pool: Pool, owner: string, { belief, former }: OwnerState = { belief: NOTHING }, dice: number): Act {
   const lease = sure(belief);
   if (dice >= 0.9) return finding(pool, owner);
   if (!lease || dice < 0.15) return claiming(pool, owner);

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError } from "../../provider/errors";
 import type { Pool } from "../../provider/pool";
 import { openPool } from "../../provider/pool";
-import { learn, type Mind, makeCall } from "./calls";
+import { makeCall, type OwnerState, recordEntry } from "./calls";
 import { LedgerWriter, readLedger } from "./ledger";
 import { SETTINGS } from "./world";
 
@@ -16,8 +16,8 @@ const OWNERS = 4;
 
 async function main([url, folder, name, life]: [string, string, string, string]): Promise<void> {
   const pool = await opened(url);
-  const minds = new Map<string, Mind>();
-  for (const entry of readLedger(folder, name)) learn(minds, entry);
+  const states = new Map<string, OwnerState>();
+  for (const entry of readLedger(folder, name)) recordEntry(states, entry);
   const ledger = new LedgerWriter(folder, name, Number(life));
   let stopped = false;
   process.once("SIGTERM", () => {
@@ -26,7 +26,7 @@ async function main([url, folder, name, life]: [string, string, string, string])
   const lane = async (i: number) => {
     while (!stopped) {
       const owner = `${name}/${i}/${Math.floor(Math.random() * OWNERS)}`;
-      await makeCall(pool, ledger, minds, owner);
+      await makeCall(pool, ledger, states, owner);
     }
   };
   await Promise.all(Array.from({ length: LANES }, (_, i) => lane(i)));

@@ -56,17 +56,26 @@ export async function fuzzPrograms(args: string[]): Promise<boolean> {
       "shrink-seconds": { type: "string", default: "180" },
     },
   });
+  const number = (name: "seed" | "minutes" | "programs" | "workers" | "shrink-seconds", least: number) =>
+    numberOf(name, values[name], least);
   const { failures, counts, scenarios } = await fuzz({
-    seed: Number(values.seed),
-    until: Date.now() + Number(values.minutes) * 60_000,
-    scenarios: Number(values.programs),
+    seed: number("seed", 0),
+    until: Date.now() + number("minutes", 0) * 60_000,
+    scenarios: number("programs", 1),
     store: values.store as StoreName,
-    shrinkSeconds: Number(values["shrink-seconds"]),
+    shrinkSeconds: number("shrink-seconds", 0),
     hosts: values.hosts,
-    workers: Number(values.workers),
+    workers: number("workers", 1),
   });
   console.log(`${scenarios} programs, ${textOf(counts)}, ${failures.length} disagreements`);
   return failures.length === 0;
+}
+
+/** Minutes may have a fraction. */
+function numberOf(name: string, text: string, least: number): number {
+  const value = text.trim() === "" ? Number.NaN : Number(text);
+  if (value >= least && (name === "minutes" ? Number.isFinite(value) : Number.isSafeInteger(value))) return value;
+  throw new Error(`--${name} is ${JSON.stringify(text)}; it must be a number of at least ${least}.`);
 }
 
 const textOf = ({ previews, ups, destroys, kills, values, refused, unshown }: Counts): string =>
