@@ -37,6 +37,6 @@ export function describePool(name: string): string {
   if (kind === "runner" && second) return `runner ${second} of network ${first}`;
   if (kind === "space" && first) return second ? `the ports of IPPool ${second}` : `address space ${first}`;
   if (kind !== "pool" || !first) return `pool ${name}`;
-  if (first === "tenants") return `the range for tenants' pools of type ${second}`;
-  return first === "tenant" ? `the pool of type ${fourth} of tenant ${second}/${third}` : `IPPool ${first}`;
+  if (first === "tenants" && second) return `the range for tenants' pools of type ${second}`;
+  return first === "tenant" && fourth ? `the pool of type ${fourth} of tenant ${second}/${third}` : `IPPool ${first}`;
 }

@@ -42,7 +42,7 @@ export async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Acc
   return withoutBlocked(host, accepted, facts);
 }
 
-/** Refuses those whose chains cannot go. Chains then stay for the others' sake, or not; so it is asked again. */
+/** Refuses work whose chains cannot be removed. Which chains stay depends on what is refused, so the rest is checked again. */
 function withoutBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
   const blocked = blockedRemovals(wantsOf(accepted), facts);
   if (blocked.size === 0) return accepted;

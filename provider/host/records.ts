@@ -3,10 +3,10 @@ import { OverlayError } from "../errors";
 import { renderRecords } from "../network/commands";
 import { sumOf } from "../network/compare";
 import type { Facts } from "../network/facts";
-import { type HostRecord, keyOf, lists, ROUTE_PROTOCOL, recorded } from "../network/items";
+import { type HostRecord, keyOf, lists, OUR_ZONE, ROUTE_PROTOCOL, recorded } from "../network/items";
 import { invalidFileOf } from "../network/lost-record";
 import { isMine, ownedItems } from "../network/ownership";
-import { RECORDS, recordPath, scriptPath } from "../network/paths";
+import { RECORDS, recordPath, SERVICES, scriptPath, unitPath } from "../network/paths";
 import { recordText } from "../network/record";
 import type { Want } from "../network/steps";
 import type { Work } from "./reconcile";
@@ -117,11 +117,19 @@ export function refuseUnplanned({ record, items, planned, planError }: Work, fac
   );
 }
 
-/** Show all that can be ours on a host. */
+/** Show all that can be ours on a host. A device, bridge or Docker network has the name that the resource gave it. */
 const LOOK = [
   "ip -d link show type vxlan",
+  "ip link show type bridge",
+  "ip link show type dummy",
   `ip route show table all proto ${ROUTE_PROTOCOL}`,
   `ip rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
+  `ip -6 rule show | grep 'proto ${ROUTE_PROTOCOL}'`,
   "iptables-save | grep OVERLAY-",
+  "ip6tables-save | grep OVERLAY-",
+  "docker network ls",
+  `firewall-cmd --permanent --info-zone=${OUR_ZONE}`,
+  "sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding",
   `ls -R ${RECORDS}`,
+  `ls ${SERVICES.map(unitPath).join(" ")}`,
 ];

@@ -13,7 +13,7 @@ import { zoneWarnings } from "./zones";
 
 /**
  * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
- * whether it forwarded packets before we came. Planners ask no host, so these are added when its facts are known. `recorded`: what
+ * whether it forwarded packets before our first change. Planners ask no host, so these are added when its facts are known. `recorded`: what
  * this owner has on the host; `network`: the network that it is part of.
  */
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {

@@ -12,7 +12,7 @@ export const rulesOf = (
   chain: string,
 ): string[] => facts.chains.get(`${family} ${table} ${chain}`) ?? [];
 
-/** The forwarding setting before we came. OVERLAY-REST is there only where it was 0; that tells where the kept value is lost. */
+/** The forwarding setting before our first change. OVERLAY-REST is there only where it was 0; that tells where the kept value is lost. */
 export function forwardingBefore(key: string, family: Family, facts: Facts): string | undefined {
   const isClosed = rulesOf(facts, { family, table: REST.table }, REST.chain).length > 0;
   return facts.former.get(key) ?? (isClosed ? "0" : facts.sysctls.get(key));

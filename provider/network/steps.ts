@@ -28,7 +28,7 @@ export interface Step {
   ports?: string[];
   /** It is no longer ours, but others need it as it is. */
   leave?: boolean;
-  /** The setting before we came, where the host tells it although the kept value is lost. */
+  /** The setting before our first change, where the host tells it although the kept value is lost. */
   former?: string;
 }
 

@@ -169,7 +169,7 @@ function wrongZone(place: Place, facts: Facts): string[] {
 const nameOf = (configuration: Place["configuration"]): string =>
   configuration === "runtime" ? "runtime" : "permanent";
 
-/** Said once, when the zone is made. */
+/** A warning for the run that makes the zone. */
 export function zoneWarnings(items: Item[], { zones }: Facts): string[] {
   if (!zones?.runtime || zones.runtime.has(OUR_ZONE) || zones.permanent.has(OUR_ZONE)) return [];
   if (!items.some((item) => item.kind === "zone" && isZone(item))) return [];

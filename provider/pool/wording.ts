@@ -255,4 +255,4 @@ export const sharingConflict = (spec: PoolSpec, extent: Extent, key: string | un
 
 /** For an answer that came about in an unusual way. */
 export const restingGiven = (spec: PoolSpec, lease: Lease): string =>
-  `${capitalize(named(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its rest is over.`;
+  `${capitalize(named(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its quarantine ends.`;

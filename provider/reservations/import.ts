@@ -60,14 +60,14 @@ async function placeFor(pool: Pool, { ip, network, runner, pool: name }: UsedAdd
   if (network !== undefined && network !== found?.network)
     return `it is in ${found ? `network ${found.network}` : describePool(place.pool)}, not in network ${network}`;
   if (runner !== undefined && runner !== found?.name)
-    return `it is ${found ? `on runner ${found.name}` : `in ${place.pool}`}, not on ${runner}`;
+    return `it is ${found ? `on runner ${found.name}` : `in ${describePool(place.pool)}`}, not on ${runner}`;
   return place;
 }
 
 async function placeIn(pool: Pool, name: string, ip: bigint): Promise<Place | string> {
   try {
     const place = (await placeNamed(pool, { pool: name }))!;
-    return covers(place.spec, ip) ? place : `it is not in ${place.pool}`;
+    return covers(place.spec, ip) ? place : `it is not in ${describePool(place.pool)}`;
   } catch (error) {
     if (isOverlayError(error)) return error.message;
     throw error;

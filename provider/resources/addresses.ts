@@ -35,8 +35,6 @@ export const storedRunner: StoredSettings<typeof runnerSettings> = {
   poolOf: ({ networkName, runnerName }) => addressPool(networkName, runnerName),
 };
 
-/** Also the name under which the store knows the runner. */
-
 /** One address for each user on a network: the name that a lease in use holds. */
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 

@@ -132,7 +132,7 @@ export function timeContract(engine: Engine): void {
     await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(wants("b", "10.0.0.7"));
     expect(offer.warnings).toEqual([
-      "Address 10.0.0.7 of IPPool p was released by a at 2030-01-01T00:00:00Z and is given out again before its rest is over.",
+      "Address 10.0.0.7 of IPPool p was released by a at 2030-01-01T00:00:00Z and is given out again before its quarantine ends.",
     ]);
     expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
   });

@@ -154,7 +154,7 @@ test("machines behind different ports or jump hosts are different machines", asy
 test("state carries the version that the claim or the update has made, not one that another preview has made since", async () => {
   const network = await makeNetwork();
   const versions: string[] = [];
-  /** Somebody's preview comes right behind each commit. */
+  /** Runs a preview of another stack directly after each commit. */
   const followed = (method: "claim" | "amend") => {
     const real = pool[method].bind(pool) as (...args: unknown[]) => Promise<Lease>;
     return vi.spyOn(pool, method).mockImplementation(async (...args: unknown[]) => {

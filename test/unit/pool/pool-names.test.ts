@@ -7,6 +7,8 @@ test.each([
   ["pool/lb", "IPPool lb"],
   ["pool/tenants/overlay", "the range for tenants' pools of type overlay"],
   ["pool/tenant/acme/shop/overlay", "the pool of type overlay of tenant acme/shop"],
+  ["pool/tenants", "IPPool tenants"],
+  ["pool/tenant", "IPPool tenant"],
   ["space/default", "address space default"],
   ["space/ports/nodes", "the ports of IPPool nodes"],
   ["scheduler", "pool scheduler"],
