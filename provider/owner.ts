@@ -35,3 +35,7 @@ export function shortName(owner: string): string {
 /** Resources without a tenant count as one. */
 export const isSameTenant = (a: Tenant | undefined, b: Tenant | undefined): boolean =>
   a?.org === b?.org && a?.project === b?.project;
+
+/** Whether a pool or a lease belongs to another tenant than the caller. A caller without a tenant is the operator. */
+export const isOfOtherTenant = ({ tenant }: { tenant?: Tenant }, caller: Tenant | undefined): boolean =>
+  caller !== undefined && tenant !== undefined && !isSameTenant(tenant, caller);

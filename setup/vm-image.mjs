@@ -84,13 +84,13 @@ export async function ensureVmImage() {
 
 /** @param {string} target @param {(text: string) => void} detail */
 async function bootstrap(target, detail) {
-  const { suite, sources } = machineSources();
+  const { suite, sources, keys = [] } = machineSources();
   const options = (await run("apt-config", ["dump"]))
     .split("\n")
     .filter((line) => /^Acquire::(https?::Proxy|Check-Valid-Until) /.test(line))
     .map((line) => `--aptopt=${line}`);
   const included = imagePackages(suite).join(",");
-  const args = ["--variant=minbase", "--architectures=amd64", `--include=${included}`, ...options];
+  const args = ["--variant=minbase", "--architectures=amd64", `--include=${included}`, ...keys, ...options];
   const onLine = (/** @type {string} */ line) => detail(line.slice(0, 60));
   await run("nice", ["-n", "15", "mmdebstrap", ...args, suite, target, ...sources], { onLine });
   configure(target);
@@ -98,13 +98,13 @@ async function bootstrap(target, detail) {
   await run("chroot", [target, "systemctl", "disable", ...disabled]);
 }
 
-/** Of a machine that is no Debian, apt trusts only its own archive's keys. */
-const debianSource = `deb [signed-by=${debianKeyring}] http://deb.debian.org/debian bookworm main`;
-
-/** A Debian's own sources, which may be a mirror; any other machine takes Debian's servers. */
+/**
+ * A Debian's own sources, which may be a mirror. Any other machine takes Debian's servers, which are mmdebstrap's default, and trusts
+ * Debian's keys: its own apt trusts only its own archive's.
+ */
 function machineSources() {
   const release = readFileSync("/etc/os-release", "utf8");
-  if (!/^ID=debian$/m.test(release)) return { suite: "bookworm", sources: [debianSource] };
+  if (!/^ID=debian$/m.test(release)) return { suite: "bookworm", sources: [], keys: [`--keyring=${debianKeyring}`] };
   const folder = "/etc/apt/sources.list.d";
   const parts = existsSync(folder) ? readdirSync(folder).filter((name) => /\.(list|sources)$/.test(name)) : [];
   const files = ["/etc/apt/sources.list", ...parts.map((name) => join(folder, name))];

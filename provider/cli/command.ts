@@ -1,10 +1,10 @@
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
-import { escapeControls, isOverlayError, type OverlayError } from "../errors";
+import { isOverlayError, type OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations/tokens";
 import type { Settings } from "../settings";
-import { Output } from "./output";
+import { jsonLine, Output } from "./output";
 import { secretOf } from "./secret-file";
 
 /** What every command has: the store and the form of its answer. */
@@ -78,7 +78,7 @@ const REFUSED = 1;
 export function refuse(error: OverlayError, json: boolean, exitCode = REFUSED): void {
   process.exitCode = exitCode;
   const { code, message, what, fix } = error;
-  if (json) process.stdout.write(`${escapeControls(JSON.stringify({ error: code, message, what, fix }))}\n`);
+  if (json) process.stdout.write(`${jsonLine({ error: code, message, what, fix })}\n`);
   process.stderr.write(`${message}\n`);
 }
 

@@ -12,7 +12,7 @@ export class Output {
 
   /** A list: an object a line, or a table with these columns. `units` says how a column is written in a table. */
   list<T extends object>(rows: T[], columns: (keyof T & string)[], units: Units<T> = {}): void {
-    if (this.json) for (const row of rows) write(escapeControls(JSON.stringify(row)));
+    if (this.json) for (const row of rows) write(jsonLine(row));
     else if (rows.length > 0)
       write(
         this.#table(
@@ -24,7 +24,7 @@ export class Output {
 
   /** One thing: an object, or a line for each of its properties. */
   one<T extends object>(thing: T, units: Units<T> = {}): void {
-    write(this.json ? escapeControls(JSON.stringify(thing)) : this.#lines(withUnits(thing, units)));
+    write(this.json ? jsonLine(thing) : this.#lines(withUnits(thing, units)));
   }
 
   #lines(thing: object): string {
@@ -35,7 +35,7 @@ export class Output {
 
   /** For programs only. */
   emit(thing: object): void {
-    if (this.json) write(escapeControls(JSON.stringify(thing)));
+    if (this.json) write(jsonLine(thing));
   }
 
   /** For people only. */
@@ -90,5 +90,8 @@ function text(value: unknown): string {
       .join(","),
   );
 }
+
+/** Text of hosts and stores may be in it. */
+export const jsonLine = (thing: object): string => escapeControls(JSON.stringify(thing));
 
 const write = (line: string): void => void process.stdout.write(`${line}\n`);

@@ -6,7 +6,7 @@ import { differenceText } from "../network/compare";
 import type { Machine } from "../network/hub";
 import type { Item } from "../network/items";
 import type { Want } from "../network/steps";
-import type { Changes, Condition, Json, Lease, Pool } from "../pool/types";
+import { type Changes, type Condition, dataEntries, type Json, type Lease, type Pool } from "../pool/types";
 import { describePool } from "../pool-names";
 import type { Definition, Machines, Part } from "../resource";
 import { enter, promise } from "./containers";
@@ -252,8 +252,7 @@ export const notOurs = (pool: string, leaseId: string): OverlayError =>
   );
 
 /** What the lifecycle keeps with a lease. */
-export const dataOf = (lease: Lease): { run?: Json; name?: Json; clean?: Json } =>
-  typeof lease.data === "object" && lease.data !== null && !Array.isArray(lease.data) ? lease.data : {};
+export const dataOf = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
 
 /** What does not work, if it can be proven; undefined when all is well. */
 async function probe(def: Definition, world: World, props: Values, machines: Machines): Promise<string | undefined> {

@@ -11,7 +11,7 @@ import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
 import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
-import { type Changes, type Condition, type Event, isFirm, type Json, type Lease } from "./types";
+import { type Changes, type Condition, dataEntries, type Event, isFirm, type Lease } from "./types";
 import { fenced, leaseChanged, leaseOver, onlyOffered } from "./wording";
 
 /** What the holder of a lease id can do with its lease. */
@@ -32,10 +32,7 @@ function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
 const meets = (lease: Lease, { state, usedBy, data }: Condition): boolean =>
   (state === undefined || lease.state === state) &&
   (usedBy === undefined || lease.usedBy === usedBy) &&
-  Object.entries(data ?? {}).every(([key, value]) => isDeepStrictEqual(entryOf(lease.data, key), value));
-
-const entryOf = (data: Json | undefined, key: string): Json | undefined =>
-  typeof data === "object" && data !== null && !Array.isArray(data) ? data[key] : undefined;
+  Object.entries(data ?? {}).every(([key, value]) => isDeepStrictEqual(dataEntries(lease)[key], value));
 
 export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes, onlyIf?: Condition): Rule<Lease> {
   const lease = yield* mustBeCurrent(tx, pool, leaseId);

@@ -27,12 +27,14 @@ const STORES: Record<string, Opener> = {
   },
   memory: async (_rest, { clock }) => memoryStore(clock),
   // Their clients are large, and most programs need neither.
-  postgres: async (rest) =>
-    (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce }),
-  postgresql: async (rest) =>
-    (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce }),
+  postgres: openPostgres,
+  postgresql: openPostgres,
   etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`, { warn: warnOnce }),
 };
+
+async function openPostgres(rest: string): Promise<Store> {
+  return (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce });
+}
 
 const warnings = new Set<string>();
 

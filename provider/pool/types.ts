@@ -151,6 +151,10 @@ export type Former = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "created
 /** Held by its owner, neither only promised nor at rest nor over. */
 export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
+/** What its owner keeps with a lease, by name. */
+export const dataEntries = ({ data }: Pick<Lease, "data">): { [key: string]: Json } =>
+  typeof data === "object" && data !== null && !Array.isArray(data) ? data : {};
+
 /** What of a lease may be changed in place. What is left out stays as it is. */
 export interface Changes extends Omit<Details, "ttl" | "tenant"> {
   /** Of the caller, who must be the tenant of the pool where that has one; null: the caller has none. */

@@ -1,6 +1,6 @@
 import { fromLine, overlaps } from "../addressing/line";
 import { OverlayError } from "../errors";
-import { isSameTenant } from "../owner";
+import { isOfOtherTenant } from "../owner";
 import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
 import { tenantMismatch } from "../pool/wording";
 import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
@@ -32,7 +32,7 @@ export async function placeNamed(pool: Pool, { network, runner, pool: name }: Wh
  * and acts in every pool.
  */
 export function refuseOtherTenant({ spec }: Place, tenant: Tenant | undefined): void {
-  if (tenant && spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantMismatch(spec, spec.tenant, tenant);
+  if (isOfOtherTenant(spec, tenant)) throw tenantMismatch(spec, spec.tenant!, tenant);
 }
 
 const WAYS = "network and runner, or pool";

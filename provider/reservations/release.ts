@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { isSameTenant } from "../owner";
+import { isOfOtherTenant } from "../owner";
 import { tokenUsed } from "../pool/token";
 import type { Condition, Lease, Pool } from "../pool/types";
 import type { FreeInput, Where } from "./inputs";
@@ -30,8 +30,7 @@ export async function releaseByToken(context: Context, token: string): Promise<R
 export async function releaseByContainer({ pool, tenant }: Context, by: string, where: Where = {}): Promise<Released> {
   const released: Released = { leases: [], kept: [] };
   for (const lease of await findLeases(pool, where)) {
-    const isOfOther = tenant && lease.tenant && !isSameTenant(lease.tenant, tenant);
-    if (!isOf(lease, by) || isOfOther || !(await giveUp(pool, lease))) continue;
+    if (!isOf(lease, by) || isOfOtherTenant(lease, tenant) || !(await giveUp(pool, lease))) continue;
     released.leases.push(lease);
     if (isOfStack(lease)) released.kept.push(lease);
   }

@@ -9,7 +9,7 @@ import { openPool, type Pool } from "../../provider/pool";
 import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
-import { VIEWS } from "../../provider/pool/stores/postgres-views";
+import { VIEWS } from "../../provider/pool/stores/view-names";
 import { snapshot } from "../../provider/pool/transfer";
 import { VERSION } from "../../provider/pool/version";
 import { contract } from "./contract";

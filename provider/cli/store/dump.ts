@@ -1,7 +1,7 @@
-import { escapeControls } from "../../errors";
 import { openStore } from "../../pool";
 import { snapshot } from "../../pool/transfer";
 import { command, guarded } from "../command";
+import { jsonLine } from "../output";
 
 /** Pools, leases, history, version; the rest follows from them. */
 const TRUTH = /^[plhv](\/|$)/;
@@ -21,7 +21,7 @@ export const dumpCommand = () =>
       }),
     );
 
-const write = (row: object): void => void process.stdout.write(`${escapeControls(JSON.stringify(row))}\n`);
+const write = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
 
 /** Most rows are JSON; the others are a word. */
 const parsed = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);

@@ -70,7 +70,7 @@ function rowsText(schema: string, source: string): string {
   return `SELECT id, n, key, value FROM (${head}) AS head LEFT JOIN (${found}) ON true ORDER BY n, key`;
 }
 
-/** The newest version is where the next number is still free. Somebody who waits for his turn goes first. */
+/** The newest version is where the next number is still free. Nothing is committed while another process holds the lock. */
 function commitText(schema: string, source: string, targets: { table: string; filter: string }[]): string {
   const changes = targets.map(
     ({ table, filter }) => `put_${table} AS (

@@ -3,7 +3,8 @@ import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg"
 import { OverlayError } from "../../errors";
 import { SECRETS } from "../secrets";
 import type { Address } from "./postgres-url";
-import { postgresViews, VIEWS } from "./postgres-views";
+import { postgresViews } from "./postgres-views";
+import { describeMissingViews, namesTaken, VIEWS } from "./view-names";
 
 /** From layout i to i + 1 of our tables, each in one transaction. What lies in the rows has a version of its own. */
 const MIGRATIONS: ((schema: string) => string)[] = [
@@ -67,13 +68,13 @@ export async function ensureTables(
 /** Takes no lock where it cannot succeed: commits wait for the same one. */
 async function addViews(pool: Pool, address: Address, warn: (text: string) => void): Promise<void> {
   if (!(await mayMakeViews(pool, address))) return;
-  const lacks = `The views ${VIEWS.join(", ")} are not made in the schema ${address.schema} of PostgreSQL at ${address.place}`;
+  const place = `the schema ${address.schema} of PostgreSQL at ${address.place}`;
   const taken = await relationsNamedLikeViews(pool, address);
   // Read again: the relations are ours if another process has made them meanwhile.
   if (taken.length > 0 && (await layoutOf(pool, address)) === NEEDED)
-    return warn(`${lacks}: ${taken.join(", ")} exists and is not ours. Rename it to get them; the pool needs none.`);
+    return warn(describeMissingViews(place, namesTaken(taken)));
   await migrate(pool, address, MIGRATIONS.length).catch((error: Error) =>
-    warn(`${lacks}: ${error.message}. The pool needs none of them.`),
+    warn(describeMissingViews(place, `${error.message}. The pool needs none of them.`)),
   );
 }
 

@@ -8,6 +8,7 @@ import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from ".
 import { SqliteClock } from "./sqlite-clock";
 import { sqliteViews } from "./sqlite-views";
 import { type BootTime, bootTime } from "./store-clock";
+import { describeMissingViews, namesTaken, VIEWS } from "./view-names";
 
 /**
  * One file on one machine. A transaction runs from BEGIN to COMMIT without ever going back to the event loop, so that it
@@ -167,16 +168,12 @@ function prepareFile(db: Database, path: string, warn: (text: string) => void): 
   db.exec(`PRAGMA synchronous = ${mode === "WAL" ? "NORMAL" : "FULL"}`);
   db.exec("CREATE TABLE IF NOT EXISTS kv (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID");
   const taken = ensureViews(db);
-  if (taken.length > 0)
-    warn(
-      `The views ${VIEWS.join(", ")} are not made in ${path}: ${taken.join(", ")} exists and is not ours. Rename it to get them; the pool needs none.`,
-    );
+  if (taken.length > 0) warn(describeMissingViews(path, namesTaken(taken)));
   return mode === "WAL";
 }
 
 /** Of the views. A change of them adds one, and drops those of the versions before. */
 const VIEWS_VERSION = 1;
-const VIEWS = ["leases", "pools", "free_ranges", "history"];
 
 /** Makes the views. A file of version 0 has none of ours: it stays as it is where their names are in use, which are returned. */
 function ensureViews(db: Database): string[] {

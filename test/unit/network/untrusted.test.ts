@@ -18,7 +18,7 @@ import { hub, runner, training } from "../../network";
 import { unquoted } from "../../unquoted";
 import { recordPart } from "./machine";
 
-/** What a host says about itself is text of whoever has that host. None of it becomes a command, there or elsewhere. */
+/** A host may be compromised, and can send any text about itself. None of it becomes a command, there or elsewhere. */
 const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")] });
 const record = (uid: string, items: Item[]): HostRecord => ({
   uid,
