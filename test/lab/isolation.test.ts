@@ -166,7 +166,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
       const forged = on("r2").replace(/9$/, "77");
       const gateway = on("r1").replace(/9$/, by === "its runner" ? "1" : family === 4 ? "254" : "fe");
       const script = `ip netns exec job sh -ec '
-        ip addr add ${forged}/${width(family)} dev lo
+        ip addr add ${forged}/${width(family)} dev lo nodad
         ip route add ${on("r2")}/${width(family)} via ${gateway}
         ${ping(on("r2"), `-I ${forged}`)}
         ip route del ${on("r2")}/${width(family)}; ip addr del ${forged}/${width(family)} dev lo'`;

@@ -289,9 +289,14 @@ const believed = async (): Promise<string> => {
   return lab.hosts.find((host) => host.mac === mac)?.name ?? `nobody (${stdout.trim()})`;
 };
 
+/** Until all announcements have been sent, of which the last one comes 7 seconds after the address. */
 async function until(what: () => Promise<string>, expected: string): Promise<string> {
-  let last = "";
-  for (let i = 0; i < 100 && last !== expected; i++) last = await what();
+  const end = Date.now() + 30_000;
+  let last = await what();
+  while (last !== expected && Date.now() < end) {
+    await sleep(100);
+    last = await what();
+  }
   return last;
 }
 
