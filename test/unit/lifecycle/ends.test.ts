@@ -100,12 +100,15 @@ test("a run that was overtaken writes nothing, neither by update nor by delete",
   const waited = new Promise<void>((resolve) => {
     wake = resolve;
   });
-  fleet.ask = async (...args) => {
-    await waited;
-    return ask(...args);
-  };
-  const sleeping = runners.update("training/a", props, inputs).catch((e: unknown) => e);
-  await new Promise((resolve) => setTimeout(resolve, 10));
+  let sleeping: Promise<unknown> | undefined;
+  await new Promise<void>((resolve) => {
+    fleet.ask = async (...args) => {
+      resolve();
+      await waited;
+      return ask(...args);
+    };
+    sleeping = runners.update("training/a", props, inputs).catch((e: unknown) => e);
+  });
   fleet.ask = ask;
   await runners.update(
     "training/a",
