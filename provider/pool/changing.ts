@@ -9,7 +9,6 @@ import { log, record, specOf } from "./ledger";
 import { mustBeOfTenant, shut } from "./pools";
 import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import { mayChangeKey, takePorts } from "./sharing";
 import { type Changes, type Condition, dataEntries, type Event, isFirm, type Lease } from "./types";
 import { fenced, leaseChanged, leaseOver, onlyOffered } from "./wording";
@@ -17,13 +16,13 @@ import { fenced, leaseChanged, leaseOver, onlyOffered } from "./wording";
 /** What the holder of a lease id can do with its lease. */
 
 /** undefined when it is not the current lease, or its time is over. */
-export function* current(tx: Draft, pool: string, leaseId: string): Rule<Lease | undefined> {
-  const lease = yield* tx.get(leaseKey(pool, uidOf(leaseId)));
+export async function current(tx: Draft, pool: string, leaseId: string): Promise<Lease | undefined> {
+  const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
   return lease?.leaseId === leaseId && isLive(lease, tx.now) ? lease : undefined;
 }
 
-function* mustBeCurrent(tx: Draft, pool: string, leaseId: string): Rule<Lease> {
-  const lease = yield* tx.get(leaseKey(pool, uidOf(leaseId)));
+async function mustBeCurrent(tx: Draft, pool: string, leaseId: string): Promise<Lease> {
+  const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
   if (lease?.leaseId !== leaseId || ["resting", "ended"].includes(lease.state)) throw fenced(pool, leaseId);
   if (isOver(lease, tx.now)) throw leaseOver(lease);
   return lease;
@@ -34,20 +33,26 @@ const meets = (lease: Lease, { state, usedBy, data }: Condition): boolean =>
   (usedBy === undefined || lease.usedBy === usedBy) &&
   Object.entries(data ?? {}).every(([key, value]) => isDeepStrictEqual(dataEntries(lease)[key], value));
 
-export function* amend(tx: Draft, pool: string, leaseId: string, changes: Changes, onlyIf?: Condition): Rule<Lease> {
-  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+export async function amend(
+  tx: Draft,
+  pool: string,
+  leaseId: string,
+  changes: Changes,
+  onlyIf?: Condition,
+): Promise<Lease> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
   if (!isFirm(lease)) throw onlyOffered(lease);
   if (onlyIf && !meets(lease, onlyIf)) throw leaseChanged(lease, onlyIf);
-  const spec = yield* specOf(tx, pool);
+  const spec = await specOf(tx, pool);
   if (changes.tenant !== undefined) mustBeOfTenant(spec, changes.tenant ?? undefined);
   const changed = amended(tx, lease, changes);
-  yield* mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
-  if (changes.extents) yield* choose(tx, spec, resizing(changed), lease);
+  await mayChangeKey(tx, spec, lease, changes.extents ? undefined : sharedAs(changed));
+  if (changes.extents) await choose(tx, spec, resizing(changed), lease);
   const taking = takingFor(tx, spec, resizing(changed, changes.takes));
-  yield* takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
-  const after = yield* enter(tx, lease, changed, changes);
-  yield* log(tx, eventOf(lease, after), after, lease.owner === after.owner ? {} : { formerOwner: lease.owner });
-  if (changes.extents) yield* mustKeepQuota(tx, spec, lease);
+  await takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
+  const after = await enter(tx, lease, changed, changes);
+  await log(tx, eventOf(lease, after), after, lease.owner === after.owner ? {} : { formerOwner: lease.owner });
+  if (changes.extents) await mustKeepQuota(tx, spec, lease);
   return after;
 }
 
@@ -92,22 +97,22 @@ function eventOf(before: Lease, after: Lease): Event["what"] {
   return after.state === "used" ? "used" : "unused";
 }
 
-export function* close(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Rule<void> {
-  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+export async function close(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Promise<void> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
   if (onlyIf && !meets(lease, onlyIf)) throw leaseChanged(lease, onlyIf);
-  if (lease.opens) yield* shut(tx, lease.opens);
+  if (lease.opens) await shut(tx, lease.opens);
 }
 
-export function* release(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Rule<boolean> {
-  const lease = yield* current(tx, pool, leaseId);
+export async function release(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Promise<boolean> {
+  const lease = await current(tx, pool, leaseId);
   if (!lease || (onlyIf && !meets(lease, onlyIf))) return false;
-  if (isFirm(lease)) yield* log(tx, "released", lease);
-  yield* vacate(tx, lease, restOf(tx, lease));
+  if (isFirm(lease)) await log(tx, "released", lease);
+  await vacate(tx, lease, restOf(tx, lease));
   return true;
 }
 
-export function* touch(tx: Draft, pool: string, leaseId: string, ttl?: number): Rule<void> {
-  const lease = yield* mustBeCurrent(tx, pool, leaseId);
+export async function touch(tx: Draft, pool: string, leaseId: string, ttl?: number): Promise<void> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
   const ends = ttl !== undefined && lease.expiresAt !== undefined ? { expiresAt: tx.now + ttl * 1000 } : {};
-  yield* record(tx, lease, { ...lease, lastSeen: tx.now, ...ends });
+  await record(tx, lease, { ...lease, lastSeen: tx.now, ...ends });
 }

@@ -1,6 +1,5 @@
 import type { Key, Span } from "./keys";
 import { decodeRow } from "./records";
-import type { Rule } from "./rule";
 import { Sorted } from "./sorted";
 import type { Row, Tx, Write } from "./store";
 import type { Lease } from "./types";
@@ -40,16 +39,9 @@ export class Draft {
     private readonly writes = new Sorted<string | null>(),
   ) {}
 
-  *get<T>({ at, codec, rare }: Key<T>): Rule<T | undefined> {
-    let text = this.writes.get(at);
-    if (text === undefined) {
-      text = this.#read.get(at);
-      if (text === undefined && !this.#read.has(at)) {
-        const answer = this.below.get(at, rare);
-        text = answer instanceof Promise ? ((yield answer) as string | undefined) : answer;
-        this.#read.set(at, text);
-      }
-    }
+  async get<T>({ at, codec, rare }: Key<T>): Promise<T | undefined> {
+    const own = this.writes.get(at);
+    const text = own === undefined ? await this.#storedText(at, rare) : own;
     if (text === undefined || text === null) return undefined;
     const known = this.#meaning.get(at);
     if (known?.text === text) return known.value as T;
@@ -58,9 +50,14 @@ export class Draft {
     return value;
   }
 
+  async #storedText(at: string, rare?: boolean): Promise<string | undefined> {
+    if (!this.#read.has(at)) this.#read.set(at, await this.below.get(at, rare));
+    return this.#read.get(at);
+  }
+
   /** What will be asked for one by one is got together where that matters. */
-  *foresee(keys: Key<unknown>[]): Rule<void> {
-    if (keys.length > 1) yield this.below.foresee?.(keys.map(({ at }) => at));
+  async foresee(keys: Key<unknown>[]): Promise<void> {
+    if (keys.length > 1) await this.below.foresee?.(keys.map(({ at }) => at));
   }
 
   put<T>({ at, codec }: Key<T>, value: T): void {
@@ -80,23 +77,23 @@ export class Draft {
     this.writes.set(at, text);
   }
 
-  *first<T>(span: Span<T>): Rule<T | undefined> {
-    return (yield* this.range(span, 1))[0];
+  async first<T>(span: Span<T>): Promise<T | undefined> {
+    return (await this.range(span, 1))[0];
   }
 
-  *range<T>(span: Span<T>, limit: number): Rule<T[]> {
-    return (yield* this.rows(span, limit)).map(([, value]) => value);
+  async range<T>(span: Span<T>, limit: number): Promise<T[]> {
+    return (await this.rows(span, limit)).map(([, value]) => value);
   }
 
-  *all<T>(span: Span<T>): Rule<T[]> {
-    return (yield* this.allRows(span)).map(([, value]) => value);
+  async all<T>(span: Span<T>): Promise<T[]> {
+    return (await this.allRows(span)).map(([, value]) => value);
   }
 
   /** All of a span, a page at a time. */
-  *allRows<T>(span: Span<T>): Rule<[key: string, value: T][]> {
+  async allRows<T>(span: Span<T>): Promise<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let rest: Span<T> | undefined = span; rest; ) {
-      const page: [string, T][] = yield* this.rows(rest, PAGE);
+      const page: [string, T][] = await this.rows(rest, PAGE);
       for (const row of page) found.push(row);
       rest = page.length < PAGE ? undefined : { ...rest, from: after(page) };
     }
@@ -104,16 +101,16 @@ export class Draft {
   }
 
   /** The first `limit` of a span, and the rest of it if there may be more. */
-  *page<T>(span: Span<T>, limit: number): Rule<[T[], Span<T> | undefined]> {
-    const rows = yield* this.rows(span, limit);
+  async page<T>(span: Span<T>, limit: number): Promise<[T[], Span<T> | undefined]> {
+    const rows = await this.rows(span, limit);
     const rest = rows.length < limit ? undefined : { ...span, from: after(rows) };
     return [rows.map(([, value]) => value), rest];
   }
 
-  *rows<T>({ from, to, codec, rare }: Span<T>, limit: number): Rule<[key: string, value: T][]> {
+  async rows<T>({ from, to, codec, rare }: Span<T>, limit: number): Promise<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let start = from; start < to; ) {
-      const stored = yield* this.#stored(start, to, limit - found.length, rare);
+      const stored = await this.#stored(start, to, limit - found.length, rare);
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
@@ -126,11 +123,10 @@ export class Draft {
   }
 
   /** Who picks a value from an extent looks for the extent again when it is taken. */
-  *#stored(from: string, to: string, limit: number, rare?: boolean): Rule<Row[]> {
+  async #stored(from: string, to: string, limit: number, rare?: boolean): Promise<Row[]> {
     const seen = limit === 1 ? this.#seen.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
-    const answer = this.below.range(from, to, limit, rare);
-    const rows = answer instanceof Promise ? ((yield answer) as Row[]) : answer;
+    const rows = await this.below.range(from, to, limit, rare);
     if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
     return rows;
   }
@@ -155,20 +151,20 @@ export class Draft {
     return this.writes.size > 0;
   }
 
-  *flush(): Rule<void> {
-    if (this.writes.size > 0) yield this.below.write([...this.writes.entries()]);
+  async flush(): Promise<void> {
+    if (this.writes.size > 0) await this.below.write([...this.writes.entries()]);
   }
 }
 
 /** Runs one piece of work over a transaction; `writes` are seen by it, and added to. */
-export function* drafted<T>(
+export async function drafted<T>(
   tx: Tx,
   terms: Terms,
-  work: (draft: Draft) => Rule<T>,
+  work: (draft: Draft) => Promise<T>,
   writes?: Sorted<string | null>,
-): Rule<T> {
-  const now = (yield tx.now()) as number;
-  return yield* work(new Draft(now, terms, tx, writes));
+): Promise<T> {
+  const now = await tx.now();
+  return await work(new Draft(now, terms, tx, writes));
 }
 
 const PAGE = 500;

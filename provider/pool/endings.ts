@@ -5,7 +5,6 @@ import { hasFellows, leasesIn, log, record, sitting } from "./ledger";
 import { vanish } from "./pools";
 import { given } from "./records";
 import { isOver, occupies, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import { type Former, isFirm, type Lease, type LeaseEnd } from "./types";
 
 /** How leases end: given up, taken away, or simply over. */
@@ -20,48 +19,48 @@ export const restOf = ({ terms, now }: Draft, lease: Lease, end = now): number =
  * Ends a lease, and the pool that it opened. Its values go to the offer that waits for them; else they rest until `rest`, unless
  * another lease shares them. `end` is recorded for its owner's next run; without it, no record is kept.
  */
-export function* vacate(tx: Draft, lease: Lease, rest = NO_REST, end?: LeaseEnd): Rule<void> {
-  if (lease.opens) yield* vanish(tx, lease.opens);
-  const waiter = occupies(lease) ? yield* waiterOf(tx, lease) : undefined;
-  const rests = rest > tx.now && !waiter && occupies(lease) && !(yield* hasFellows(tx, lease));
-  if (rests) yield* dropEnd(tx, lease.pool, formerOf(lease).uid, lease.uid);
-  yield* record(tx, lease, rests ? atRest(lease, tx.now, rest) : ended(tx, lease, end));
-  if (waiter) yield* seatWaiter(tx, waiter, lease, rest);
+export async function vacate(tx: Draft, lease: Lease, rest = NO_REST, end?: LeaseEnd): Promise<void> {
+  if (lease.opens) await vanish(tx, lease.opens);
+  const waiter = occupies(lease) ? await waiterOf(tx, lease) : undefined;
+  const rests = rest > tx.now && !waiter && occupies(lease) && !(await hasFellows(tx, lease));
+  if (rests) await dropEnd(tx, lease.pool, formerOf(lease).uid, lease.uid);
+  await record(tx, lease, rests ? atRest(lease, tx.now, rest) : ended(tx, lease, end));
+  if (waiter) await seatWaiter(tx, waiter, lease, rest);
 }
 
 /** A lease whose values rest again is not over. */
-function* dropEnd(tx: Draft, pool: string, uid: string, unless: string): Rule<void> {
-  const before = uid === unless ? undefined : yield* tx.get(leaseKey(pool, uid));
-  if (before) yield* record(tx, before, undefined);
+async function dropEnd(tx: Draft, pool: string, uid: string, unless: string): Promise<void> {
+  const before = uid === unless ? undefined : await tx.get(leaseKey(pool, uid));
+  if (before) await record(tx, before, undefined);
 }
 
 /** The live offer that waits for this lease to end. */
-export function* waiterOf(tx: Draft, { pool, uid }: Pick<Lease, "pool" | "uid">): Rule<Lease | undefined> {
-  const waiter = yield* tx.get(waiterKey(pool, uid));
-  const lease = waiter === undefined ? undefined : yield* tx.get(leaseKey(pool, waiter));
+export async function waiterOf(tx: Draft, { pool, uid }: Pick<Lease, "pool" | "uid">): Promise<Lease | undefined> {
+  const waiter = await tx.get(waiterKey(pool, uid));
+  const lease = waiter === undefined ? undefined : await tx.get(leaseKey(pool, waiter));
   if (!lease || !isOver(lease, tx.now)) return lease;
-  yield* lapse(tx, lease);
+  await lapse(tx, lease);
   return undefined;
 }
 
 /** Gives the values of a lease that has ended to the offer that waited for it, unless that waits for others, too. */
-function* seatWaiter(tx: Draft, waiter: Lease, left: Lease, rest: number): Rule<void> {
+async function seatWaiter(tx: Draft, waiter: Lease, left: Lease, rest: number): Promise<void> {
   const { waitsFor = [], ...offer } = waiter;
   const others = waitsFor.filter((uid) => uid !== left.uid);
-  const isFree = yield* canOccupy(tx, waiter);
-  if (others.length > 0) yield* record(tx, waiter, { ...offer, waitsFor: others });
-  else if (!isFree) yield* vacate(tx, waiter, NO_REST, { reason: "taken" });
+  const isFree = await canOccupy(tx, waiter);
+  if (others.length > 0) await record(tx, waiter, { ...offer, waitsFor: others });
+  else if (!isFree) await vacate(tx, waiter, NO_REST, { reason: "taken" });
   else
-    yield* record(tx, waiter, {
+    await record(tx, waiter, {
       ...offer,
       ...(rest > tx.now && { restsUntil: rest, ...(left.owner !== offer.owner && { restsFor: formerOf(left) }) }),
     });
 }
 
-function* canOccupy(tx: Draft, { pool, uid, extents, ...lease }: Lease): Rule<boolean> {
+async function canOccupy(tx: Draft, { pool, uid, extents, ...lease }: Lease): Promise<boolean> {
   const key = sharedAs(lease);
   for (const extent of extents) {
-    for (const other of yield* sitting(tx, pool, extent))
+    for (const other of await sitting(tx, pool, extent))
       if (other.uid !== uid && (key === undefined || sharedAs(other) !== key)) return false;
   }
   return true;
@@ -104,15 +103,15 @@ export function formerOf({ restsFor, owner, type, uid, leaseId, createdAt, lastS
 }
 
 /** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
-export function* lapse(
+export async function lapse(
   tx: Draft,
   lease: Lease,
   rest = restOf(tx, lease, lease.expiresAt),
   takenBy?: string,
-): Rule<void> {
-  if (isFirm(lease)) yield* log(tx, "expired", lease);
+): Promise<void> {
+  if (isFirm(lease)) await log(tx, "expired", lease);
   const end = { reason: "expired" as const, ...(takenBy !== undefined && { takenBy }) };
-  yield* vacate(tx, lease, rest, lease.state === "resting" ? undefined : end);
+  await vacate(tx, lease, rest, lease.state === "resting" ? undefined : end);
 }
 
 /** Classes of leases that end by themselves. */
@@ -123,26 +122,26 @@ const BATCH = 200;
  * Cleans up what is over, some of it at a time: by the way in each transaction, except what `owner` may come back to; and
  * once more for whoever finds no room.
  */
-export function* sweep(tx: Draft, pool: string, owner?: string): Rule<boolean> {
-  const counts = yield* tx.get(countsKey(pool));
+export async function sweep(tx: Draft, pool: string, owner?: string): Promise<boolean> {
+  const counts = await tx.get(countsKey(pool));
   const most = owner === undefined ? BATCH : BATCH - tx.swept;
   if (counts?.soonest === undefined || tx.now <= counts.soonest || most <= 0) return false;
   const due: string[] = [];
   for (const type of ENDING) {
-    if (due.length < most) due.push(...(yield* tx.range(dueBy(pool, type, tx.now), most - due.length)));
+    if (due.length < most) due.push(...(await tx.range(dueBy(pool, type, tx.now), most - due.length)));
   }
-  const over = (yield* leasesIn(tx, pool, due)).filter((lease) => lease.owner !== owner);
-  for (const lease of over) yield* lapse(tx, lease);
+  const over = (await leasesIn(tx, pool, due)).filter((lease) => lease.owner !== owner);
+  for (const lease of over) await lapse(tx, lease);
   tx.swept += over.length;
-  yield* renewSoonest(tx, pool);
+  await renewSoonest(tx, pool);
   return over.length > 0;
 }
 
-function* renewSoonest(tx: Draft, pool: string): Rule<void> {
-  const { soonest: _, ...counts } = (yield* tx.get(countsKey(pool)))!;
+async function renewSoonest(tx: Draft, pool: string): Promise<void> {
+  const { soonest: _, ...counts } = (await tx.get(countsKey(pool)))!;
   const ends: number[] = [];
   for (const type of ENDING) {
-    const [lease] = yield* leasesIn(tx, pool, yield* tx.range(byTime(pool, type), 1));
+    const [lease] = await leasesIn(tx, pool, await tx.range(byTime(pool, type), 1));
     if (lease) ends.push(lease.expiresAt!);
   }
   tx.put(countsKey(pool), ends.length ? { ...counts, soonest: Math.min(...ends) } : counts);

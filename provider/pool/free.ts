@@ -4,7 +4,6 @@ import { capitalize, describePool } from "../pool-names";
 import type { Draft } from "./draft";
 import { common, isBoundary, larger, smaller, total, trimmed, valueAt, widened, without, zonesOf } from "./extents";
 import { freeFrom, freeKey, type Tree } from "./keys";
-import type { Rule } from "./rule";
 import type { Extent, PoolSpec } from "./types";
 
 /** Free space: two trees of extents keyed by their end, so that every question is one seek, full or empty. */
@@ -17,14 +16,14 @@ export const trees = (spec: PoolSpec): [Tree, Extent[]][] => {
 };
 
 /** Takes values that are known to be free. */
-export function* take(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<void> {
+export async function take(tx: Draft, spec: PoolSpec, extents: Extent[]): Promise<void> {
   for (const [tree, zone] of trees(spec)) {
-    for (const piece of common(extents, zone)) yield* cut(tx, spec, tree, piece);
+    for (const piece of common(extents, zone)) await cut(tx, spec, tree, piece);
   }
 }
 
-function* cut(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> {
-  const free = yield* tx.first(freeFrom(tree, spec.name, piece.last));
+async function cut(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Promise<void> {
+  const free = await tx.first(freeFrom(tree, spec.name, piece.last));
   if (!free || free.first > piece.first) {
     throw new OverlayError(
       "STORE_CORRUPT",
@@ -37,16 +36,16 @@ function* cut(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> 
 }
 
 /** Gives values back, and joins them with their free neighbours. */
-export function* give(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<void> {
+export async function give(tx: Draft, spec: PoolSpec, extents: Extent[]): Promise<void> {
   for (const [tree, zone] of trees(spec)) {
-    for (const piece of common(extents, zone)) yield* join(tx, spec, tree, widened(spec, piece, zone));
+    for (const piece of common(extents, zone)) await join(tx, spec, tree, widened(spec, piece, zone));
   }
 }
 
-function* join(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Rule<void> {
+async function join(tx: Draft, spec: PoolSpec, tree: Tree, piece: Extent): Promise<void> {
   const { name } = spec;
-  const before = piece.first > 0n ? yield* tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
-  const next = yield* tx.first(freeFrom(tree, name, piece.last + 1n));
+  const before = piece.first > 0n ? await tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
+  const next = await tx.first(freeFrom(tree, name, piece.last + 1n));
   const behind = next?.first === piece.last + 1n ? next : undefined;
   // The neighbour behind has the same end, and is overwritten.
   if (before) tx.delete(freeKey(tree, name, before.last));
@@ -66,20 +65,20 @@ export interface Picker {
 }
 
 /** Where the pool would let somebody sit if it had the choice; undefined when nothing is free. */
-export function* pick(
+export async function pick(
   tx: Draft,
   spec: PoolSpec,
   picker: Picker,
   size: bigint,
   within?: Extent,
-): Rule<Extent | undefined> {
+): Promise<Extent | undefined> {
   const zone = within ? common(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   if (zone.length === 0) return undefined;
   const bounds = { first: zone[0]!.first, last: zone.at(-1)!.last };
   const start = startIn(zone, spec.allocation, picker);
   return (
-    (yield* lowest(tx, spec, { ...bounds, first: start }, size)) ??
-    (start > bounds.first ? yield* lowest(tx, spec, bounds, size) : undefined)
+    (await lowest(tx, spec, { ...bounds, first: start }, size)) ??
+    (start > bounds.first ? await lowest(tx, spec, bounds, size) : undefined)
   );
 }
 
@@ -91,9 +90,9 @@ function startIn(zone: Extent[], allocation: PoolSpec["allocation"], { owner, ch
 }
 
 /** One seek for single values; only aligned blocks in a fragmented pool may need several. */
-function* lowest(tx: Draft, spec: PoolSpec, { first, last }: Extent, size: bigint): Rule<Extent | undefined> {
+async function lowest(tx: Draft, spec: PoolSpec, { first, last }: Extent, size: bigint): Promise<Extent | undefined> {
   for (let at = first; ; ) {
-    const free = yield* tx.first(freeFrom("f", spec.name, at));
+    const free = await tx.first(freeFrom("f", spec.name, at));
     if (!free || free.first > last) return undefined;
     const start = aligned(spec, larger(free.first, at), size);
     if (start + size - 1n <= smaller(free.last, last)) return { first: start, last: start + size - 1n };

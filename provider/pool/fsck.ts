@@ -6,7 +6,6 @@ import { fits } from "./openings";
 import { freeRows } from "./pools";
 import type { PoolRecord } from "./records";
 import { counted, noCounts, occupies, rowsOf, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import type { Store } from "./store";
 import type { Finding, Lease, PoolSpec } from "./types";
 import { writing } from "./version";
@@ -28,52 +27,52 @@ type Report = (pool: string, problem: string, repairable?: boolean) => void;
 /** Rows that leases demand, and who demands them. */
 type Demanded = Map<string, { text: string; lease?: Lease }>;
 
-function* check(tx: Draft): Rule<Finding[]> {
+async function check(tx: Draft): Promise<Finding[]> {
   const findings: Finding[] = [];
   const report: Report = (pool, problem, repairable = false) => findings.push({ pool, problem, repairable });
   const demandedNames: Demanded = new Map();
-  const pools = yield* tx.all(poolsFrom(""));
-  for (const pool of pools) yield* checkPool(tx, pool, demandedNames, report);
-  yield* compare(tx, "", [names], demandedNames, report);
-  yield* checkStrangers(tx, new Set(pools.map(({ spec }) => spec.name)), report);
+  const pools = await tx.all(poolsFrom(""));
+  for (const pool of pools) await checkPool(tx, pool, demandedNames, report);
+  await compare(tx, "", [names], demandedNames, report);
+  await checkStrangers(tx, new Set(pools.map(({ spec }) => spec.name)), report);
   return findings;
 }
 
 /** Rows of pools that are not there, from one pool to the next. */
-function* checkStrangers(tx: Draft, known: Set<string>, report: Report): Rule<void> {
+async function checkStrangers(tx: Draft, known: Set<string>, report: Report): Promise<void> {
   for (const i of rowsBehind().keys()) {
     for (
-      let [row] = yield* tx.rows(rowsBehind()[i]!, 1);
+      let [row] = await tx.rows(rowsBehind()[i]!, 1);
       row;
-      [row] = yield* tx.rows(rowsBehind(poolIn(row[0]))[i]!, 1)
+      [row] = await tx.rows(rowsBehind(poolIn(row[0]))[i]!, 1)
     ) {
       const pool = poolIn(row[0]);
       if (known.has(pool)) continue;
       known.add(pool);
-      const leases = yield* tx.all(leasesOf(pool));
+      const leases = await tx.all(leasesOf(pool));
       if (leases.length) report(pool, `the pool is gone, but ${named(leases[0]!)} has a lease in it`);
       else {
-        yield* compare(tx, pool, derivedOf(pool), new Map(), report);
+        await compare(tx, pool, derivedOf(pool), new Map(), report);
         tx.delete(countsKey(pool));
       }
     }
   }
 }
 
-function* checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Rule<void> {
+async function checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Promise<void> {
   const { spec } = pool;
-  const leases = yield* tx.all(leasesOf(spec.name));
+  const leases = await tx.all(leasesOf(spec.name));
   const holding = leases.filter(occupies);
   const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
   const problems = [...overlaps(spec, holding), ...clashes, ...strays(spec, holding)];
   for (const problem of problems) report(spec.name, problem);
   // Where leases contradict each other no row is better than another.
   if (problems.length === 0) {
-    yield* compare(tx, spec.name, derivedOf(spec.name), demanded, report);
-    yield* checkCounts(tx, spec.name, leases, report);
+    await compare(tx, spec.name, derivedOf(spec.name), demanded, report);
+    await checkCounts(tx, spec.name, leases, report);
   }
-  yield* checkOpener(tx, pool, report);
-  for (const lease of leases) yield* checkOpened(tx, lease, report);
+  await checkOpener(tx, pool, report);
+  for (const lease of leases) await checkOpened(tx, lease, report);
 }
 
 const named = ({ owner, leaseId }: Lease): string => `${owner} (${leaseId})`;
@@ -112,10 +111,16 @@ function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded):
   return [rows, clashes];
 }
 
-function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: Demanded, report: Report): Rule<void> {
+async function compare(
+  tx: Draft,
+  pool: string,
+  spans: (typeof names)[],
+  demanded: Demanded,
+  report: Report,
+): Promise<void> {
   const missing = new Map(demanded);
   for (const span of spans) {
-    for (const [key, text] of yield* tx.allRows(span)) {
+    for (const [key, text] of await tx.allRows(span)) {
       if (missing.get(key)?.text === text) missing.delete(key);
       else if (!missing.has(key)) {
         report(pool, `${key} should not be there`, true);
@@ -129,8 +134,8 @@ function* compare(tx: Draft, pool: string, spans: (typeof names)[], demanded: De
   }
 }
 
-function* checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report): Rule<void> {
-  const has = (yield* tx.get(countsKey(pool))) ?? noCounts();
+async function checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report): Promise<void> {
+  const has = (await tx.get(countsKey(pool))) ?? noCounts();
   const live = leases.filter((lease) => occupies(lease) && lease.state !== "resting").flatMap(({ extents }) => extents);
   const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
   demanded.held = total(merged(live));
@@ -138,16 +143,16 @@ function* checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report):
   const tooLate = (has.soonest ?? Infinity) > (demanded.soonest ?? Infinity);
   if (text(has) === text(demanded) && !tooLate) return;
   report(pool, `counts are ${text(has)} instead of ${text(demanded)}`, true);
-  tx.put(countsKey(pool), { ...demanded, events: yield* eventsIn(tx, pool) });
+  tx.put(countsKey(pool), { ...demanded, events: await eventsIn(tx, pool) });
 }
 
-function* checkOpener(tx: Draft, { spec, opener }: PoolRecord, report: Report): Rule<void> {
-  const lease = opener && (yield* tx.get(leaseKey(opener.pool, opener.uid)));
+async function checkOpener(tx: Draft, { spec, opener }: PoolRecord, report: Report): Promise<void> {
+  const lease = opener && (await tx.get(leaseKey(opener.pool, opener.uid)));
   if (opener && lease?.opens !== spec.name) report(spec.name, "the lease that opened it is gone");
 }
 
-function* checkOpened(tx: Draft, lease: Lease, report: Report): Rule<void> {
+async function checkOpened(tx: Draft, lease: Lease, report: Report): Promise<void> {
   if (lease.opens === undefined) return;
-  const opened = yield* tx.get(poolKey(lease.opens));
+  const opened = await tx.get(poolKey(lease.opens));
   if (opened?.opener?.uid !== lease.uid) report(lease.pool, `${named(lease)} opens ${lease.opens}, which is not there`);
 }

@@ -12,29 +12,28 @@ import { mustBeOfTenant, poolFor } from "./pools";
 import { given, type PoolRecord } from "./records";
 import { isByValue, requestId } from "./request-id";
 import { isLive, isOver, noCounts, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import { canHavePorts, mayChangeKey, takePorts } from "./sharing";
 import { type Details, type Extent, isFirm, type Lease, type PoolSpec, type Request } from "./types";
 import { alreadyHeld, nearlyFull, promiseBroken, promiseBrokenWarning } from "./wording";
 
 /** Offers and claims. First of all: what does this owner have already? */
 
-export function* offer(tx: Draft, asking: Asking): Rule<Lease> {
+export async function offer(tx: Draft, asking: Asking): Promise<Lease> {
   const { request } = asking;
-  const pool = yield* poolFor(tx, request.pool, false);
+  const pool = await poolFor(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
-  const all = withoutOutdated(asking, yield* leasesOfOwner(tx, request.pool, request.owner));
+  const all = withoutOutdated(asking, await leasesOfOwner(tx, request.pool, request.owner));
   const mine = all.filter(({ state }) => state !== "ended");
-  const found = yield* findOwn(tx, pool.spec, request, mine);
-  if (found && isFirm(found) && isLive(found, tx.now)) return yield* keptInPreview(tx, pool.spec, asking, found);
+  const found = await findOwn(tx, pool.spec, request, mine);
+  if (found && isFirm(found) && isLive(found, tx.now)) return await keptInPreview(tx, pool.spec, asking, found);
   const broken = brokenPromise(request, all, found);
-  const [kept, warnings] = broken ? yield* recallPromise(tx, pool.spec, asking, broken) : [];
+  const [kept, warnings] = broken ? await recallPromise(tx, pool.spec, asking, broken) : [];
   const own = kept ? undefined : found;
-  const want = kept ?? (own ? undefined : yield* recallHeld(tx, pool.spec, request));
-  const lease = yield* grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
-  if (broken) yield* record(tx, broken, shownToOthers(broken, request.program));
+  const want = kept ?? (own ? undefined : await recallHeld(tx, pool.spec, request));
+  const lease = await grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
+  if (broken) await record(tx, broken, shownToOthers(broken, request.program));
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
-  yield* mustKeepQuota(
+  await mustKeepQuota(
     tx,
     pool.spec,
     lease,
@@ -83,13 +82,13 @@ function brokenPromise(request: Request, all: Lease[], own: Lease | undefined): 
 }
 
 /** What was promised, if it is free. Otherwise an up stops, and a preview gets a warning. */
-function* recallPromise(
+async function recallPromise(
   tx: Draft,
   spec: PoolSpec,
   { request, inUp }: Asking,
   broken: Lease,
-): Rule<[want: Extent[] | undefined, warnings: string[]]> {
-  const [holder] = yield* holdersOf(tx, spec, broken.extents);
+): Promise<[want: Extent[] | undefined, warnings: string[]]> {
+  const [holder] = await holdersOf(tx, spec, broken.extents);
   if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
   if (inUp) throw promiseBroken(spec, broken, holder);
   return [undefined, [promiseBrokenWarning(spec, broken, holder)]];
@@ -99,16 +98,16 @@ function* recallPromise(
  * What a request that leaves the choice to the pool gets before others: what it held before it was renamed, or before it ended.
  * Offers to other branches of its stack give way.
  */
-function* recallHeld(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[] | undefined> {
+async function recallHeld(tx: Draft, spec: PoolSpec, request: Request): Promise<Extent[] | undefined> {
   if (request.want) return undefined;
-  const former = request.formerOwner ? yield* leasesOfOwner(tx, request.pool, request.formerOwner) : [];
+  const former = request.formerOwner ? await leasesOfOwner(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isFirm(lease) && isLive(lease, tx.now));
   const mayHave = (lease: Lease) =>
     lease.uid === held?.uid ||
     (lease.state === "resting" ? lease.owner === request.owner : givesWay(tx, lease, request.owner));
   for (const extents of [held?.extents, request.prefer]) {
     if (!extents || !answers({ extents }, request) || !covers(givable(spec, request), extents)) continue;
-    if ((yield* holdersOf(tx, spec, extents)).every(mayHave)) return extents;
+    if ((await holdersOf(tx, spec, extents)).every(mayHave)) return extents;
   }
   return undefined;
 }
@@ -116,42 +115,42 @@ function* recallHeld(tx: Draft, spec: PoolSpec, request: Request): Rule<Extent[]
 const givable = (spec: PoolSpec, { want }: Request): Extent[] =>
   want ? [...zonesOf(spec).automatic, ...zonesOf(spec).onRequest] : zonesOf(spec).automatic;
 
-function* holdersOf(tx: Draft, spec: PoolSpec, extents: Extent[]): Rule<Lease[]> {
+async function holdersOf(tx: Draft, spec: PoolSpec, extents: Extent[]): Promise<Lease[]> {
   const found: Lease[] = [];
   for (const extent of extents)
-    found.push(...(yield* sitting(tx, spec.name, extent)).filter((lease) => !isOver(lease, tx.now)));
+    found.push(...(await sitting(tx, spec.name, extent)).filter((lease) => !isOver(lease, tx.now)));
   return found;
 }
 
 /** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
-function* keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): Rule<Lease> {
+async function keptInPreview(tx: Draft, spec: PoolSpec, asking: Asking, own: Lease): Promise<Lease> {
   const { names = [], ports = [] } = asking.request;
-  yield* takeNames(tx, { ...own, names });
-  yield* mayChangeKey(tx, spec, own, sharedAs(asking.request));
-  yield* takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, spec, asking));
+  await takeNames(tx, { ...own, names });
+  await mayChangeKey(tx, spec, own, sharedAs(asking.request));
+  await takePorts(tx, spec, own.extents, ports, own.uid, takingFor(tx, spec, asking));
   tx.discard();
   return own;
 }
 
-export function* claim(tx: Draft, asking: Asking): Rule<Lease> {
+export async function claim(tx: Draft, asking: Asking): Promise<Lease> {
   const { request } = asking;
-  const pool = yield* poolFor(tx, request.pool, true);
+  const pool = await poolFor(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
-  const all = yield* leasesOfOwner(tx, request.pool, request.owner);
+  const all = await leasesOfOwner(tx, request.pool, request.owner);
   const mine = all.filter(({ state }) => state !== "ended");
   const held = request.idempotent ? mine.find((lease) => isFirm(lease) && isLive(lease, tx.now)) : undefined;
-  if (held) return yield* claimAgain(tx, pool.spec, request, held);
-  const own = yield* claimable(tx, pool.spec, request, mine);
-  const lease = yield* grant(tx, pool, asking, own);
-  yield* log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
+  if (held) return await claimAgain(tx, pool.spec, request, held);
+  const own = await claimable(tx, pool.spec, request, mine);
+  const lease = await grant(tx, pool, asking, own);
+  await log(tx, own && isFirm(own) ? "renewed" : "claimed", lease);
   // Offers to other requests of this owner stay: those are of other branches of its program.
   const answered = own?.request ?? requestId(request);
   for (const { state, uid, request: id } of mine) {
     if (state !== "offered" || uid === lease.uid || (id ?? answered) !== answered) continue;
-    const other = yield* tx.get(leaseKey(request.pool, uid));
-    if (other) yield* vacate(tx, other, restOf(tx, other));
+    const other = await tx.get(leaseKey(request.pool, uid));
+    if (other) await vacate(tx, other, restOf(tx, other));
   }
-  yield* mustKeepQuota(tx, pool.spec, lease, [], own !== undefined && isCounted(own, lease));
+  await mustKeepQuota(tx, pool.spec, lease, [], own !== undefined && isCounted(own, lease));
   return lease;
 }
 
@@ -160,29 +159,29 @@ const isCounted = (offer: Lease, { extents }: Lease): boolean =>
   !offer.waitsFor && total(extents) <= total(offer.extents);
 
 /** The answer to a retried claim: the lease that the first one made, if it is still what is asked for. */
-function* claimAgain(tx: Draft, spec: PoolSpec, request: Request, held: Lease): Rule<Lease> {
+async function claimAgain(tx: Draft, spec: PoolSpec, request: Request, held: Lease): Promise<Lease> {
   const { want = [], ttl, usedBy, labels } = request;
   const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
   const isInUse = held.state === "used" && held.usedBy !== usedBy;
   if (!isAskedFor || isInUse) throw alreadyHeld(spec, held);
   if (held.state === "used") return held;
   const use = usedBy === undefined ? {} : ({ state: "used", usedBy } as const);
-  return yield* amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
+  return await amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
 }
 
 /** What a claim makes its owner's: its lease or offer on these values, or its block that is to have other bounds. */
-function* claimable(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Rule<Lease | undefined> {
-  const own = yield* findOwn(tx, spec, request, mine);
+async function claimable(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
+  const own = await findOwn(tx, spec, request, mine);
   const block = own && !own.waitsFor ? undefined : outgrown(request, mine);
-  if (own && block) yield* vacate(tx, own); // it waited for the block, which gets the values itself
+  if (own && block) await vacate(tx, own); // it waited for the block, which gets the values itself
   return block ?? own;
 }
 
 /** The owner's lease that answers the request; none on an address where its ports are taken, if it prefers another address then. */
-function* findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Rule<Lease | undefined> {
+async function findOwn(tx: Draft, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
   const candidates = answering(tx, spec, request, mine);
   if (request.want || request.onPortConflict !== "anotherAddress") return candidates[0];
-  for (const lease of candidates) if (yield* canHavePorts(tx, spec, request, lease)) return lease;
+  for (const lease of candidates) if (await canHavePorts(tx, spec, request, lease)) return lease;
   return undefined;
 }
 
@@ -208,24 +207,24 @@ const outgrown = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isFirm(lease) && lease.extents.some((extent) => meetsAny(want, extent)));
 
 /** `answered` is the request that an offer is made to, where `asking` says more than that. */
-function* grant(
+async function grant(
   tx: Draft,
   { spec, until }: PoolRecord,
   asking: Asking,
   found?: Lease,
   answered = asking.request,
-): Rule<Lease> {
+): Promise<Lease> {
   const { request } = asking;
-  yield* sweep(tx, request.pool, request.owner);
-  const choice = yield* seat(tx, spec, asking, found);
+  await sweep(tx, request.pool, request.owner);
+  const choice = await seat(tx, spec, asking, found);
   const { extents, warnings } = choice;
   // An offer that waited for the values may have got them by now.
-  const own = found && (yield* tx.get(leaseKey(found.pool, found.uid)));
+  const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
   const lease = newLease(tx, asking, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
-  const after = yield* enter(tx, own, lease, detailsOf(request, extents, own), ends);
+  const after = await enter(tx, own, lease, detailsOf(request, extents, own), ends);
   // What is only offered counts, too: a preview sees its own requests.
-  const { held } = (yield* tx.get(countsKey(spec.name))) ?? noCounts();
+  const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
   const warning = nearlyFull(spec, held);
   if (warning) warnings.push(warning);
   return warnings.length ? { ...after, warnings } : after;
@@ -243,12 +242,12 @@ function detailsOf({ names, opens, formerOwner }: Request, extents: Extent[], ow
   });
 }
 
-function* seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Rule<Choice> {
+async function seat(tx: Draft, spec: PoolSpec, asking: Asking, own?: Lease): Promise<Choice> {
   const keeps = own && !own.waitsFor && answers(own, asking.request);
-  if (own && !own.waitsFor) yield* mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
-  if (!keeps) return yield* choose(tx, spec, asking, own);
+  if (own && !own.waitsFor) await mayChangeKey(tx, spec, own, keeps ? sharedAs(asking.request) : undefined);
+  if (!keeps) return await choose(tx, spec, asking, own);
   const choice = noChoice(own.extents);
-  yield* takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, spec, asking, choice));
+  await takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, takingFor(tx, spec, asking, choice));
   return choice;
 }
 

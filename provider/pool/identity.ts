@@ -3,7 +3,6 @@ import { OverlayError } from "../errors";
 import type { Draft } from "./draft";
 import { epochKey, epochsFrom, headKey, type Key, recoveredIds, secretKey } from "./keys";
 import { type Epoch, type StoreHead, wordCodec } from "./records";
-import type { Rule } from "./rule";
 import type { StoreIdentity, StoreVersion } from "./types";
 
 /**
@@ -25,18 +24,18 @@ const COMPLETE = "00000000";
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
 /** Every commit calls this. Returns its version. */
-export function* advance(tx: Draft): Rule<StoreVersion> {
-  const head = yield* tx.get(headKey);
+export async function advance(tx: Draft): Promise<StoreVersion> {
+  const head = await tx.get(headKey);
   const isSameEpoch = head && Math.abs(tx.now - head.since) < EPOCH_MS;
-  const next = isSameEpoch ? { ...head, last: head.last + 1 } : yield* beginEpoch(tx, head);
+  const next = isSameEpoch ? { ...head, last: head.last + 1 } : await beginEpoch(tx, head);
   tx.put(headKey, next);
   return { version: next.last, epoch: next.id };
 }
 
-function* beginEpoch(tx: Draft, before: StoreHead | undefined): Rule<StoreHead> {
+async function beginEpoch(tx: Draft, before: StoreHead | undefined): Promise<StoreHead> {
   const [first, number] = before ? [before.last + 1, before.number + 1] : [1, 0];
   if (before) tx.put(epochKey(before.last), { id: before.id, first: before.first, last: before.last });
-  const oldest = number > KEPT_EPOCHS ? yield* tx.first(epochsFrom(0)) : undefined;
+  const oldest = number > KEPT_EPOCHS ? await tx.first(epochsFrom(0)) : undefined;
   if (oldest) tx.delete(epochKey(oldest.last));
   return { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number };
 }
@@ -48,20 +47,24 @@ type Found = Omit<StoreIdentity, "id"> & {
   recovered: string[];
 };
 
-export function* readIdentity(tx: Draft): Rule<Found> {
-  yield* tx.foresee([idKey, headKey, recoveredIds]);
-  const recovered = (yield* tx.get(recoveredIds)) ?? [];
-  const { last: version = 0, id: epoch = ANY } = (yield* tx.get(headKey)) ?? {};
-  return { id: yield* tx.get(idKey), version, epoch, recovered };
+export async function readIdentity(tx: Draft): Promise<Found> {
+  await tx.foresee([idKey, headKey, recoveredIds]);
+  const recovered = (await tx.get(recoveredIds)) ?? [];
+  const { last: version = 0, id: epoch = ANY } = (await tx.get(headKey)) ?? {};
+  return { id: await tx.get(idKey), version, epoch, recovered };
 }
 
 /** The epoch in which the store was `seen`; `recovered`: it is accepted because the store was rebuilt since. */
-export function* findSeen(tx: Draft, seen: StoreIdentity, place = "this place"): Rule<Epoch & { recovered: boolean }> {
-  const { id, recovered, version } = yield* readIdentity(tx);
+export async function findSeen(
+  tx: Draft,
+  seen: StoreIdentity,
+  place = "this place",
+): Promise<Epoch & { recovered: boolean }> {
+  const { id, recovered, version } = await readIdentity(tx);
   if (id !== seen.id && !recovered.includes(seen.id)) throw anotherStoreError(place, id, seen);
-  const head = yield* tx.get(headKey);
+  const head = await tx.get(headKey);
   if (!head || version < seen.version) throw behindError(place, version, seen);
-  const epoch = seen.version >= head.first ? head : (yield* tx.first(epochsFrom(seen.version)))!;
+  const epoch = seen.version >= head.first ? head : (await tx.first(epochsFrom(seen.version)))!;
   const isForgotten = epoch.first > seen.version;
   if (![seen.epoch, ANY, COMPLETE].includes(epoch.id) && !isForgotten) throw divergedError(place, seen);
   const isRecovered = !isForgotten && epoch.id === ANY && seen.epoch !== ANY;
@@ -96,13 +99,13 @@ const anotherStoreError = (place: string, id: string | undefined, seen: StoreIde
  * After a recovery: stacks of the stores `from` that have seen `version` or less accept this one; what they miss in it is lost, unless
  * the recovery was `complete`. A store without an id becomes the first of them.
  */
-export function* adoptIdentity(tx: Draft, from: string[], version: number, complete: boolean): Rule<void> {
-  const own = yield* tx.get(idKey);
+export async function adoptIdentity(tx: Draft, from: string[], version: number, complete: boolean): Promise<void> {
+  const own = await tx.get(idKey);
   if (own === undefined && from[0] !== undefined) tx.put(idKey, from[0]);
-  const { id, recovered, version: reached } = yield* readIdentity(tx);
+  const { id, recovered, version: reached } = await readIdentity(tx);
   const all = new Set([...recovered, ...from.filter((each) => each !== id)]);
   if (all.size > recovered.length) tx.put(recoveredIds, [...all]);
-  for (const { last } of yield* tx.all(epochsFrom(0))) tx.delete(epochKey(last));
+  for (const { last } of await tx.all(epochsFrom(0))) tx.delete(epochKey(last));
   const last = Math.max(version, reached);
   tx.put(headKey, { id: complete ? COMPLETE : ANY, first: 0, last, since: 0, number: 0 });
 }

@@ -5,7 +5,6 @@ import { countsKey, dueBy, type Span, seatsFrom } from "./keys";
 import { leasesIn, sitters } from "./ledger";
 import type { Seat } from "./records";
 import { isOver, occupies } from "./rows";
-import type { Rule } from "./rule";
 import type { Extent, Lease } from "./types";
 
 /** Leases, and rows of the expiry index, that are read at a time. */
@@ -18,8 +17,13 @@ const PAGE = 100;
  * Reads the leases by value and the expiry index in turns, and stops when either of them has the answer: one is short where the
  * lowest values are overdue, the other where few leases are.
  */
-export function* lowestOverdue(tx: Draft, pool: string, zone: Extent[], limit: bigint): Rule<Lease | undefined> {
-  const counts = yield* tx.get(countsKey(pool));
+export async function lowestOverdue(
+  tx: Draft,
+  pool: string,
+  zone: Extent[],
+  limit: bigint,
+): Promise<Lease | undefined> {
+  const counts = await tx.get(countsKey(pool));
   if (counts?.soonest === undefined || tx.now <= counts.soonest || zone.length === 0) return undefined;
   const valueIn = ({ extents }: Lease): bigint | undefined =>
     common(zone, extents).find(({ first }) => first < limit)?.first;
@@ -34,16 +38,16 @@ export function* lowestOverdue(tx: Draft, pool: string, zone: Extent[], limit: b
   const due = ENDING.map((type) => dueBy(pool, type, tx.now));
   let lowest: Lease | undefined;
   while (due.length > 0) {
-    const [page, others]: [Seat[], Span<Seat> | undefined] = yield* tx.page(seats, PAGE);
+    const [page, others]: [Seat[], Span<Seat> | undefined] = await tx.page(seats, PAGE);
     for (const seat of page) {
       if (seat.extent.last >= limit) return undefined;
-      const overdue = (yield* sitters(tx, pool, seat)).find(becomesFree);
+      const overdue = (await sitters(tx, pool, seat)).find(becomesFree);
       if (overdue) return overdue;
     }
     if (!others) return undefined;
     seats = others;
-    const [uids, later]: [string[], Span<string> | undefined] = yield* tx.page(due[0]!, PAGE);
-    for (const lease of (yield* leasesIn(tx, pool, uids)).filter(becomesFree)) {
+    const [uids, later]: [string[], Span<string> | undefined] = await tx.page(due[0]!, PAGE);
+    for (const lease of (await leasesIn(tx, pool, uids)).filter(becomesFree)) {
       if (!lowest || valueIn(lease)! < valueIn(lowest)!) lowest = lease;
     }
     if (later) due[0] = later;

@@ -12,7 +12,6 @@ import { adoptIdentity, findSeen, readIdentity } from "./identity";
 import { secretKey } from "./keys";
 import { Queue } from "./queue";
 import { enrol } from "./recover";
-import type { Rule } from "./rule";
 import type { Store } from "./store";
 import type {
   By,
@@ -85,12 +84,12 @@ export class LivePool implements Pool {
     const terms = { request, firm: false, planned: false, inUp, offerTtl, chance: randomUUID() };
     const leaves = (holder: Lease) => this.#mayLeave(request, holder, movesAway);
     // A transaction may be tried again: the refusal of the attempt that is committed counts.
-    const attempt = function* (tx: Draft): Rule<{ lease: Lease; refusal?: OverlayError }> {
+    const attempt = async (tx: Draft): Promise<{ lease: Lease; refusal?: OverlayError }> => {
       let refusal: OverlayError | undefined;
       const refuse = (error: OverlayError) => {
         refusal = error;
       };
-      const lease = yield* offer(tx, { ...terms, ...(intended && { intended }), leaves, refuse });
+      const lease = await offer(tx, { ...terms, ...(intended && { intended }), leaves, refuse });
       return { lease, ...(refusal && { refusal }) };
     };
     const granted = this.#queue.add(request.pool, attempt, true).then(({ lease, refusal }) => {
@@ -209,8 +208,8 @@ export class LivePool implements Pool {
   }
 
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string> {
-    return this.#queue.add("", function* (tx): Rule<string> {
-      const value = change(yield* tx.get(secretKey(name)));
+    return this.#queue.add("", async (tx): Promise<string> => {
+      const value = change(await tx.get(secretKey(name)));
       tx.put(secretKey(name), value);
       return value;
     });
@@ -250,7 +249,7 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  async #commitLease(pool: string, work: (tx: Draft) => Rule<Lease>): Promise<Lease> {
+  async #commitLease(pool: string, work: (tx: Draft) => Promise<Lease>): Promise<Lease> {
     const [lease, version] = await this.#queue.commit(pool, work);
     if (version) this.#versions.set(lease, version);
     return lease;
@@ -293,15 +292,15 @@ export class LivePool implements Pool {
     return intent ? !meet(intent, holder.extents) : this.#leaving.has(holder.uid);
   }
 
-  #read<T>(view: (tx: Draft) => Rule<T>): Promise<T> {
+  #read<T>(view: (tx: Draft) => Promise<T>): Promise<T> {
     return this.store.read((tx) => drafted(tx, this.settings, view));
   }
 }
 
 const meet = (some: Extent[], others: Extent[]): boolean => some.some((extent) => meetsAny(others, extent));
 
-function* keepSecret(tx: Draft, name: string, initial: string): Rule<string> {
-  const kept = yield* tx.get(secretKey(name));
+async function keepSecret(tx: Draft, name: string, initial: string): Promise<string> {
+  const kept = await tx.get(secretKey(name));
   if (kept === undefined) tx.put(secretKey(name), initial);
   return kept ?? initial;
 }

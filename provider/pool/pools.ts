@@ -8,7 +8,6 @@ import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./ke
 import { eventsIn, noteGone, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
 import { isLive, noCounts, occupies, rowsOf } from "./rows";
-import type { Rule } from "./rule";
 import { isFirm, type Lease, type PoolSpec, type Tenant } from "./types";
 import { poolInUse, poolMissing, tenantMismatch } from "./wording";
 
@@ -20,19 +19,19 @@ const addressSpace = (name: string): PoolRecord => {
 };
 
 /** undefined also when the offer that opened it is over. */
-export function* poolOf(tx: Draft, name: string): Rule<PoolRecord | undefined> {
-  const pool = yield* tx.get(poolKey(name));
+export async function poolOf(tx: Draft, name: string): Promise<PoolRecord | undefined> {
+  const pool = await tx.get(poolKey(name));
   if (!pool) return name.startsWith(SPACES) ? addressSpace(name) : undefined;
   return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
 }
 
 /** A pool in which something may be asked for. */
-export function* poolFor(tx: Draft, name: string, firm: boolean): Rule<PoolRecord> {
-  const pool = yield* poolOf(tx, name);
+export async function poolFor(tx: Draft, name: string, firm: boolean): Promise<PoolRecord> {
+  const pool = await poolOf(tx, name);
   if (!pool) throw poolMissing(name);
   if (firm && pool.closing) throw poolMissing(name, "is being deleted");
   if (firm && pool.until !== undefined) throw poolMissing(name, "stands only in a preview so far");
-  if (!pool.opener && !(yield* tx.get(poolKey(name)))) yield* establish(tx, pool);
+  if (!pool.opener && !(await tx.get(poolKey(name)))) await establish(tx, pool);
   return pool;
 }
 
@@ -41,10 +40,10 @@ export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void
   if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantMismatch(spec, spec.tenant, tenant);
 }
 
-export function* establish(tx: Draft, pool: PoolRecord): Rule<void> {
+export async function establish(tx: Draft, pool: PoolRecord): Promise<void> {
   const { name } = pool.spec;
   tx.put(poolKey(name), pool);
-  tx.put(countsKey(name), { ...noCounts(), events: yield* eventsIn(tx, name) });
+  tx.put(countsKey(name), { ...noCounts(), events: await eventsIn(tx, name) });
   for (const [key, text] of freeRows(pool.spec, [])) tx.set(key, text);
 }
 
@@ -64,52 +63,52 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
 const LOOKED_AT = 1000;
 
 /** Firm leases in a pool, longest unseen first; with `promised`, offers too. */
-export function* holdersIn(tx: Draft, pool: string, limit: number, promised = false): Rule<Lease[]> {
+export async function holdersIn(tx: Draft, pool: string, limit: number, promised = false): Promise<Lease[]> {
   let held: Lease[] = [];
   for (let rest: Span<Lease> | undefined = leasesOf(pool); rest && held.length === 0; ) {
-    const [leases, next]: [Lease[], Span<Lease> | undefined] = yield* tx.page(rest, LOOKED_AT);
+    const [leases, next]: [Lease[], Span<Lease> | undefined] = await tx.page(rest, LOOKED_AT);
     held = leases.filter((lease) => (promised || isFirm(lease)) && isLive(lease, tx.now));
     rest = next;
   }
   return held.sort((a, b) => Number(isFirm(b)) - Number(isFirm(a)) || a.lastSeen - b.lastSeen).slice(0, limit);
 }
 
-function* mustBeUnused(tx: Draft, name: string): Rule<void> {
-  const holders = yield* holdersIn(tx, name, 10);
-  if (holders.length) throw poolInUse(yield* specOf(tx, name), holders, "still has leases");
+async function mustBeUnused(tx: Draft, name: string): Promise<void> {
+  const holders = await holdersIn(tx, name, 10);
+  if (holders.length) throw poolInUse(await specOf(tx, name), holders, "still has leases");
 }
 
 /** Nothing new in it from now on; what is only promised in it is dropped. */
-export function* shut(tx: Draft, name: string): Rule<void> {
-  const pool = yield* tx.get(poolKey(name));
+export async function shut(tx: Draft, name: string): Promise<void> {
+  const pool = await tx.get(poolKey(name));
   if (!pool) return;
-  yield* clear(tx, pool.spec);
-  yield* establish(tx, { ...pool, closing: true });
+  await clear(tx, pool.spec);
+  await establish(tx, { ...pool, closing: true });
 }
 
 /** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays for a while. */
-export function* vanish(tx: Draft, name: string): Rule<void> {
-  const pool = yield* tx.get(poolKey(name));
+export async function vanish(tx: Draft, name: string): Promise<void> {
+  const pool = await tx.get(poolKey(name));
   if (!pool) return;
-  const { events } = (yield* tx.get(countsKey(name))) ?? noCounts();
-  yield* clear(tx, pool.spec);
+  const { events } = (await tx.get(countsKey(name))) ?? noCounts();
+  await clear(tx, pool.spec);
   tx.delete(countsKey(name));
   tx.delete(poolKey(name));
-  if (events) yield* noteGone(tx, name);
+  if (events) await noteGone(tx, name);
 }
 
-function* clear(tx: Draft, spec: PoolSpec): Rule<void> {
+async function clear(tx: Draft, spec: PoolSpec): Promise<void> {
   const { name } = spec;
-  yield* mustBeUnused(tx, name);
-  for (const lease of yield* tx.all(leasesOf(name))) {
-    if (lease.opens) yield* vanish(tx, lease.opens);
+  await mustBeUnused(tx, name);
+  for (const lease of await tx.all(leasesOf(name))) {
+    if (lease.opens) await vanish(tx, lease.opens);
     for (const key of rowsOf(lease, spec).keys()) tx.set(key, null);
   }
-  yield* dropFree(tx, name);
+  await dropFree(tx, name);
 }
 
-export function* dropFree(tx: Draft, name: string): Rule<void> {
+export async function dropFree(tx: Draft, name: string): Promise<void> {
   for (const tree of ["f", "g"] as const) {
-    for (const free of yield* tx.all(freeFrom(tree, name, 0n))) tx.delete(freeKey(tree, name, free.last));
+    for (const free of await tx.all(freeFrom(tree, name, 0n))) tx.delete(freeKey(tree, name, free.last));
   }
 }

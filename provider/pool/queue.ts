@@ -1,11 +1,10 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import type { Draft, Terms } from "./draft";
-import type { Rule } from "./rule";
 import { EngineFault, type Store, type Tx } from "./store";
 import type { StoreVersion } from "./types";
 import { writing } from "./version";
 
-type Work<T> = (tx: Draft) => Rule<T>;
+type Work<T> = (tx: Draft) => Promise<T>;
 type Outcome = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
@@ -81,9 +80,9 @@ export class Queue {
   #transact(pool: string, group: Member[]): Promise<[Outcome[], CommitVersion]> {
     const { terms } = this;
     const all = (tx: Tx) =>
-      writing(tx, terms, function* (draft): Rule<Outcome[]> {
+      writing(tx, terms, async (draft): Promise<Outcome[]> => {
         const outcomes: Outcome[] = [];
-        for (const { work } of group) outcomes.push(yield* attempt(draft, work));
+        for (const { work } of group) outcomes.push(await attempt(draft, work));
         return outcomes;
       });
     const promised = group.every((member) => member.promised);
@@ -92,9 +91,9 @@ export class Queue {
 }
 
 /** One member's error is its own; only the engine's concern all, since then nobody knows what is written. */
-function* attempt(draft: Draft, work: Work<unknown>): Rule<Outcome> {
+async function attempt(draft: Draft, work: Work<unknown>): Promise<Outcome> {
   try {
-    const value = yield* work(draft);
+    const value = await work(draft);
     draft.keep();
     return { value };
   } catch (error) {

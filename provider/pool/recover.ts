@@ -11,7 +11,6 @@ import { fits } from "./openings";
 import { mustBeOfTenant, poolFor } from "./pools";
 import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import { takePorts } from "./sharing";
 import { type Enrolment, type Fact, isFirm, type Lease, type Opening, type PoolSpec } from "./types";
 import { listOf, nameTaken, outside, taken } from "./wording";
@@ -21,14 +20,14 @@ import { listOf, nameTaken, outside, taken } from "./wording";
  * addresses in use. Facts are not requests: nothing is chosen for them, no quota stops them, and promises and resting
  * leases give way to them. What contradicts another fact or a firm lease stops them all.
  */
-export function* enrol(tx: Draft, facts: Fact[], opening: Opening[] = []): Rule<Enrolment> {
+export async function enrol(tx: Draft, facts: Fact[], opening: Opening[] = []): Promise<Enrolment> {
   const result: Enrolment = { added: [], known: [], conflicts: [] };
-  for (const { pool, leaseId, opens } of opening) yield* amend(tx, pool, leaseId, { opens });
+  for (const { pool, leaseId, opens } of opening) await amend(tx, pool, leaseId, { opens });
   for (const fact of facts) {
     try {
-      const known = yield* standing(tx, fact);
+      const known = await standing(tx, fact);
       if (known) result.known.push(known);
-      else result.added.push(yield* added(tx, fact));
+      else result.added.push(await added(tx, fact));
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       result.conflicts.push({ fact, error });
@@ -39,16 +38,16 @@ export function* enrol(tx: Draft, facts: Fact[], opening: Opening[] = []): Rule<
 }
 
 /** The lease that the fact speaks of, if the store has it just so. */
-function* standing(tx: Draft, { pool, owner, want, identity }: Fact): Rule<Lease | undefined> {
+async function standing(tx: Draft, { pool, owner, want, identity }: Fact): Promise<Lease | undefined> {
   const candidates = identity
-    ? yield* leasesIn(tx, pool, [identity.uid])
-    : (yield* leasesOfOwner(tx, pool, owner)).filter(({ extents }) => sameExtents(extents, want));
+    ? await leasesIn(tx, pool, [identity.uid])
+    : (await leasesOfOwner(tx, pool, owner)).filter(({ extents }) => sameExtents(extents, want));
   const held = candidates.find((lease) => isFirm(lease) && isLive(lease, tx.now));
   const lease = held ?? (identity && candidates[0]);
   if (!lease || !identity) return lease;
   const same = held && lease.leaseId === identity.leaseId && lease.owner === owner && sameExtents(lease.extents, want);
   if (same) return lease;
-  const { spec } = yield* poolFor(tx, pool, true);
+  const { spec } = await poolFor(tx, pool, true);
   throw new OverlayError(
     "STORE_CONFLICT",
     `The store has lease ${lease.leaseId} of ${lease.owner} on ${listOf(spec.kind, lease.extents)} (${lease.state}); here it is ${identity.leaseId} of ${owner} on ${listOf(spec.kind, want)}.`,
@@ -56,29 +55,29 @@ function* standing(tx: Draft, { pool, owner, want, identity }: Fact): Rule<Lease
   );
 }
 
-function* added(tx: Draft, fact: Fact): Rule<Lease> {
-  const { spec } = yield* poolFor(tx, fact.pool, true);
+async function added(tx: Draft, fact: Fact): Promise<Lease> {
+  const { spec } = await poolFor(tx, fact.pool, true);
   const tenant = fact.tenant ?? spec.tenant;
   mustBeOfTenant(spec, tenant);
-  const inTheWay = [...(yield* sitters(tx, spec, fact)), ...(yield* namesakes(tx, fact))];
+  const inTheWay = [...(await sitters(tx, spec, fact)), ...(await namesakes(tx, fact))];
   for (const { uid, pool } of inTheWay) {
-    const [lease] = yield* leasesIn(tx, pool, [uid]);
-    if (lease) yield* isOver(lease, tx.now) ? lapse(tx, lease, tx.now) : vacate(tx, lease);
+    const [lease] = await leasesIn(tx, pool, [uid]);
+    if (lease) await (isOver(lease, tx.now) ? lapse(tx, lease, tx.now) : vacate(tx, lease));
   }
-  yield* takePorts(tx, spec, fact.want, fact.ports ?? []);
-  const lease = yield* enter(tx, undefined, leaseOf(tx, { ...fact, ...(tenant && { tenant }) }), fact);
-  yield* log(tx, "enrolled", lease);
+  await takePorts(tx, spec, fact.want, fact.ports ?? []);
+  const lease = await enter(tx, undefined, leaseOf(tx, { ...fact, ...(tenant && { tenant }) }), fact);
+  await log(tx, "enrolled", lease);
   return lease;
 }
 
 const stays = (tx: Draft, lease: Lease): boolean => isFirm(lease) && isLive(lease, tx.now);
 
 /** Who has to go for it. Those who share the value with it stay. */
-function* sitters(tx: Draft, spec: PoolSpec, fact: Fact): Rule<Lease[]> {
+async function sitters(tx: Draft, spec: PoolSpec, fact: Fact): Promise<Lease[]> {
   const found: Lease[] = [];
   for (const extent of fact.want) {
     if (!fits(spec, { extents: [extent] })) throw outside(spec, extent);
-    const strangers = (yield* sitting(tx, spec.name, extent)).filter((lease) => !shares(lease, fact));
+    const strangers = (await sitting(tx, spec.name, extent)).filter((lease) => !shares(lease, fact));
     const holder = strangers.find((lease) => stays(tx, lease));
     if (holder) throw taken(spec, extent, holder, fact.owner);
     found.push(...strangers);
@@ -90,16 +89,16 @@ const shares = (lease: Lease, fact: Fact): boolean =>
   fact.sharingKey !== undefined && sharedAs(lease) === sharedAs(fact) && sameExtents(lease.extents, fact.want);
 
 /** Who has one of its names, or has its pool open. */
-function* namesakes(tx: Draft, { names = [], opens }: Fact): Rule<Lease[]> {
+async function namesakes(tx: Draft, { names = [], opens }: Fact): Promise<Lease[]> {
   const found: Lease[] = [];
   const claims = names.map((name) => ({ name, at: nameKey(name) }));
-  for (const { name, at } of claims) found.push(...(yield* holderAt(tx, name, yield* tx.get(at))));
-  if (opens) found.push(...(yield* holderAt(tx, opens.name, (yield* tx.get(poolKey(opens.name)))?.opener)));
+  for (const { name, at } of claims) found.push(...(await holderAt(tx, name, await tx.get(at))));
+  if (opens) found.push(...(await holderAt(tx, opens.name, (await tx.get(poolKey(opens.name)))?.opener)));
   return found;
 }
 
-function* holderAt(tx: Draft, name: string, place?: { pool: string; uid: string }): Rule<Lease[]> {
-  const holder = place && (yield* tx.get(leaseKey(place.pool, place.uid)));
+async function holderAt(tx: Draft, name: string, place?: { pool: string; uid: string }): Promise<Lease[]> {
+  const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
   if (holder && stays(tx, holder)) throw nameTaken(name, holder);
   return holder ? [holder] : [];
 }

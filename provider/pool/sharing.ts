@@ -3,7 +3,6 @@ import { givesWay, lapse, vacate } from "./endings";
 import { leaseKey, portKey, sharersOf } from "./keys";
 import { leasesIn } from "./ledger";
 import { isOver, sharedAs } from "./rows";
-import type { Rule } from "./rule";
 import type { Extent, Lease, PoolSpec, Port, Request } from "./types";
 import { portConflict, sharingConflict } from "./wording";
 
@@ -13,31 +12,31 @@ import { portConflict, sharingConflict } from "./wording";
  * The extents that a request joins because its key is already there: the lowest where its ports are free. undefined: it is the
  * first with its key, or it wants another address instead of a port conflict.
  */
-export function* placeOfKey(
+export async function placeOfKey(
   tx: Draft,
   spec: PoolSpec,
   request: Request,
   suits: (extents: Extent[]) => boolean,
   taking: Taking,
-): Rule<Extent[] | undefined> {
+): Promise<Extent[] | undefined> {
   const key = sharedAs(request);
   if (key === undefined) return undefined;
-  const sharers = yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, key)));
+  const sharers = await leasesIn(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
   const joinable = sharers.filter((lease) => !isOver(lease, tx.now) && suits(lease.extents));
   const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
   const isOpen = ({ holder }: Conflict): boolean => isOver(holder, tx.now);
   for (const extents of places.values()) {
-    const conflicts = yield* conflictsOn(tx, spec, extents, request.ports ?? []);
+    const conflicts = await conflictsOn(tx, spec, extents, request.ports ?? []);
     if (conflicts.every(isOpen)) return extents;
   }
   if (request.onPortConflict === "anotherAddress") return undefined;
   const [extents] = places.values();
-  if (extents) yield* takePorts(tx, spec, extents, request.ports ?? [], undefined, taking);
+  if (extents) await takePorts(tx, spec, extents, request.ports ?? [], undefined, taking);
   return extents;
 }
 
 /** Makes a holder leave, if it may. */
-type Taking = (holder: Lease) => Rule<boolean>;
+type Taking = (holder: Lease) => Promise<boolean>;
 
 interface Conflict {
   extent: Extent;
@@ -46,12 +45,18 @@ interface Conflict {
 }
 
 /** The ports there that leases other than `uid` have, overdue ones too. */
-function* conflictsOn(tx: Draft, spec: PoolSpec, extents: Extent[], ports: Port[], uid?: string): Rule<Conflict[]> {
+async function conflictsOn(
+  tx: Draft,
+  spec: PoolSpec,
+  extents: Extent[],
+  ports: Port[],
+  uid?: string,
+): Promise<Conflict[]> {
   const conflicts: Conflict[] = [];
   for (const extent of extents) {
     for (const port of ports) {
-      const user = yield* tx.get(portKey(spec.name, extent.last, port));
-      const holder = user && user !== uid ? yield* tx.get(leaseKey(spec.name, user)) : undefined;
+      const user = await tx.get(portKey(spec.name, extent.last, port));
+      const holder = user && user !== uid ? await tx.get(leaseKey(spec.name, user)) : undefined;
       if (holder) conflicts.push({ extent, port, holder });
     }
   }
@@ -59,41 +64,41 @@ function* conflictsOn(tx: Draft, spec: PoolSpec, extents: Extent[], ports: Port[
 }
 
 /** Whether the ports of a request are, or can be made, free where its own lease is. */
-export function* canHavePorts(tx: Draft, spec: PoolSpec, { ports = [] }: Request, own: Lease): Rule<boolean> {
-  const conflicts = yield* conflictsOn(tx, spec, own.extents, ports, own.uid);
+export async function canHavePorts(tx: Draft, spec: PoolSpec, { ports = [] }: Request, own: Lease): Promise<boolean> {
+  const conflicts = await conflictsOn(tx, spec, own.extents, ports, own.uid);
   return conflicts.every(({ holder }) => isOver(holder, tx.now) || givesWay(tx, holder));
 }
 
 /** Makes sure that nobody but `uid` has these ports there. */
-export function* takePorts(
+export async function takePorts(
   tx: Draft,
   spec: PoolSpec,
   extents: Extent[],
   ports: Port[],
   uid?: string,
   taking?: Taking,
-): Rule<void> {
+): Promise<void> {
   const displaced = new Set<string>();
   for (;;) {
-    const conflicts = yield* conflictsOn(tx, spec, extents, ports, uid);
+    const conflicts = await conflictsOn(tx, spec, extents, ports, uid);
     const conflict = conflicts.find(({ holder }) => !displaced.has(holder.uid));
     if (!conflict) return;
     const { extent, port, holder } = conflict;
-    if (isOver(holder, tx.now)) yield* lapse(tx, holder);
-    else if (givesWay(tx, holder)) yield* vacate(tx, holder);
-    else if (taking && (yield* taking(holder))) displaced.add(holder.uid);
+    if (isOver(holder, tx.now)) await lapse(tx, holder);
+    else if (givesWay(tx, holder)) await vacate(tx, holder);
+    else if (taking && (await taking(holder))) displaced.add(holder.uid);
     else throw portConflict(spec, extent, port, holder);
   }
 }
 
 /** The sole user of a value may change its key, or its values, in place; others must leave first. */
-export function* mayChangeKey(tx: Draft, spec: PoolSpec, lease: Lease, key: string | undefined): Rule<void> {
+export async function mayChangeKey(tx: Draft, spec: PoolSpec, lease: Lease, key: string | undefined): Promise<void> {
   const old = sharedAs(lease);
   if (old === undefined || old === key) return;
   const [extent] = lease.extents as [Extent];
-  for (const fellow of yield* leasesIn(tx, spec.name, yield* tx.all(sharersOf(spec.name, old, extent.last)))) {
+  for (const fellow of await leasesIn(tx, spec.name, await tx.all(sharersOf(spec.name, old, extent.last)))) {
     if (fellow.uid === lease.uid) continue;
     if (!isOver(fellow, tx.now)) throw sharingConflict(spec, extent, key, fellow);
-    yield* lapse(tx, fellow);
+    await lapse(tx, fellow);
   }
 }

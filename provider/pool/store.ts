@@ -1,4 +1,5 @@
-import type { Maybe, Rule } from "./rule";
+/** Local engines answer at once, server engines with a promise. */
+export type Awaitable<T> = T | Promise<T>;
 
 /**
  * What an engine must be: ordered keys, and transactions that behave as if they ran one after another, whatever keys
@@ -12,9 +13,9 @@ export interface Store {
    * `pool` says which transactions meet each other most: an engine may lock by it, but must not rely on it, since names
    * and opened pools cross pools. Once it is answered it outlasts a power cut, unless it is only `promised`.
    */
-  transact<T>(pool: string, work: (tx: Tx) => Rule<T>, promised?: boolean): Promise<T>;
+  transact<T>(pool: string, work: (tx: Tx) => Promise<T>, promised?: boolean): Promise<T>;
   /** One consistent look that waits for no writer. */
-  read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  read<T>(work: (tx: Tx) => Promise<T>): Promise<T>;
   /** What is wrong with the store's time, if anything is; `repair`: from now on its clock counts as it is. */
   checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
   close(): Promise<void>;
@@ -32,14 +33,14 @@ export type Write = [key: string, value: string | null];
 
 export interface Tx {
   /** The store's clock, which decides about expiry; milliseconds. */
-  now(): Maybe<number>;
+  now(): Awaitable<number>;
   /** `rare`: mostly nothing is there, so that a far engine may go on as if that were known, and find out at its commit. */
-  get(key: string, rare?: boolean): Maybe<string | undefined>;
+  get(key: string, rare?: boolean): Awaitable<string | undefined>;
   /** The first `limit` rows with `from` ≤ key < `to`, in order. */
-  range(from: string, to: string, limit: number, rare?: boolean): Maybe<Row[]>;
+  range(from: string, to: string, limit: number, rare?: boolean): Awaitable<Row[]>;
   /** These keys will be asked for one by one: a far engine gets them together. */
-  foresee?(keys: string[]): Maybe<void>;
-  write(writes: Write[]): Maybe<void>;
+  foresee?(keys: string[]): Awaitable<void>;
+  write(writes: Write[]): Awaitable<void>;
 }
 
 /** What an engine's own failures are wrapped in: they concern everybody in the transaction, not the one who asked. */

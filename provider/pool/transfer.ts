@@ -1,6 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
-import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
 import { closed, isState, moved, opened, type State, stateOf, unfinished } from "./version";
 
@@ -13,10 +12,10 @@ const PAGE = 1000;
 /** Every row, as of one moment. */
 export const snapshot = (store: Store): Promise<Row[]> => store.read(everything);
 
-function* everything(tx: Tx): Rule<Row[]> {
+async function everything(tx: Tx): Promise<Row[]> {
   const rows: Row[] = [];
   for (let from = ""; ; from = `${rows.at(-1)![0]}\u0001`) {
-    const page = (yield tx.range(from, END, PAGE)) as Row[];
+    const page = await tx.range(from, END, PAGE);
     rows.push(...page);
     if (page.length < PAGE) return rows;
   }
@@ -43,9 +42,9 @@ export interface Moved {
  */
 export async function move(from: Site, to: Site, { signal }: { signal?: AbortSignal } = {}): Promise<Moved> {
   if (from.store.readOnly) throw unwritable();
-  const [early, state] = await from.store.read(function* (tx): Rule<[Row[], State]> {
-    return [(yield* everything(tx)).filter(isData), yield* stateOf(tx)];
-  });
+  const [early, state] = await from.store.read(
+    async (tx): Promise<[Row[], State]> => [(await everything(tx)).filter(isData), await stateOf(tx)],
+  );
   mayLeave(state, to.place);
   const copy: State = { from: from.place, version: state.version, move: randomUUID() };
   const isOver = state.to !== undefined && state.move === undefined;
@@ -80,10 +79,10 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
 /** Closes the source around `work`. Transactions under way end first: each of them reads the state that is written here. */
 async function withSourceClosed<T>(source: Store, place: string, move: string, work: () => Promise<T>): Promise<T> {
   try {
-    await source.transact("", function* (tx): Rule<void> {
-      const { version, ...state } = yield* stateOf(tx);
+    await source.transact("", async (tx): Promise<void> => {
+      const { version, ...state } = await stateOf(tx);
       mayLeave(state, place);
-      yield tx.write(closed({ to: place, version, move, since: new Date().toISOString() }));
+      await tx.write(closed({ to: place, version, move, since: new Date().toISOString() }));
     });
     return await work();
   } catch (error) {
@@ -95,21 +94,21 @@ async function withSourceClosed<T>(source: Store, place: string, move: string, w
 }
 
 /** true: the source is open. Not after another move has taken over, or this one has closed it for good. */
-function* openAgain(tx: Tx, move: string): Rule<boolean> {
-  const state = yield* stateOf(tx);
-  if (state.to !== undefined && state.move === move) yield tx.write(opened(state));
+async function openAgain(tx: Tx, move: string): Promise<boolean> {
+  const state = await stateOf(tx);
+  if (state.to !== undefined && state.move === move) await tx.write(opened(state));
   return state.to === undefined || state.move === move;
 }
 
 /** Opens the source of a move that was killed. Its target stays closed, and a move that still runs fails. */
 export const reopen = (store: Store): Promise<void> =>
-  store.transact("", function* (tx): Rule<void> {
-    const state = yield* stateOf(tx);
+  store.transact("", async (tx): Promise<void> => {
+    const state = await stateOf(tx);
     if (state.from !== undefined) throw unfinished(state.from);
     if (state.to === undefined)
       throw new OverlayError("STORE_CONFLICT", "This store is open.", "There is nothing to do.");
     if (state.move === undefined) throw moved(state.to);
-    yield tx.write(opened(state));
+    await tx.write(opened(state));
   });
 
 /** The writes that turn one list of rows into another; both are in the order of their keys. */
@@ -122,42 +121,42 @@ function difference(before: Row[], after: Row[]): Write[] {
 const isData = (row: Row): boolean => !isState(row);
 
 /** Closes the target, if nobody has anything there but what is out of date; what has to go. */
-function* prepare(tx: Tx, copy: State, gone?: string): Rule<Row[]> {
-  const there = yield* stateOf(tx);
+async function prepare(tx: Tx, copy: State, gone?: string): Promise<Row[]> {
+  const there = await stateOf(tx);
   const isGoingOn = there.from === copy.from;
   // The source is closed since an earlier move: that one, or what was done there since, must not be lost.
   if (gone !== undefined && !isGoingOn) throw movedOn(gone);
   if (there.from !== undefined && !isGoingOn) throw unfinished(there.from);
-  const rows = (yield* everything(tx)).filter(isData);
+  const rows = (await everything(tx)).filter(isData);
   if (rows.length > 0 && !isGoingOn && there.to !== copy.from) {
     const what = `The target is not empty: it has ${rows.length} rows.`;
     throw new OverlayError("STORE_CONFLICT", what, "Name a new place, such as a file that does not exist.");
   }
-  yield tx.write(closed(copy));
+  await tx.write(closed(copy));
   return rows;
 }
 
 /** Only by the move that was begun last: another one may have opened the target meanwhile, and it is in use. */
-function* writeCopy(tx: Tx, copy: State, writes: Write[]): Rule<void> {
-  if ((yield* stateOf(tx)).move !== copy.move) {
+async function writeCopy(tx: Tx, copy: State, writes: Write[]): Promise<void> {
+  if ((await stateOf(tx)).move !== copy.move) {
     const what = "Another move into the target was begun meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Let that one end.");
   }
-  yield tx.write(writes);
+  await tx.write(writes);
 }
 
 /** Closes the source for good. */
-function* leave(tx: Tx, move: string, copied: string, place: string): Rule<void> {
-  const state = yield* stateOf(tx);
+async function leave(tx: Tx, move: string, copied: string, place: string): Promise<void> {
+  const state = await stateOf(tx);
   if (state.move !== move) {
     const what = "The move was called off, or another one was begun meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Run it again if it should still be made.");
   }
-  if (digest((yield* everything(tx)).filter(isData)) !== copied) {
+  if (digest((await everything(tx)).filter(isData)) !== copied) {
     const what = "The source changed although it was closed: a program writes to it that is not ours.";
     throw new OverlayError("STORE_CONFLICT", what, "Stop it, and run again.");
   }
-  yield tx.write(closed({ to: place, version: state.version }));
+  await tx.write(closed({ to: place, version: state.version }));
 }
 
 function mayLeave({ to, from, move }: State, place: string): void {

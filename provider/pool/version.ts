@@ -4,7 +4,6 @@ import { isCount, isText, isWhen, isWord, shape } from "./fields";
 import { advance } from "./identity";
 import { byTime, headKey, movement, poolKey, poolsFrom, version } from "./keys";
 import { decodeRow, plainJson } from "./records";
-import type { Rule } from "./rule";
 import type { Row, Store, Tx, Write } from "./store";
 import type { StoreVersion } from "./types";
 
@@ -12,24 +11,24 @@ import type { StoreVersion } from "./types";
 export const VERSION = 3;
 
 /** From version i + 1 to i + 2, each in one transaction. */
-const MIGRATIONS: ((tx: Tx) => Rule<void>)[] = [withoutIdleTimes, withCapacities];
+const MIGRATIONS: ((tx: Tx) => Promise<void>)[] = [withoutIdleTimes, withCapacities];
 
 /** Who was last seen when is now kept only in pools that take back what was not seen for too long. */
-function* withoutIdleTimes(tx: Tx): Rule<void> {
-  yield* drafted(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
-    for (const { spec } of yield* draft.all(poolsFrom(""))) {
+async function withoutIdleTimes(tx: Tx): Promise<void> {
+  await drafted(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
+    for (const { spec } of await draft.all(poolsFrom(""))) {
       if (spec.reclaimAfter !== undefined) continue;
-      for (const [key] of yield* draft.allRows(byTime(spec.name, "h"))) draft.set(key, null);
+      for (const [key] of await draft.allRows(byTime(spec.name, "h"))) draft.set(key, null);
     }
-    yield* draft.flush();
+    await draft.flush();
   });
 }
 
 /** Pools have their capacity beside them, for the views of SQL stores. */
-function* withCapacities(tx: Tx): Rule<void> {
-  yield* drafted(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
-    for (const record of yield* draft.all(poolsFrom(""))) draft.put(poolKey(record.spec.name), record);
-    yield* draft.flush();
+async function withCapacities(tx: Tx): Promise<void> {
+  await drafted(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
+    for (const record of await draft.all(poolsFrom(""))) draft.put(poolKey(record.spec.name), record);
+    await draft.flush();
   });
 }
 
@@ -54,9 +53,9 @@ const stateCodec = plainJson<State>(
   shape<State>({}, { version: isCount, to: isText, from: isText, move: isWord, since: isWhen }),
 );
 
-export function* stateOf(tx: Tx): Rule<State> {
-  const text = (yield tx.get(version.at)) as string | undefined;
-  const why = text === CLOSED ? ((yield tx.get(movement.at)) as string | undefined) : undefined;
+export async function stateOf(tx: Tx): Promise<State> {
+  const text = await tx.get(version.at);
+  const why = text === CLOSED ? await tx.get(movement.at) : undefined;
   if (why !== undefined) return decodeRow(stateCodec, movement.at, why);
   return text === undefined ? {} : { version: Number(text) };
 }
@@ -87,14 +86,14 @@ export async function ensureVersion(store: Store, looking = false): Promise<void
 export function writing<T>(
   tx: Tx,
   terms: Terms,
-  work: (draft: Draft) => Rule<T>,
-): Rule<[result: T, version: StoreVersion | undefined]> {
-  return drafted(tx, terms, function* (draft) {
-    yield* draft.foresee([version, headKey]);
-    if ((yield* draft.get(version)) !== String(VERSION)) ours(yield* stateOf(tx));
-    const result = yield* work(draft);
-    const next = draft.hasWrites ? yield* advance(draft) : undefined;
-    yield* draft.flush();
+  work: (draft: Draft) => Promise<T>,
+): Promise<[result: T, version: StoreVersion | undefined]> {
+  return drafted(tx, terms, async (draft) => {
+    await draft.foresee([version, headKey]);
+    if ((await draft.get(version)) !== String(VERSION)) ours(await stateOf(tx));
+    const result = await work(draft);
+    const next = draft.hasWrites ? await advance(draft) : undefined;
+    await draft.flush();
     return [result, next];
   });
 }
@@ -135,9 +134,9 @@ const tooNew = (found: number): OverlayError =>
     "Update pulumi-overlay.",
   );
 
-function* migrate(tx: Tx): Rule<void> {
+async function migrate(tx: Tx): Promise<void> {
   // Somebody else may have been quicker.
-  const found = ours(yield* stateOf(tx)) ?? VERSION;
-  for (let from = found; from < VERSION; from++) yield* MIGRATIONS[from - 1]!(tx);
-  yield tx.write([[version.at, String(VERSION)]]);
+  const found = ours(await stateOf(tx)) ?? VERSION;
+  for (let from = found; from < VERSION; from++) await MIGRATIONS[from - 1]!(tx);
+  await tx.write([[version.at, String(VERSION)]]);
 }

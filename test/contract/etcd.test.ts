@@ -4,7 +4,6 @@ import { createServer as createSocketServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
-import type { Rule } from "../../provider/pool/rule";
 import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
 import type { EtcdClient } from "../../provider/pool/stores/etcd-client";
@@ -25,12 +24,10 @@ import { OpenStores } from "./servers/stores";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 
-const write = function* (tx: Tx): Rule<void> {
-  yield tx.write([["x", "1"]]);
+const write = async (tx: Tx): Promise<void> => {
+  await tx.write([["x", "1"]]);
 };
-const countRows = function* (tx: Tx): Rule<number> {
-  return ((yield tx.range("row/", "row0", 10_000)) as Row[]).length;
-};
+const countRows = async (tx: Tx): Promise<number> => (await tx.range("row/", "row0", 10_000)).length;
 
 describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () => {
   const stores = new OpenStores();
@@ -55,13 +52,12 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const prefix = `p${prefixes - 1}/`;
     const [store, other] = [await open(url), await open(url)];
-    const putSecret = (value: string) =>
-      function* (tx: Tx): Rule<void> {
-        yield tx.write([["k/ring", value]]);
+    const putSecret =
+      (value: string) =>
+      async (tx: Tx): Promise<void> => {
+        await tx.write([["k/ring", value]]);
       };
-    const getSecret = function* (tx: Tx): Rule<unknown> {
-      return yield tx.get("k/ring");
-    };
+    const getSecret = async (tx: Tx): Promise<unknown> => await tx.get("k/ring");
     await store.transact("", putSecret("swordfish"));
     expect(await other.transact("", getSecret)).toBe("swordfish");
     await store.transact("", putSecret("swordfish again"));
@@ -87,8 +83,8 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 
   describe("more rows than etcd takes at once", () => {
     const rows = Array.from({ length: 1000 }, (_, i): Row => [`row/${i}`, "x".repeat(200)]);
-    const writeAll = function* (tx: Tx): Rule<void> {
-      yield tx.write(rows);
+    const writeAll = async (tx: Tx): Promise<void> => {
+      await tx.write(rows);
     };
 
     test("are written all or none", async () => {
@@ -98,8 +94,8 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       await store.transact("", writeAll);
       expect(await other.transact("", countRows)).toBe(1000);
       expect(await other.read(countRows)).toBe(1000);
-      const failing = store.transact("", function* (tx) {
-        yield tx.write(rows.map(([key]) => [key, null]));
+      const failing = store.transact("", async (tx) => {
+        await tx.write(rows.map(([key]) => [key, null]));
         throw new Error("changed my mind");
       });
       await expect(failing).rejects.toThrow("changed my mind");
@@ -166,9 +162,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
     const often = async (i: number) => {
       for (let j = 0; j < 10; j++)
-        await crowd[i]!.transact("", function* (tx) {
-          const before = yield* countRows(tx);
-          yield tx.write([[`row/${String(before).padStart(4, "0")}`, `${i}/${j}`]]);
+        await crowd[i]!.transact("", async (tx) => {
+          const before = await countRows(tx);
+          await tx.write([[`row/${String(before).padStart(4, "0")}`, `${i}/${j}`]]);
         });
     };
     await Promise.all(crowd.map((_, i) => often(i)));

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Row, Write } from "../../provider/pool/store";
+import type { Write } from "../../provider/pool/store";
 import { closed } from "../../provider/pool/version";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
@@ -190,17 +190,14 @@ export function leaseContract(engine: Engine): void {
       extents: [],
     });
     const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, event];
-    await store.transact("", function* (tx) {
-      yield tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
+    await store.transact("", async (tx) => {
+      await tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
     });
     const oldest = async () => (await pool.history("pool/p", { limit: 1 })).length;
     expect(await oldest()).toBe(1);
     await pool.release("space/id", opener.leaseId);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
-    const lengthNow = () =>
-      store.read(function* (tx) {
-        return ((yield tx.range("h/pool%2Fp/", "h/pool%2Fp0", 20_000)) as Row[]).length;
-      });
+    const lengthNow = () => store.read(async (tx) => (await tx.range("h/pool%2Fp/", "h/pool%2Fp0", 20_000)).length);
     await pool.claim(by("a"));
     await pool.claim(by("b"));
     expect(await lengthNow()).toBe(10_049);
@@ -250,8 +247,8 @@ export function leaseContract(engine: Engine): void {
     const { pool, store } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const lease = await pool.claim(by("a"));
-    await store.transact("", function* (tx) {
-      yield tx.write(state);
+    await store.transact("", async (tx) => {
+      await tx.write(state);
     });
     const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];
     for (const result of await Promise.allSettled(writes))

@@ -10,7 +10,6 @@ import { openWorld, SETTINGS } from "../../chaos/pool/world";
 import { isOverlayError } from "../../provider/errors";
 import { openStore } from "../../provider/pool";
 import { LivePool } from "../../provider/pool/pool";
-import type { Rule } from "../../provider/pool/rule";
 import type { Store, Tx, Write } from "../../provider/pool/store";
 import { memoryStore } from "../../provider/pool/stores/memory";
 import { ensureVersion } from "../../provider/pool/version";
@@ -72,7 +71,7 @@ const PLACES: [name: string, missing: string | false, start: () => Promise<Place
  */
 const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => ({
   ...store,
-  transact: async <T>(pool: string, work: (tx: Tx) => Rule<T>) => {
+  transact: async <T>(pool: string, work: (tx: Tx) => Promise<T>) => {
     const writes: Write[] = [];
     const result = await store.read((tx) => {
       writes.length = 0;
@@ -84,8 +83,8 @@ const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => 
       });
     });
     await meet();
-    await store.transact(pool, function* (tx) {
-      yield tx.write(writes);
+    await store.transact(pool, async (tx) => {
+      await tx.write(writes);
     });
     return result;
   },

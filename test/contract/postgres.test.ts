@@ -6,7 +6,6 @@ import { inspect } from "node:util";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { openPool, type Pool } from "../../provider/pool";
-import type { Rule } from "../../provider/pool/rule";
 import type { Tx } from "../../provider/pool/store";
 import { postgresStore } from "../../provider/pool/stores/postgres";
 import { VIEWS } from "../../provider/pool/stores/view-names";
@@ -23,8 +22,8 @@ import { by, extents, opened } from "./world";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 
-const write = function* (tx: Tx): Rule<void> {
-  yield tx.write([["x", "1"]]);
+const write = async (tx: Tx): Promise<void> => {
+  await tx.write([["x", "1"]]);
 };
 
 describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissing}` : ""}`, () => {
@@ -59,9 +58,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   describe("read-only", () => {
     const terms = { offerTtl: 3600, quarantine: 300 };
-    const version = function* (tx: Tx): Rule<unknown> {
-      return yield tx.get("v");
-    };
+    const version = async (tx: Tx): Promise<unknown> => await tx.get("v");
 
     test.each([
       ["a user who may only read", "GRANT SELECT ON ALL TABLES IN SCHEMA shown TO reader"],
@@ -101,18 +98,16 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   test("a crowd goes on by turns, and leaves no lock behind", async () => {
     const url = newUrl();
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
-    const add = function* (tx: Tx): Rule<void> {
-      const sum = Number((yield tx.get("sum")) ?? 0);
-      yield tx.write([["sum", String(sum + 1)]]);
+    const add = async (tx: Tx): Promise<void> => {
+      const sum = Number((await tx.get("sum")) ?? 0);
+      await tx.write([["sum", String(sum + 1)]]);
     };
     await Promise.all(
       crowd.map(async (store) => {
         for (let i = 0; i < 40; i++) await store.transact("", add);
       }),
     );
-    const sum = function* (tx: Tx): Rule<unknown> {
-      return yield tx.get("sum");
-    };
+    const sum = async (tx: Tx): Promise<unknown> => await tx.get("sum");
     expect(await crowd[0]!.read(sum)).toBe("160");
     const locks = () => server.sql("SELECT pid FROM pg_locks WHERE locktype = 'advisory'");
     await vi.waitFor(async () => expect(await locks()).toEqual([]), { timeout: 5000 });

@@ -1,19 +1,19 @@
 import { expect, test } from "vitest";
-import type { Rule } from "../../provider/pool/rule";
 import type { Row, Tx } from "../../provider/pool/store";
 import type { Engine } from "./world";
 
 /** What every engine must do, whatever is built on it. */
 export function storeContract(engine: Engine): void {
   const open = () => engine.open(() => 1234);
-  const put = (key: string, value: string | null) =>
-    function* (tx: Tx): Rule<void> {
-      yield tx.write([[key, value]]);
+  const put =
+    (key: string, value: string | null) =>
+    async (tx: Tx): Promise<void> => {
+      await tx.write([[key, value]]);
     };
-  const range = (from: string, to: string, limit: number) =>
-    function* (tx: Tx): Rule<Row[]> {
-      return (yield tx.range(from, to, limit)) as Row[];
-    };
+  const range =
+    (from: string, to: string, limit: number) =>
+    async (tx: Tx): Promise<Row[]> =>
+      await tx.range(from, to, limit);
 
   test("ranges are ordered, begin at their start, end before their end, and keep their limit", async () => {
     const store = await open();
@@ -34,12 +34,12 @@ export function storeContract(engine: Engine): void {
   test("a transaction sees its own writes and deletions", async () => {
     const store = await open();
     await store.transact("", put("x", "1"));
-    const seen = await store.transact("", function* (tx) {
-      yield tx.write([
+    const seen = await store.transact("", async (tx) => {
+      await tx.write([
         ["x", null],
         ["y", "2"],
       ]);
-      return [yield tx.get("x"), yield tx.get("y"), yield tx.range("a", "z", 9)];
+      return [await tx.get("x"), await tx.get("y"), await tx.range("a", "z", 9)];
     });
     expect(seen).toEqual([undefined, "2", [["y", "2"]]]);
     await store.close();
@@ -48,8 +48,8 @@ export function storeContract(engine: Engine): void {
   test("a transaction that throws leaves nothing behind", async () => {
     const store = await open();
     await store.transact("", put("kept", "1"));
-    const failing = store.transact("", function* (tx) {
-      yield tx.write([
+    const failing = store.transact("", async (tx) => {
+      await tx.write([
         ["kept", "2"],
         ["new", "3"],
       ]);
@@ -63,9 +63,9 @@ export function storeContract(engine: Engine): void {
   test("parallel transactions lose no update", async () => {
     const store = await open();
     const increment = () =>
-      store.transact("", function* (tx) {
-        const count = Number((yield tx.get("n")) ?? 0);
-        yield tx.write([["n", String(count + 1)]]);
+      store.transact("", async (tx) => {
+        const count = Number((await tx.get("n")) ?? 0);
+        await tx.write([["n", String(count + 1)]]);
       });
     await Promise.all(Array.from({ length: 50 }, increment));
     expect(await store.read((tx) => range("n", "o", 1)(tx))).toEqual([["n", "50"]]);

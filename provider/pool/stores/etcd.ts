@@ -1,5 +1,4 @@
 import { isOverlayError } from "../../errors";
-import type { Rule } from "../rule";
 import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
 import { EtcdClient } from "./etcd-client";
@@ -111,7 +110,7 @@ async function readOn<T>(
   on: Reading,
   keys: Keys,
   timeOf: (head: Version) => number,
-  work: (tx: Tx) => Rule<T>,
+  work: (tx: Tx) => Promise<T>,
 ): Promise<T> {
   const { wire } = on;
   const { found, revision } = await wire.txn([], [look(keys.head)]);

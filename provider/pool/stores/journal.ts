@@ -1,5 +1,4 @@
 import type { OverlayError } from "../../errors";
-import type { Rule } from "../rule";
 import type { Row, Tx, Write } from "../store";
 import type { Span } from "./view";
 
@@ -57,7 +56,7 @@ export interface Engine extends Journal {
    * a version.
    */
   turn(patience: number, since?: Version): Promise<Turn>;
-  read<T>(work: (tx: Tx) => Rule<T>): Promise<T>;
+  read<T>(work: (tx: Tx) => Promise<T>): Promise<T>;
   close(): Promise<void>;
 }
 

@@ -1,10 +1,11 @@
-import { driven } from "../rule";
+import { createMutex } from "../mutex";
 import { Sorted } from "../sorted";
 import type { Row, Store, Tx, Write } from "../store";
 
 /** For tests and dry runs: everything in this process, and time as the caller likes it. */
 export function memoryStore(clock: () => number = Date.now): Store {
   const rows = new Sorted<string>();
+  const mutex = createMutex();
 
   const apply = ([key, value]: Write): Write => {
     const before = rows.get(key) ?? null;
@@ -24,16 +25,17 @@ export function memoryStore(clock: () => number = Date.now): Store {
 
   return {
     readOnly: false,
-    transact: async (_pool, work) => {
-      const undo: Write[] = [];
-      try {
-        return driven(work(txWith(undo)));
-      } catch (error) {
-        for (const write of undo.reverse()) apply(write);
-        throw error;
-      }
-    },
-    read: async (work) => driven(work(txWith([]))),
+    transact: (_pool, work) =>
+      mutex(async () => {
+        const undo: Write[] = [];
+        try {
+          return await work(txWith(undo));
+        } catch (error) {
+          for (const write of undo.reverse()) apply(write);
+          throw error;
+        }
+      }),
+    read: (work) => mutex(() => work(txWith([]))),
     close: async () => {},
   };
 }

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
-import type { Rule } from "../rule";
+import { createMutex } from "../mutex";
 import { type ClockFinding, EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Turn, type Version } from "./journal";
 import { Known } from "./known";
@@ -52,7 +52,7 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
   };
 }
 
-type Work<T> = (tx: Tx) => Rule<T>;
+type Work<T> = (tx: Tx) => Promise<T>;
 
 /** A commit that was sent; until the log has been seen, its outcome may be unknown. */
 interface Sent<T> {
@@ -74,7 +74,7 @@ class Writer {
   /** Our turn, while it goes on. */
   #spell: Spell | undefined;
   /** Transactions of one process do not race each other. */
-  #last: Promise<unknown> = Promise.resolve();
+  readonly #mutex = createMutex();
 
   constructor(
     private readonly engine: Engine,
@@ -82,13 +82,9 @@ class Writer {
   ) {}
 
   transact<T>(work: Work<T>): Promise<T> {
-    const done = this.#last.then(() => {
-      const sent: Sent<T>[] = [];
-      const attempt = (losses: number, left: number) => this.#try(work, sent, losses, left);
-      return this.#rhythm.of(() => patiently(this.engine, this.patience, attempt));
-    });
-    this.#last = done.catch(() => {});
-    return done;
+    const sent: Sent<T>[] = [];
+    const attempt = (losses: number, left: number) => this.#try(work, sent, losses, left);
+    return this.#mutex(() => this.#rhythm.of(() => patiently(this.engine, this.patience, attempt)));
   }
 
   /** Repair makes a commit with the clock's time, although the one before it is of a later time. */
@@ -111,9 +107,8 @@ class Writer {
   }
 
   /** Gives up the turn that it may still have. */
-  async rest(): Promise<void> {
-    await this.#last;
-    await this.#spell?.end();
+  rest(): Promise<void> {
+    return this.#mutex(async () => this.#spell?.end());
   }
 
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {

@@ -1,5 +1,4 @@
 import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
-import type { Rule } from "../rule";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
 import { Away, type Engine, type Journal, type Turn, type Version } from "./journal";
@@ -167,7 +166,7 @@ function canKeep(client: PoolClient, answers: unknown): boolean {
 async function readOn<T>(
   client: PoolClient,
   address: Address,
-  work: (tx: Tx) => Rule<T>,
+  work: (tx: Tx) => Promise<T>,
   timeOf: (now: number, head: Version) => number,
 ): Promise<T> {
   const ask = asking(client, address);

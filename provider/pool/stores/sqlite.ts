@@ -3,7 +3,7 @@ import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../../errors";
-import { driven, type Rule } from "../rule";
+import { createMutex } from "../mutex";
 import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../store";
 import { SqliteClock } from "./sqlite-clock";
 import { sqliteViews } from "./sqlite-views";
@@ -11,9 +11,9 @@ import { type BootTime, bootTime } from "./store-clock";
 import { describeMissingViews, namesTaken, VIEWS } from "./view-names";
 
 /**
- * One file on one machine. A transaction runs from BEGIN to COMMIT without ever going back to the event loop, so that it
- * needs no queue of its own; processes wait for each other in short naps here, never inside SQLite, which would stop
- * everything else that this process does.
+ * One file on one machine. Transactions of this process follow each other on one connection. SQLite answers at once, so a
+ * transaction ends within one turn of the event loop and holds the file's lock no longer than its work takes. Processes
+ * wait for each other in short naps here, never inside SQLite, which would stop everything else that this process does.
  */
 export interface SqliteOptions {
   readOnly?: boolean;
@@ -46,33 +46,29 @@ export async function sqliteStore(path: string, options: SqliteOptions = {}): Pr
   await mustBeLocal(path);
   const clockOn = (db: Database) => new SqliteClock(db, path, clock, getBootTime, readOnly);
   const connection = await patiently(path, patience, () => connect(engine, path, readOnly, clockOn, warn));
-  const { db, tx, once, log, time } = connection;
+  const { db, tx, inTransaction, log, time } = connection;
+  const mutex = createMutex();
+  const checked = <T>(work: (tx: Tx) => Promise<T>): Promise<T> => {
+    time.check();
+    return work(tx);
+  };
   return {
     readOnly,
-    transact: async (_pool, work, promised) => {
-      const result = await patiently(path, patience, () =>
-        once(
-          "toWrite",
-          () => work(tx),
-          () => time.check(),
-        ),
-      );
-      if (!promised) log?.sync();
-      return result;
-    },
-    read: (work) =>
+    transact: (_pool, work, promised) =>
       patiently(path, patience, () =>
-        once(
-          "toRead",
-          () => work(tx),
-          () => time.check(),
-        ),
+        mutex(async () => {
+          const result = await inTransaction("toWrite", () => checked(work));
+          if (!promised) log?.sync();
+          return result;
+        }),
       ),
-    checkClock: (repair) => patiently(path, patience, () => checkClock(once, time, repair)),
-    close: async () => {
-      log?.close();
-      db.close();
-    },
+    read: (work) => patiently(path, patience, () => mutex(() => inTransaction("toRead", () => checked(work)))),
+    checkClock: (repair) => patiently(path, patience, () => mutex(() => checkClock(inTransaction, time, repair))),
+    close: () =>
+      mutex(async () => {
+        log?.close();
+        db.close();
+      }),
   };
 }
 
@@ -153,7 +149,7 @@ function connect(
       log?.wasWritten();
       time.note();
     };
-    return { db, tx: txOf(db, time.now, wrote), once: transactionsOn(db), log, time };
+    return { db, tx: txOf(db, time.now, wrote), inTransaction: transactionsOn(db), log, time };
   } catch (error) {
     db.close();
     throw error;
@@ -277,11 +273,10 @@ const asFault =
 function transactionsOn(db: Database) {
   const begin = { toRead: db.prepare("BEGIN"), toWrite: db.prepare("BEGIN IMMEDIATE") };
   const commit = db.prepare("COMMIT");
-  return <T>(kind: keyof typeof begin, work: () => Rule<T>, before: () => void = () => {}): T => {
+  return async <T>(kind: keyof typeof begin, work: () => Promise<T>): Promise<T> => {
     begin[kind].run();
     try {
-      before();
-      const result = driven(work());
+      const result = await work();
       commit.run();
       return result;
     } catch (error) {
@@ -292,26 +287,17 @@ function transactionsOn(db: Database) {
 }
 
 /** A finding instead of the refusal that transactions end with. */
-function checkClock(
-  once: ReturnType<typeof transactionsOn>,
+async function checkClock(
+  inTransaction: ReturnType<typeof transactionsOn>,
   time: SqliteClock,
   repair: boolean,
-): ClockFinding | undefined {
+): Promise<ClockFinding | undefined> {
   try {
-    once(
-      "toRead",
-      function* () {},
-      () => time.check(),
-    );
+    await inTransaction("toRead", async () => time.check());
     return undefined;
   } catch (error) {
     if (!isOverlayError(error, "STORE_CLOCK")) throw error;
-    if (repair)
-      once(
-        "toWrite",
-        function* () {},
-        () => time.note(true),
-      );
+    if (repair) await inTransaction("toWrite", async () => time.note(true));
     return { problem: error.what, repairable: true };
   }
 }
@@ -326,11 +312,11 @@ function rollBack(db: Database): void {
 }
 
 /** Tries until the file is free, with naps of random length so that no two processes keep meeting. */
-async function patiently<T>(path: string, patience: number, attempt: () => T): Promise<T> {
+async function patiently<T>(path: string, patience: number, attempt: () => T | Promise<T>): Promise<T> {
   const deadline = Date.now() + patience * 1000;
   for (let nap = 2; ; nap = Math.min(nap * 2, 50)) {
     try {
-      return attempt();
+      return await attempt();
     } catch (error) {
       if (![BUSY, LOCKED].includes(codeOf(error))) throw translated(path, error);
       if (Date.now() > deadline) throw lockedFor(path, patience, error);

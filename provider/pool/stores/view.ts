@@ -1,6 +1,5 @@
-import { awaited, type Maybe, type Rule } from "../rule";
 import { Sorted } from "../sorted";
-import { EngineFault, type Row, type Tx, type Write } from "../store";
+import { type Awaitable, EngineFault, type Row, type Tx, type Write } from "../store";
 import { behind, type Known } from "./known";
 
 /** The first `limit` rows from `from` on and before `to`. */
@@ -49,7 +48,7 @@ export interface Circumstances {
  * What is mostly empty stops nobody: it is taken to be empty, and fetched with the rest or proven by the commit. So a claim
  * needs no round trip of its own to find out that its owner has nothing yet, and 64 claims hardly more than one.
  */
-export async function runOn<T>(on: Circumstances, work: (tx: Tx) => Rule<T>): Promise<Run<T>> {
+export async function runOn<T>(on: Circumstances, work: (tx: Tx) => Promise<T>): Promise<Run<T>> {
   for (let round = 0; ; round++) {
     const view = new View(on, round < AHEAD);
     const outcome = await settledOf(work(view));
@@ -63,9 +62,9 @@ export async function runOn<T>(on: Circumstances, work: (tx: Tx) => Rule<T>): Pr
   }
 }
 
-async function settledOf<T>(rule: Rule<T>): Promise<Outcome<T>> {
+async function settledOf<T>(work: Promise<T>): Promise<Outcome<T>> {
   try {
-    return { value: await awaited(rule) };
+    return { value: await work };
   } catch (error) {
     return { error };
   }
@@ -107,7 +106,7 @@ class View implements Tx {
     return this.on.time;
   }
 
-  get(key: string, rare = false): Maybe<string | undefined> {
+  get(key: string, rare = false): Awaitable<string | undefined> {
     const at = toBytes(key);
     const own = this.#writes.get(at);
     if (own !== undefined) return own ?? undefined;
@@ -118,7 +117,7 @@ class View implements Tx {
     return rows instanceof Promise ? rows.then(first) : first(rows);
   }
 
-  range(from: string, to: string, limit: number, rare = false): Maybe<Row[]> {
+  range(from: string, to: string, limit: number, rare = false): Awaitable<Row[]> {
     const [end, found]: [string, Row[]] = [toBytes(to), []];
     for (let at = toBytes(from); at < end && found.length < limit; ) {
       const wanted = Math.min(limit - found.length, PAGE);
@@ -158,7 +157,7 @@ class View implements Tx {
     return [...new Map<string, string | null>([...stored, ...own])].sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
-  #stored(from: string, to: string, limit: number, rare: boolean): Maybe<Row[]> {
+  #stored(from: string, to: string, limit: number, rare: boolean): Awaitable<Row[]> {
     const { known } = this.on;
     const found: Row[] = [];
     for (let at = from; at < to && found.length < limit; ) {
@@ -170,7 +169,7 @@ class View implements Tx {
     return found;
   }
 
-  #acrossGap(found: Row[], gap: Span, rare: boolean): Maybe<Row[]> {
+  #acrossGap(found: Row[], gap: Span, rare: boolean): Awaitable<Row[]> {
     if (rare) {
       this.hoped.set(placeOf(gap), gap);
       return found;

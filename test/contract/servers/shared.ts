@@ -4,8 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { LivePool } from "../../../provider/pool/pool";
-import type { Rule } from "../../../provider/pool/rule";
-import type { Row, Store, Tx } from "../../../provider/pool/store";
+import type { Store, Tx } from "../../../provider/pool/store";
 import type { Event, Lease, Pool } from "../../../provider/pool/types";
 import { raceContract } from "../races";
 import { by, extents, firstOf, opened } from "../world";
@@ -24,18 +23,19 @@ export interface Remote {
   commitBytes: string;
 }
 
-const increment = function* (tx: Tx): Rule<number> {
-  const count = Number((yield tx.get("n")) ?? 0) + 1;
-  yield tx.write([["n", String(count)]]);
+const increment = async (tx: Tx): Promise<number> => {
+  const count = Number((await tx.get("n")) ?? 0) + 1;
+  await tx.write([["n", String(count)]]);
   return count;
 };
-const get = (key: string) =>
-  function* (tx: Tx): Rule<string | undefined> {
-    return (yield tx.get(key)) as string | undefined;
-  };
-const put = (key: string, value: string | null) =>
-  function* (tx: Tx): Rule<void> {
-    yield tx.write([[key, value]]);
+const get =
+  (key: string) =>
+  async (tx: Tx): Promise<string | undefined> =>
+    await tx.get(key);
+const put =
+  (key: string, value: string | null) =>
+  async (tx: Tx): Promise<void> => {
+    await tx.write([[key, value]]);
   };
 
 /** What a store on a server must do beyond the contract: others write to it too, and it may be out of reach. */
@@ -59,16 +59,15 @@ function racesContract(remote: Remote): void {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
     for (const at of ["r/1", "r/3"]) await store.transact("", put(at, "old"));
-    const look = function* (tx: Tx): Rule<string> {
-      return JSON.stringify([yield tx.range("r/", "r0", 10), (yield tx.get("single")) ?? null]);
-    };
+    const look = async (tx: Tx): Promise<string> =>
+      JSON.stringify([await tx.range("r/", "r0", 10), (await tx.get("single")) ?? null]);
     // From here on it knows everything, and asks for nothing before it commits.
     await store.transact("", look);
     const seen: string[] = [];
-    const result = await store.transact("", function* (tx) {
-      const text = yield* look(tx);
-      if (seen.push(text) === 1) yield other.transact("", put(key, value));
-      yield tx.write([["result", text]]);
+    const result = await store.transact("", async (tx) => {
+      const text = await look(tx);
+      if (seen.push(text) === 1) await other.transact("", put(key, value));
+      await tx.write([["result", text]]);
       return text;
     });
     expect(seen).toHaveLength(2);
@@ -77,19 +76,9 @@ function racesContract(remote: Remote): void {
     expect(result).toBe(seen[1]);
   });
 
-  const looks: [what: string, look: (tx: Tx) => Rule<string | undefined>][] = [
-    [
-      "a row",
-      function* (tx: Tx) {
-        return (yield tx.get("rare/2", true)) as string | undefined;
-      },
-    ],
-    [
-      "a range",
-      function* (tx: Tx) {
-        return ((yield tx.range("rare/", "rare0", 9, true)) as Row[])[0]?.[1];
-      },
-    ],
+  const looks: [what: string, look: (tx: Tx) => Promise<string | undefined>][] = [
+    ["a row", async (tx: Tx) => await tx.get("rare/2", true)],
+    ["a range", async (tx: Tx) => (await tx.range("rare/", "rare0", 9, true))[0]?.[1]],
   ];
   test.each(looks)(
     "%s that is mostly empty is found where it is not, with and without a write",
@@ -97,15 +86,15 @@ function racesContract(remote: Remote): void {
       const url = remote.newUrl();
       await (await remote.open(url)).transact("", put("rare/2", "found"));
       const [writer, thrower, reader] = [await remote.open(url), await remote.open(url), await remote.open(url)];
-      const decide = function* (tx: Tx): Rule<string> {
-        const seen = yield* look(tx);
+      const decide = async (tx: Tx): Promise<string> => {
+        const seen = await look(tx);
         if (seen === undefined) throw new Error("nothing there");
-        yield tx.write([["decided", seen]]);
+        await tx.write([["decided", seen]]);
         return seen;
       };
-      const writing = function* (tx: Tx): Rule<string> {
-        const seen = (yield* look(tx)) ?? "nothing";
-        yield tx.write([["written", seen]]);
+      const writing = async (tx: Tx): Promise<string> => {
+        const seen = (await look(tx)) ?? "nothing";
+        await tx.write([["written", seen]]);
         return seen;
       };
       for (const store of [writer, thrower]) await store.transact("", increment);
@@ -127,8 +116,8 @@ function racesContract(remote: Remote): void {
     await other.transact("", put("x", "2"));
     expect(await store.transact("", get("x"))).toBe("2");
     await other.transact("", put("x", "3"));
-    const throwing = store.transact("", function* (tx) {
-      throw new Error(`x is ${yield tx.get("x")}`);
+    const throwing = store.transact("", async (tx) => {
+      throw new Error(`x is ${await tx.get("x")}`);
     });
     await expect(throwing).rejects.toThrow("x is 3");
   });
@@ -136,14 +125,13 @@ function racesContract(remote: Remote): void {
   test("two that read what the other writes: one of them sees the other's", async () => {
     const url = remote.newUrl();
     const stores = [await remote.open(url), await remote.open(url)];
-    const goOnCall = (own: string, others: string) =>
-      function* (tx: Tx): Rule<void> {
-        if ((yield tx.get(others)) === undefined) yield tx.write([[own, "on call"]]);
+    const goOnCall =
+      (own: string, others: string) =>
+      async (tx: Tx): Promise<void> => {
+        if ((await tx.get(others)) === undefined) await tx.write([[own, "on call"]]);
       };
     await Promise.all([stores[0]!.transact("a", goOnCall("a", "b")), stores[1]!.transact("b", goOnCall("b", "a"))]);
-    const both = await stores[0]!.read(function* (tx): Rule<unknown[]> {
-      return [yield tx.get("a"), yield tx.get("b")];
-    });
+    const both = await stores[0]!.read(async (tx): Promise<unknown[]> => [await tx.get("a"), await tx.get("b")]);
     expect(both.filter((value) => value === "on call")).toHaveLength(1);
   });
 
@@ -154,10 +142,10 @@ function racesContract(remote: Remote): void {
     const others = busy.map(async (store) => {
       while (!done) await store.transact("", increment);
     });
-    await slow!.transact("", function* (tx) {
-      yield tx.get("n");
-      yield sleep(60);
-      yield tx.write([["slow", "done"]]);
+    await slow!.transact("", async (tx) => {
+      await tx.get("n");
+      await sleep(60);
+      await tx.write([["slow", "done"]]);
     });
     done = true;
     await Promise.all(others);
@@ -168,15 +156,15 @@ function racesContract(remote: Remote): void {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
     await store.transact("", put("a", "1"));
-    const seen = await store.read(function* (tx) {
-      const a = yield tx.get("a");
-      yield other.transact("", function* (tx) {
-        yield tx.write([
+    const seen = await store.read(async (tx) => {
+      const a = await tx.get("a");
+      await other.transact("", async (tx) => {
+        await tx.write([
           ["a", "2"],
           ["b", "2"],
         ]);
       });
-      return [a, yield tx.get("b"), yield tx.range("a", "c", 9)];
+      return [a, await tx.get("b"), await tx.range("a", "c", 9)];
     });
     expect(seen).toEqual(["1", undefined, [["a", "1"]]]);
   });
@@ -195,8 +183,8 @@ function reachContract(remote: Remote): void {
     const store = await remote.open(url, { patience: { others: 20, server: serverPatience } });
     await store.transact("", increment);
     let runs = 0;
-    const result = store.transact("", function* (tx) {
-      const count = yield* increment(tx);
+    const result = store.transact("", async (tx) => {
+      const count = await increment(tx);
       if (++runs === 1) happens();
       return count;
     });
@@ -309,9 +297,9 @@ function reachContract(remote: Remote): void {
 }
 
 function clockContract(remote: Remote): void {
-  const now = function* (tx: Tx): Rule<number> {
-    const time = (yield tx.now()) as number;
-    yield tx.write([["t", String(time)]]);
+  const now = async (tx: Tx): Promise<number> => {
+    const time = await tx.now();
+    await tx.write([["t", String(time)]]);
     return time;
   };
 

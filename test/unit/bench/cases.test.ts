@@ -11,8 +11,8 @@ test.each(casesWith(500))(
     const store = memoryStore();
     const pool = new LivePool(store, SETTINGS);
     await openCase(pool, one);
-    await store.transact("", function* (tx) {
-      yield tx.write(rowsFor(one));
+    await store.transact("", async (tx) => {
+      await tx.write(rowsFor(one));
     });
     expect(await pool.fsck()).toEqual([]);
     expect((await pool.usage(one.spec.name))!.held).toBe(BigInt(one.leases));

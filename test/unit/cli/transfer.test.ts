@@ -6,8 +6,8 @@ import { move, reopen, type Site, snapshot } from "../../../provider/pool/transf
 import { ensureVersion, stateOf, VERSION, writing } from "../../../provider/pool/version";
 
 const put = (store: Store, key: string, value: string): Promise<void> =>
-  store.transact("", function* (tx) {
-    yield tx.write([[key, value]]);
+  store.transact("", async (tx) => {
+    await tx.write([[key, value]]);
   });
 
 async function filled(count: number): Promise<Store> {
@@ -56,8 +56,8 @@ test("a store that is closed is closed to programs that know nothing of moves, t
 /** Writes as the pool does, and is refused where the store is closed. */
 const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
   store.transact("", (tx) =>
-    writing(tx, { offerTtl: 0, quarantine: 0 }, function* (draft) {
-      yield draft.set(key, value);
+    writing(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
+      await draft.set(key, value);
     }),
   );
 

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import type { Rule } from "../../../provider/pool/rule";
 import { Sorted } from "../../../provider/pool/sorted";
 import type { Row, Tx } from "../../../provider/pool/store";
 import {
@@ -51,12 +50,10 @@ function server() {
   return { store: optimisticStore(engine), said, next, value: () => rows.get("sum") };
 }
 
-const add = function* (tx: Tx): Rule<void> {
-  yield tx.write([["sum", String(Number((yield tx.get("sum")) ?? 0) + 1)]]);
+const add = async (tx: Tx): Promise<void> => {
+  await tx.write([["sum", String(Number((await tx.get("sum")) ?? 0) + 1)]]);
 };
-const look = function* (tx: Tx): Rule<unknown> {
-  return yield tx.get("sum");
-};
+const look = async (tx: Tx): Promise<unknown> => await tx.get("sum");
 
 test("one turn serves all that comes without a pause, and is given up before the store is closed", async () => {
   const { store, said, value } = server();

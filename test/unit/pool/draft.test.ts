@@ -2,7 +2,6 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import { Draft } from "../../../provider/pool/draft";
 import { textCodec } from "../../../provider/pool/records";
-import { driven } from "../../../provider/pool/rule";
 import { Sorted } from "../../../provider/pool/sorted";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 
@@ -20,19 +19,19 @@ test("a draft reads as if its writes were in the store already", async () => {
         const store = memoryStore();
         const merged = new Sorted<string>();
         for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
-        await store.transact("", function* (tx) {
-          yield tx.write(stored);
+        await store.transact("", async (tx) => {
+          await tx.write(stored);
           const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
           for (const [at, value] of own) {
             if (value === null) draft.delete({ at, codec: textCodec });
             else draft.put({ at, codec: textCodec }, value);
           }
           const span = { from, to, codec: textCodec };
-          expect(driven(draft.rows(span, limit))).toEqual([...merged.entries(from, to)].slice(0, limit));
-          expect(driven(draft.all(span))).toEqual([...merged.entries(from, to)].map(([, value]) => value));
-          expect(driven(draft.get({ at: from, codec: textCodec }))).toBe(merged.get(from));
-          yield* draft.flush();
-          expect(yield tx.range("", "z", 99)).toEqual([...merged.entries()]);
+          expect(await draft.rows(span, limit)).toEqual([...merged.entries(from, to)].slice(0, limit));
+          expect(await draft.all(span)).toEqual([...merged.entries(from, to)].map(([, value]) => value));
+          expect(await draft.get({ at: from, codec: textCodec })).toBe(merged.get(from));
+          await draft.flush();
+          expect(await tx.range("", "z", 99)).toEqual([...merged.entries()]);
         });
       },
     ),
@@ -45,31 +44,31 @@ test("an operation that is discarded leaves what was written before it", async (
       const store = memoryStore();
       const merged = new Sorted<string>();
       for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
-      await store.transact("", function* (tx) {
-        yield tx.write(stored);
+      await store.transact("", async (tx) => {
+        await tx.write(stored);
         const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
         for (const [at, value] of kept) draft.set(at, value);
         draft.keep();
         for (const [at, value] of discarded) draft.set(at, value);
         draft.discard();
-        yield* draft.flush();
-        expect(yield tx.range("", "z", 99)).toEqual([...merged.entries()]);
+        await draft.flush();
+        expect(await tx.range("", "z", 99)).toEqual([...merged.entries()]);
       });
     }),
   );
 });
 
-test("what stands in the store already is not written again", () => {
+test("what stands in the store already is not written again", async () => {
   const written: unknown[] = [];
   const tx = { now: () => 0, get: () => "1", range: () => [], write: (writes: unknown) => void written.push(writes) };
   const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
   const row = { at: "k/a", codec: textCodec };
-  driven(draft.get(row));
+  await draft.get(row);
   draft.put(row, "1");
-  driven(draft.flush());
+  await draft.flush();
   expect(written).toEqual([]);
   draft.put(row, "2");
   draft.put(row, "1");
-  driven(draft.flush());
+  await draft.flush();
   expect(written).toEqual([[["k/a", "1"]]]);
 });

@@ -21,14 +21,11 @@ async function lively(): Promise<World> {
   return made;
 }
 
-const rows = ({ store }: World): Promise<Row[]> =>
-  store.read(function* (tx) {
-    return (yield tx.range("", "~", 1000)) as Row[];
-  });
+const rows = ({ store }: World): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
 
 const damage = ({ store }: World, ...writes: Write[]) =>
-  store.transact("", function* (tx) {
-    yield tx.write(writes);
+  store.transact("", async (tx) => {
+    await tx.write(writes);
   });
 
 test("every derived row that is lost, wrong or too much is found and repaired", async () => {

@@ -28,8 +28,8 @@ test("a time that runs out in the middle is asked for again, never made up", asy
   };
   const store = optimisticStore(engine);
   const write = () =>
-    store.transact("", function* (tx) {
-      yield tx.write([["now", String(yield tx.now())]]);
+    store.transact("", async (tx) => {
+      await tx.write([["now", String(await tx.now())]]);
     });
   await write();
   await write();

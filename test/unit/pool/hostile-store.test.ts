@@ -174,8 +174,8 @@ test("a field that only a newer release knows is kept, and must be plain", async
 test("through the pool: one damaged lease is named, and other pools go on", async () => {
   const { pool, store } = await livelyStore();
   const [[key, text] = ["", ""]] = (await snapshot(store)).filter(([key]) => key.startsWith("l/pool%2Fp/"));
-  await store.transact("", function* (tx) {
-    yield tx.write([[key, JSON.stringify({ ...JSON.parse(text), uid: "../../etc" })]]);
+  await store.transact("", async (tx) => {
+    await tx.write([[key, JSON.stringify({ ...JSON.parse(text), uid: "../../etc" })]]);
   });
   await expect(pool.leases("pool/p")).rejects.toThrow(
     `STORE_CORRUPT: Row ${key} of the store is not valid (field uid)`,

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import type { Rule } from "../../../provider/pool/rule";
 import type { Tx } from "../../../provider/pool/store";
 import { Away, type Commit, type Engine } from "../../../provider/pool/stores/journal";
 import { optimisticStore } from "../../../provider/pool/stores/optimistic";
@@ -37,8 +36,8 @@ function server() {
 /** Returns how often it has run. */
 function counted() {
   let runs = 0;
-  return function* (tx: Tx): Rule<number> {
-    yield tx.write([["x", "1"]]);
+  return async (tx: Tx): Promise<number> => {
+    await tx.write([["x", "1"]]);
     return ++runs;
   };
 }

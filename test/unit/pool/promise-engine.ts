@@ -119,9 +119,7 @@ export class ModelStack {
   #hasWaiter(resource: string): Promise<boolean> {
     const uid = uidOf(this.state.get(resource)!.leaseId);
     return this.store.read((tx) =>
-      drafted(tx, TERMS, function* (draft) {
-        return (yield* draft.get(waiterKey(POOL, uid))) !== undefined;
-      }),
+      drafted(tx, TERMS, async (draft) => (await draft.get(waiterKey(POOL, uid))) !== undefined),
     );
   }
 

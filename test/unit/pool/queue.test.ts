@@ -3,7 +3,6 @@ import { OverlayError } from "../../../provider/errors";
 import type { Draft } from "../../../provider/pool/draft";
 import { Queue } from "../../../provider/pool/queue";
 import { textCodec } from "../../../provider/pool/records";
-import type { Rule } from "../../../provider/pool/rule";
 import { EngineFault, type Store } from "../../../provider/pool/store";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 
@@ -20,9 +19,10 @@ function counting(): { store: Store; transactions: () => number } {
   return { store: { ...store, transact }, transactions: () => transactions };
 }
 
-const append = (letter: string) =>
-  function* (tx: Draft): Rule<string> {
-    const text = `${(yield* tx.get(key("text"))) ?? ""}${letter}`;
+const append =
+  (letter: string) =>
+  async (tx: Draft): Promise<string> => {
+    const text = `${(await tx.get(key("text"))) ?? ""}${letter}`;
     tx.put(key("text"), text);
     return text;
   };
@@ -39,8 +39,8 @@ test("what waits for one pool goes into one transaction, in its order, and each 
 test("one that throws has written nothing, and the others do not notice", async () => {
   const { store, transactions } = counting();
   const queue = new Queue(store, terms);
-  const failing = queue.add("p", function* (tx) {
-    yield* append("b")(tx);
+  const failing = queue.add("p", async (tx) => {
+    await append("b")(tx);
     throw new OverlayError("IP_IN_USE", "Taken.", "Take another.");
   });
   const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);
@@ -54,8 +54,8 @@ test("one that throws has written nothing, and the others do not notice", async 
 
 test("when the engine fails, nobody is told that it worked", async () => {
   const queue = new Queue(memoryStore(), terms);
-  const failing = queue.add("p", function* (tx) {
-    yield* append("b")(tx);
+  const failing = queue.add("p", async (tx) => {
+    await append("b")(tx);
     throw new EngineFault(new Error("disk on fire"));
   });
   const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);

@@ -15,9 +15,10 @@ beforeEach(() => {
   folder = mkdtempSync(join(top, "t-"));
 });
 
-const put = (key: string, value: string) =>
-  function* (tx: Parameters<Parameters<Awaited<ReturnType<typeof sqliteStore>>["transact"]>[1]>[0]) {
-    yield tx.write([[key, value]]);
+const put =
+  (key: string, value: string) =>
+  async (tx: Parameters<Parameters<Awaited<ReturnType<typeof sqliteStore>>["transact"]>[1]>[0]) => {
+    await tx.write([[key, value]]);
   };
 
 test("a new pool file and its folder are for their user only", async () => {

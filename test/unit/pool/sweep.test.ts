@@ -45,7 +45,4 @@ test("what a refused operation would have cleaned up is left for the next one in
 });
 
 /** How many leases have an end. */
-const waiting = (store: Store): Promise<number> =>
-  store.read(function* (tx) {
-    return ((yield tx.range("x/", "x0", 1000)) as unknown[]).length;
-  });
+const waiting = (store: Store): Promise<number> => store.read(async (tx) => (await tx.range("x/", "x0", 1000)).length);
