@@ -1,9 +1,9 @@
-/** Lets at most `limit` pieces of work run at a time; the others wait their turn, first come first served. */
+/** Runs at most `limit` pieces of work at a time; the others wait, first come, first served. */
 export class Gate {
   #running = 0;
   readonly #waiting: (() => void)[] = [];
 
-  constructor(private readonly limit: number) {}
+  constructor(private limit: number) {}
 
   async pass<T>(work: () => Promise<T>): Promise<T> {
     if (this.#running < this.limit) this.#running++;
@@ -11,10 +11,17 @@ export class Gate {
     try {
       return await work();
     } finally {
-      // The place is handed over, so that no newcomer takes it before the one who waited runs.
-      const next = this.#waiting.shift();
+      // The place goes to the next one that waits, so that no later call takes it before.
+      const next = this.#running <= this.limit ? this.#waiting.shift() : undefined;
       if (next) next();
       else this.#running--;
     }
+  }
+
+  /** From now on one less than the number that is running; false if that would be none. */
+  narrow(): boolean {
+    if (this.#running < 2) return false;
+    this.limit = this.#running - 1;
+    return true;
   }
 }

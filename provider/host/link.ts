@@ -45,8 +45,14 @@ export class Link {
   }
 
   /** A channel that runs `command`, for the time of `use`. `limit` milliseconds are for opening it. */
-  session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
-    return this.#sessions.pass(async () => use(await this.#openSession(command, limit)));
+  async session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
+    for (;;) {
+      const result = await this.#sessions.pass(async () => {
+        const channel = await this.#openSession(command, limit);
+        return channel && { value: await use(channel) };
+      });
+      if (result) return result.value;
+    }
   }
 
   /** A stream to a port that this host can reach. */
@@ -63,14 +69,20 @@ export class Link {
     clearTimeout(limit);
   }
 
-  /** A host that refuses may have a low MaxSessions: it is asked again, for others of ours may be about to end. */
-  async #openSession(command: string, limit: number): Promise<ClientChannel> {
+  /**
+   * A host that refuses may have a low MaxSessions. While other sessions of this connection are open, fewer are opened from
+   * now on, and `undefined` says that this one has to wait for them. A session that has just been closed may still be
+   * counted by the host: then it is asked again.
+   */
+  async #openSession(command: string, limit: number): Promise<ClientChannel | undefined> {
     const until = Date.now() + limit;
     for (let pause = PAUSE; ; pause *= 2) {
       try {
         return await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
       } catch (error) {
-        if (!(error instanceof NotOpened && error.refusal !== undefined) || Date.now() + pause > until) throw error;
+        if (!(error instanceof NotOpened) || error.refusal === undefined) throw error;
+        if (this.#sessions.narrow()) return undefined;
+        if (Date.now() + pause > until) throw error;
         await sleep(pause);
       }
     }
