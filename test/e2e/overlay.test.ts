@@ -187,7 +187,7 @@ test("a machine rebuilt under the same name keeps id and subnet", async () => {
   await lab.rebuild("r2");
   await stack.mustUp("--refresh");
   expect(pick((await stack.state()).r2!.outputs)).toEqual(before);
-  const { code } = await lab.exec("r2", "ping -c 1 -W 1 10.128.0.1");
+  const { code } = await lab.exec("r2", "ping -c 1 -W 10 10.128.0.1");
   expect(code).toBe(0);
 });
 

@@ -88,7 +88,7 @@ describe("a lab of two runners", () => {
   });
 
   test("the controller sees the machine's files, the hosts by name, and no other network", async () => {
-    const script = `ls -d "$PWD"; ping -c 1 -W 2 r2 >/dev/null && echo reached; ip -br link | cut -d' ' -f1; ip route`;
+    const script = `ls -d "$PWD"; ping -c 1 -W 10 r2 >/dev/null && echo reached; ip -br link | cut -d' ' -f1; ip route`;
     const { stdout } = await lab.controller("sh", ["-c", script], { cwd: __dirname });
     expect(
       stdout
@@ -109,14 +109,14 @@ describe("a lab of two runners", () => {
       ["10.254.1.2", 1472],
       ["fd00:254::1:2", 1452],
     ] as const)
-      expect(await out("r1", `ping -q -c 1 -W 2 -M do -s ${size} ${address}`)).toContain(" 0% packet loss");
+      expect(await out("r1", `ping -q -c 1 -W 10 -M do -s ${size} ${address}`)).toContain(" 0% packet loss");
   });
 
   test("containers on a bridge of a host reach it and each other", async () => {
     await lab.exec("r1", "ip link add br9 type bridge; ip link set br9 up; ip addr add 10.9.0.1/24 dev br9");
     await lab.container("r1", "c1", { bridge: "br9", address: "10.9.0.5/24", gateway: "10.9.0.1" });
     await lab.container("r1", "c2", { bridge: "br9", address: ["10.9.0.6/24", "fd09::6/64"], mtu: 1400 });
-    expect(await out("r1", "ip netns exec c1 ping -q -c 1 -W 2 10.9.0.6")).toContain(" 0% packet loss");
+    expect(await out("r1", "ip netns exec c1 ping -q -c 1 -W 10 10.9.0.6")).toContain(" 0% packet loss");
     expect(await out("r1", "ip -n c1 route show default")).toBe("default via 10.9.0.1 dev eth0");
     expect(await out("r1", "ip -n c2 link show eth0")).toContain("mtu 1400");
   });
