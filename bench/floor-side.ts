@@ -1,4 +1,4 @@
-import { openHosts } from "../provider/host/ssh";
+import { openHosts } from "../provider/host/ssh/hosts";
 
 /** One SSH handshake and two round trips for each host, all at once, in the lab's controller; prints milliseconds. */
 interface Options {

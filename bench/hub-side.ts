@@ -1,12 +1,13 @@
 import { layoutOf } from "../provider/addressing/layout";
 import { fleetOf } from "../provider/host/fleet";
-import { Reconciler, type Work } from "../provider/host/reconcile";
-import { openHosts } from "../provider/host/ssh";
+import { Reconciler } from "../provider/host/reconcile/queue";
+import type { Work } from "../provider/host/reconcile/types";
+import { openHosts } from "../provider/host/ssh/hosts";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
-import { FACTS_SCRIPT, parseFacts } from "../provider/network/facts";
-import { type Network, planTunnel } from "../provider/network/hub";
-import { planSteps } from "../provider/network/steps";
+import { planSteps } from "../provider/network/diff/steps";
+import { type Network, planTunnel } from "../provider/network/plan/hub";
+import { FACTS_SCRIPT, parseFacts } from "../provider/network/read/facts";
 import { openPool } from "../provider/pool";
 import { resourceOf } from "../provider/resources";
 import { asNetwork, type NetworkSettings } from "../provider/resources/overlay-network";

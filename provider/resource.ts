@@ -1,9 +1,9 @@
 import type { z } from "zod";
 import { OverlayError } from "./errors";
-import type { Connection } from "./host/types";
-import type { Container } from "./network/docker";
-import type { Machine } from "./network/hub";
-import type { Item } from "./network/items";
+import type { Connection } from "./host/connection";
+import type { Container } from "./network/model/facts";
+import type { Item } from "./network/model/items";
+import type { Machine } from "./network/plan/hub";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
 import { describePool } from "./pool-names";
 

@@ -1,8 +1,8 @@
 import { appendFileSync, readFileSync } from "node:fs";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { fleetOf } from "./host/fleet";
-import { Reconciler } from "./host/reconcile";
-import { openHosts } from "./host/ssh";
+import { Reconciler } from "./host/reconcile/queue";
+import { openHosts } from "./host/ssh/hosts";
 import { readDeclared } from "./lifecycle/declared";
 import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";

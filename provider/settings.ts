@@ -1,10 +1,10 @@
 import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
-import { familyOf, widthOf } from "./addressing/line";
+import { familyOf, widthOf } from "./addressing/ip";
 import { rangeOf } from "./addressing/ranges";
 import { OverlayError } from "./errors";
-import type { Connection, HostSettings } from "./host/types";
+import type { Connection, HostSettings } from "./host/connection";
 import { explainIssues } from "./invalid-input";
 import type { Tenant } from "./pool/types";
 import type { TenantDefaults } from "./resource";

@@ -1,8 +1,8 @@
 import { layoutOf } from "../provider/addressing/layout";
-import { parseFacts } from "../provider/network/facts";
-import type { Machine, Network } from "../provider/network/hub";
-import type { Item } from "../provider/network/items";
-import { withLocalRules } from "../provider/network/local-rules";
+import type { Item } from "../provider/network/model/items";
+import type { Machine, Network } from "../provider/network/plan/hub";
+import { withLocalRules } from "../provider/network/plan/local-rules";
+import { parseFacts } from "../provider/network/read/facts";
 
 /** The network that most tests are about, and the two machines of its first tunnel. */
 export const training = (changes: Partial<Network> = {}): Network => ({

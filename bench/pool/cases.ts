@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { toLine } from "../../provider/addressing/line";
+import { toLine } from "../../provider/addressing/ip";
 import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
 import { countsKey } from "../../provider/pool/keys";
 import { freeRows } from "../../provider/pool/pools";

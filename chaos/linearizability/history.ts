@@ -1,4 +1,4 @@
-import { fromLine } from "../../provider/addressing/line";
+import { fromLine } from "../../provider/addressing/ip";
 import type { Entry, Grant, Result } from "../pool/ledger";
 
 /** One call of a client, from its invocation to its answer. Times are of one monotonic clock. */

@@ -1,4 +1,4 @@
-import { toLine } from "../../provider/addressing/line";
+import { toLine } from "../../provider/addressing/ip";
 import type { Lease, Pool, Settings } from "../../provider/pool";
 import type { Grant } from "./ledger";
 

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from "node:util";
-import { fromLine } from "../../provider/addressing/line";
+import { fromLine } from "../../provider/addressing/ip";
 import { rangeOf } from "../../provider/addressing/ranges";
 import type { Random } from "../random";
 import type { Arg, Declaration, Program } from "./program";

@@ -1,5 +1,5 @@
+import { type Block, cidrText, fromLine } from "./ip";
 import type { Layout, RunnerLayout } from "./layout";
-import { type Block, cidrText, fromLine } from "./line";
 
 /**
  * Docker picks addresses by itself for containers that ask for none. It keeps to the end of a runner's subnet, and the

@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { type Block, cidrText, type Family, familyOf, fromLine, overlaps, pointOf, toLine, widthOf } from "./line";
+import { type Block, cidrText, type Family, familyOf, fromLine, overlaps, pointOf, toLine, widthOf } from "./ip";
 
 /**
  * `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: how an overlay's range is cut into one subnet per runner. Runner i owns

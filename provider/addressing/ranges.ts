@@ -1,4 +1,4 @@
-import { type Block, cidrText, familyOf, fromLine, pointOf, toLine, widthOf } from "./line";
+import { type Block, cidrText, familyOf, fromLine, pointOf, toLine, widthOf } from "./ip";
 
 /** Ranges as people write them: `10.0.0.0/24`, `10.0.0.5`, `10.0.0.5-10.0.0.9`, and plain numbers for ports. */
 
@@ -53,4 +53,12 @@ export function merged(ranges: Block[]): Block[] {
     else if (last > before.last) before.last = last;
   }
   return result;
+}
+
+/** `10.128.64.1/18` → `10.128.64.0/18`. */
+export function subnetOf(address: string): string {
+  const [ip = "", prefix = ""] = address.split("/");
+  const point = pointOf(ip)!;
+  const size = 1n << BigInt(widthOf(familyOf(point)) - Number(prefix));
+  return cidrText(point - (point % size), Number(prefix));
 }

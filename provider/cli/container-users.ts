@@ -1,4 +1,5 @@
-import { type Container, containersOn } from "../network/docker";
+import { containersOn } from "../network/kinds/docker";
+import type { Container } from "../network/model/facts";
 import type { Fact, Pool } from "../pool";
 import { isFirm } from "../pool/types";
 import { resourceOf } from "../resources";

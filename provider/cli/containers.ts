@@ -1,8 +1,8 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { factsOf } from "../host/facts";
-import type { Connection } from "../host/types";
-import { type Container, containersOn, isOurNetwork } from "../network/docker";
-import type { Facts } from "../network/facts";
+import type { Connection } from "../host/connection";
+import { factsOf } from "../host/reconcile/facts";
+import { containersOn, isOurNetwork } from "../network/kinds/docker";
+import type { Container, Facts } from "../network/model/facts";
 import type { Lease } from "../pool";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
 import type { Session } from "./command";

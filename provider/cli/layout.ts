@@ -1,6 +1,6 @@
 import { Command, InvalidArgumentError } from "commander";
+import { exactNumber } from "../addressing/ip";
 import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
-import { exactNumber } from "../addressing/line";
 import { deviceName } from "../addressing/names";
 import { isOverlayError, type OverlayError } from "../errors";
 

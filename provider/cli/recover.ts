@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import type { Connection } from "../host/types";
+import type { Connection } from "../host/connection";
 import { stampIn } from "../lifecycle/store-version";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";

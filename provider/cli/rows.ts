@@ -1,4 +1,4 @@
-import { pointOf } from "../addressing/line";
+import { pointOf } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { valueText } from "../reservations/leases";
 

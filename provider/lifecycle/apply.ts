@@ -1,11 +1,11 @@
 import { z } from "zod";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
-import type { Seen, Work } from "../host/reconcile";
-import { type Connection, machineOf } from "../host/types";
-import { differenceText } from "../network/compare";
-import type { Machine } from "../network/hub";
-import type { Item } from "../network/items";
-import type { Want } from "../network/steps";
+import { type Connection, machineOf } from "../host/connection";
+import type { Seen, Work } from "../host/reconcile/types";
+import { differenceText } from "../network/kinds";
+import type { Item } from "../network/model/items";
+import type { Want } from "../network/model/steps";
+import type { Machine } from "../network/plan/hub";
 import { type Changes, type Condition, dataEntries, type Json, type Lease, type Pool } from "../pool/types";
 import { describePool } from "../pool-names";
 import type { Definition, Machines, Part } from "../resource";

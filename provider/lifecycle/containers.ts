@@ -1,6 +1,6 @@
-import { fromLine } from "../addressing/line";
+import { fromLine } from "../addressing/ip";
 import { isOverlayError } from "../errors";
-import type { Seen } from "../host/reconcile";
+import type { Seen } from "../host/reconcile/types";
 import { isContainers } from "../owner";
 import { type Fact, isFirm, type Pool } from "../pool/types";
 import type { Definition } from "../resource";

@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { pointOf } from "../addressing/line";
+import { pointOf } from "../addressing/ip";
 import type { Lease } from "../pool/types";
 
 /**

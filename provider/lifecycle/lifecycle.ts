@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
-import { machineOf } from "../host/types";
+import { machineOf } from "../host/connection";
 import { isForgotten } from "../owner";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";

@@ -1,4 +1,4 @@
-import { machineOf } from "../host/types";
+import { machineOf } from "../host/connection";
 import type { Lease } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { dataOf } from "./apply";

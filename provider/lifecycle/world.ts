@@ -1,8 +1,4 @@
-import type { MachineQuestion } from "../host/machine";
-import type { Seen, Work } from "../host/reconcile";
-import type { Connection } from "../host/types";
-import type { Machine } from "../network/hub";
-import type { Want } from "../network/steps";
+import type { Fleet } from "../host/fleet";
 import type { Lease, Pool, Tenant } from "../pool/types";
 import type { TenantDefaults } from "../resource";
 
@@ -21,16 +17,4 @@ export interface World {
   token(lease: Lease): Promise<string>;
   /** false: it was signed with a key that is gone, as after a recovery without the old key ring. */
   isSignedHere(token: string): Promise<boolean>;
-}
-
-/** The hosts, as the lifecycle sees them. */
-export interface Fleet {
-  ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
-  /** Throws what an apply would be refused with. Changes nothing. */
-  check(connection: Connection, work: Work): Promise<Seen>;
-  apply(connection: Connection, work: Work): Promise<Seen>;
-  inspect(connection: Connection, want: Want): Promise<Seen>;
-  /** Whether this process has begun to write to the machine for the owner with this uid. */
-  wasWritten(connection: Connection, uid: string): boolean;
-  run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }

@@ -1,4 +1,4 @@
-import { V4_START } from "../addressing/line";
+import { V4_START } from "../addressing/ip";
 import { merged } from "../addressing/ranges";
 import type { Extent, PoolSpec } from "./types";
 

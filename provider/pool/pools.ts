@@ -1,4 +1,4 @@
-import { LINE_END } from "../addressing/line";
+import { LINE_END } from "../addressing/ip";
 import { isSameTenant } from "../owner";
 import { PORT_SPACES, SPACES } from "../pool-names";
 import type { Draft } from "./draft";

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { fromLine, pointOf } from "../addressing/line";
+import { fromLine, pointOf } from "../addressing/ip";
 import { plainName, resourceName, tenant } from "../resources/inputs";
 
 /**

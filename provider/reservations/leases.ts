@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { familyOf, fromLine } from "../addressing/line";
+import { familyOf, fromLine } from "../addressing/ip";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userName } from "../resources/addresses";

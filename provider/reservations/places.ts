@@ -1,4 +1,4 @@
-import { fromLine, overlaps } from "../addressing/line";
+import { fromLine, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isOfOtherTenant } from "../owner";
 import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";

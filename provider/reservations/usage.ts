@@ -1,4 +1,4 @@
-import { exactNumber } from "../addressing/line";
+import { exactNumber } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { Pool, PoolSpec, Usage } from "../pool/types";
 import { listOf } from "../pool/wording";

@@ -1,7 +1,7 @@
 import { z } from "zod";
+import { overlaps, pointOf, toLine } from "../addressing/ip";
 import { runnerLayout } from "../addressing/layout";
-import { overlaps, pointOf, toLine } from "../addressing/line";
-import type { Container } from "../network/docker";
+import type { Container } from "../network/model/facts";
 import { containerOwner } from "../owner";
 import type { Extent, Fact, PoolSpec } from "../pool/types";
 import { addressPool } from "../pool-names";

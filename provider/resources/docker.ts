@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { type DockerRange, dockerRange, fitsDocker, largestShare } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
-import type { DockerPlan } from "../network/docker";
+import type { DockerPlan } from "../network/plan/hub";
 import type { Impossible } from "../resource";
 import { resourceName } from "./inputs";
 

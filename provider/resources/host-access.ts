@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { numbersOf } from "../addressing/ranges";
-import type { HostAccess, HostPort } from "../network/isolation";
+import type { HostAccess, HostPort } from "../network/plan/isolation";
 
 const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
 

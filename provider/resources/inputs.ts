@@ -1,6 +1,6 @@
 import { z } from "zod";
+import { fromLine, pointOf } from "../addressing/ip";
 import { layoutOf } from "../addressing/layout";
-import { fromLine, pointOf } from "../addressing/line";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { exactNumber, familyOf, widthOf } from "../addressing/line";
+import { exactNumber, familyOf, widthOf } from "../addressing/ip";
 import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";

@@ -1,6 +1,6 @@
 import { z } from "zod";
+import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/ip";
 import { gatewayIn } from "../addressing/layout";
-import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/line";
 import { tapName, vmMac } from "../addressing/names";
 import { rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";

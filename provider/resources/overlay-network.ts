@@ -1,9 +1,9 @@
 import { z } from "zod";
+import { exactNumber } from "../addressing/ip";
 import { type Layout, layoutOf } from "../addressing/layout";
-import { exactNumber } from "../addressing/line";
 import { OverlayError } from "../errors";
-import { machineOf } from "../host/types";
-import { effectiveMtu, type Network, planHub } from "../network/hub";
+import { machineOf } from "../host/connection";
+import { effectiveMtu, type Network, planHub } from "../network/plan/hub";
 import type { Json, PoolSpec } from "../pool/types";
 import { DEFAULT_SPACE, networkPool } from "../pool-names";
 import { defineResource, type Impossible, type StoredSettings, settingsIn } from "../resource";

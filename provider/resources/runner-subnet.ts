@@ -1,10 +1,10 @@
 import { z } from "zod";
 import { besideDocker } from "../addressing/docker-range";
+import { exactNumber } from "../addressing/ip";
 import { runnerLayout } from "../addressing/layout";
-import { exactNumber } from "../addressing/line";
 import { deviceName as tunnelName } from "../addressing/names";
-import { machineOf } from "../host/types";
-import { effectiveMtu, planRunner, planTunnel } from "../network/hub";
+import { machineOf } from "../host/connection";
+import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type Impossible, type Machines, settingsIn } from "../resource";
 import { addressPoolOf, containerFacts } from "./addresses";

@@ -1,8 +1,8 @@
+import { type Family, familyBlock, familyOf, toLine } from "../addressing/ip";
 import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
-import { type Family, familyBlock, familyOf, toLine } from "../addressing/line";
 import { isIn, rangeOf } from "../addressing/ranges";
 import { OverlayError } from "../errors";
-import type { StaticAddress } from "../network/static-ip";
+import type { StaticAddress } from "../network/plan/static-ip";
 import type { Impossible } from "../resource";
 import { isLayout } from "./inputs";
 import type { PoolSettings } from "./ip-pool";

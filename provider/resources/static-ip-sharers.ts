@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { toLine } from "../addressing/line";
+import { toLine } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { sameStack } from "../owner";
 import type { Lease, Pool } from "../pool/types";

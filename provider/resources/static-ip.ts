@@ -1,7 +1,7 @@
 import { z } from "zod";
-import { fromLine, toLine } from "../addressing/line";
+import { fromLine, toLine } from "../addressing/ip";
 import { labelOf } from "../addressing/names";
-import { planCarrier, planReturn } from "../network/static-ip";
+import { planCarrier, planReturn } from "../network/plan/static-ip";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { defineResource, type Part } from "../resource";
 import { storedRunner } from "./addresses";

@@ -1,4 +1,4 @@
-import { familyOf, widthOf } from "../addressing/line";
+import { familyOf, widthOf } from "../addressing/ip";
 import { rangeOf, rangeText } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";

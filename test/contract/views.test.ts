@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { fromLine, toLine } from "../../provider/addressing/line";
+import { fromLine, toLine } from "../../provider/addressing/ip";
 import { openPool, openStore, type Pool } from "../../provider/pool";
 import { lockOf } from "../../provider/pool/stores/postgres-schema";
 import { addressOf } from "../../provider/pool/stores/postgres-url";

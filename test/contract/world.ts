@@ -1,4 +1,4 @@
-import { pointOf, toLine } from "../../provider/addressing/line";
+import { pointOf, toLine } from "../../provider/addressing/ip";
 import { LivePool, type Settings } from "../../provider/pool/pool";
 import type { Store } from "../../provider/pool/store";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";

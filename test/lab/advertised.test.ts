@@ -1,9 +1,10 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { layoutOf } from "../../provider/addressing/layout";
-import { Reconciler, type Work } from "../../provider/host/reconcile";
-import { planRunner } from "../../provider/network/hub";
-import type { Item } from "../../provider/network/items";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { Work } from "../../provider/host/reconcile/types";
+import type { Item } from "../../provider/network/model/items";
+import { planRunner } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { must } from "./kohaku";
 import { labHost } from "./world";

@@ -1,7 +1,8 @@
-import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
-import { openHosts } from "../../provider/host/ssh";
-import type { Connection } from "../../provider/host/types";
-import type { Item } from "../../provider/network/items";
+import type { Connection } from "../../provider/host/connection";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { ConversationReport } from "../../provider/host/reconcile/types";
+import { openHosts } from "../../provider/host/ssh/hosts";
+import type { Item } from "../../provider/network/model/items";
 
 /** Runs in a lab's controller, from where SSH reaches the hosts: applies items to one of them and says how it went. */
 export interface Request {

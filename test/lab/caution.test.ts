@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import type { Item } from "../../provider/network/items";
+import type { Item } from "../../provider/network/model/items";
 import type { Answer, Request } from "./apply-once";
 
 /** Changes of what SSH itself goes by, on a host that is reached by a real SSH and by nothing else. */

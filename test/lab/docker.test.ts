@@ -4,11 +4,12 @@ import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
 import { layoutOf } from "../../provider/addressing/layout";
 import { tapName } from "../../provider/addressing/names";
-import { type ConversationReport, Reconciler, type Work } from "../../provider/host/reconcile";
-import type { Host } from "../../provider/host/types";
-import { differenceText } from "../../provider/network/compare";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
-import type { Item } from "../../provider/network/items";
+import type { Host } from "../../provider/host/connection";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { ConversationReport, Work } from "../../provider/host/reconcile/types";
+import { differenceText } from "../../provider/network/kinds";
+import type { Item } from "../../provider/network/model/items";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { labHost } from "./world";
 

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { Reconciler } from "../../provider/host/reconcile";
-import { planHub, planRunner, planTunnel } from "../../provider/network/hub";
-import type { Item } from "../../provider/network/items";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { Item } from "../../provider/network/model/items";
+import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { labHost } from "./world";
 

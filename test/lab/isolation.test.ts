@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { Lab } from "../../lab/lab";
 import { layoutOf } from "../../provider/addressing/layout";
-import { Reconciler } from "../../provider/host/reconcile";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
-import type { Item } from "../../provider/network/items";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { Item } from "../../provider/network/model/items";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { labHost } from "./world";
 

@@ -1,12 +1,13 @@
 import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { toLine } from "../../provider/addressing/ip";
 import { layoutOf } from "../../provider/addressing/layout";
-import { toLine } from "../../provider/addressing/line";
-import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
-import type { Host } from "../../provider/host/types";
-import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/hub";
-import type { Item } from "../../provider/network/items";
+import type { Host } from "../../provider/host/connection";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { ConversationReport } from "../../provider/host/reconcile/types";
+import type { Item } from "../../provider/network/model/items";
+import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import vectors from "../vectors/kernel_operations.json";
 import { labHost } from "./world";

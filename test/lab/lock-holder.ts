@@ -1,5 +1,5 @@
 import { expect } from "vitest";
-import type { Result } from "../../provider/host/types";
+import type { Result } from "../../provider/host/connection";
 
 /** Locks every file and directory of /run and of our records that an unprivileged user can open, for a minute. */
 const HOLD_ALL = `

@@ -3,7 +3,7 @@ import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import type { Connection } from "../../provider/host/types";
+import type { Connection } from "../../provider/host/connection";
 import { at, failure, folder, key, knownHosts, logins, main, open, ready, serve } from "./ssh-world";
 import { makeKey, USERS } from "./sshd";
 

@@ -3,7 +3,7 @@ import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { askMachine } from "../../provider/host/machine";
+import { askMachine } from "../../provider/host/fleet";
 import { holdAllAsUser } from "./lock-holder";
 import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
 import { emptyFile, USERS } from "./sshd";

@@ -3,8 +3,8 @@ import { existsSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, onTestFinished, vi } from "vitest";
 import type { OverlayError } from "../../provider/errors";
-import { openHosts, type SshHosts, type SshOptions } from "../../provider/host/ssh";
-import type { Connection, HostSettings } from "../../provider/host/types";
+import type { Connection, HostSettings } from "../../provider/host/connection";
+import { openHosts, type SshHosts, type SshOptions } from "../../provider/host/ssh/hosts";
 import { makeFolder, makeKey, type Sshd, type SshdOptions, startSshd } from "./sshd";
 
 /** SSH servers of a test file, the keys to them, and clients that are ended with each test. */
@@ -75,7 +75,7 @@ export function client(code: string) {
   const root = join(__dirname, "../..");
   writeFileSync(
     path,
-    `import ssh from ${JSON.stringify(join(root, "provider/host/ssh.ts"))};
+    `import ssh from ${JSON.stringify(join(root, "provider/host/ssh/hosts.ts"))};
     const host = await ssh.openHosts(${JSON.stringify(settings)}).connect(${JSON.stringify(at(main))});
     ${code}`,
   );

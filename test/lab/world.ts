@@ -1,8 +1,9 @@
 import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
+import { type Host, type Hosts, machineOf } from "../../provider/host/connection";
 import { fleetOf } from "../../provider/host/fleet";
-import { type ConversationReport, Reconciler } from "../../provider/host/reconcile";
-import { type Host, type Hosts, machineOf } from "../../provider/host/types";
+import { Reconciler } from "../../provider/host/reconcile/queue";
+import type { ConversationReport } from "../../provider/host/reconcile/types";
 import { Incomplete, Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { World } from "../../provider/lifecycle/world";

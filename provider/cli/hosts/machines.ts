@@ -1,7 +1,6 @@
-import type { Command } from "commander";
-import { InvalidArgumentError } from "commander";
-import { openHosts } from "../../host/ssh";
-import type { Connection, Host, Hosts } from "../../host/types";
+import { type Command, InvalidArgumentError } from "commander";
+import type { Connection, Host, Hosts } from "../../host/connection";
+import { openHosts } from "../../host/ssh/hosts";
 import { type Settings, sshSettings } from "../../settings";
 
 export interface Login {

@@ -1,5 +1,5 @@
 import { OverlayError } from "../../errors";
-import type { Connection } from "../../host/types";
+import type { Connection } from "../../host/connection";
 import type { Lease, Pool } from "../../pool";
 import { isFirm } from "../../pool/types";
 import { NETWORKS, networkOfPool } from "../../pool-names";

@@ -1,13 +1,14 @@
 import type { Command } from "commander";
 import { isOverlayError } from "../../errors";
-import { type DryRun, dryRun } from "../../host/dry-run";
+import { type Connection, machineOf } from "../../host/connection";
 import { fleetOf } from "../../host/fleet";
-import { Reconciler, type Work } from "../../host/reconcile";
-import { type Connection, machineOf } from "../../host/types";
+import { type DryRun, dryRun } from "../../host/reconcile/dry-run";
+import { Reconciler } from "../../host/reconcile/queue";
+import type { Work } from "../../host/reconcile/types";
 import { storeOf, wantsOn } from "../../lifecycle/apply";
 import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
-import { keyOf } from "../../network/items";
+import { keyOf } from "../../network/model/items";
 import type { Pool } from "../../pool";
 import { resourceOf } from "../../resources";
 import { command, type Session, withPool } from "../command";

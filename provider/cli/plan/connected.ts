@@ -1,4 +1,4 @@
-import type { Connection } from "../../host/types";
+import type { Connection } from "../../host/connection";
 import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";

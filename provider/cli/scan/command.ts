@@ -1,7 +1,7 @@
 import { writeFile } from "node:fs/promises";
 import type { Command } from "commander";
 import { OverlayError } from "../../errors";
-import type { Connection } from "../../host/types";
+import type { Connection } from "../../host/connection";
 import { command, guarded } from "../command";
 import { connections, type Login, Machines, withLogin } from "../hosts/machines";
 import { importFor, programFor } from "./program";

@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
-import type { HostRecord } from "../../network/items";
-import type { SeenRunner } from "../../network/survey";
+import type { HostRecord } from "../../network/model/items";
+import type { SeenRunner } from "../../network/read/survey";
 import { networkSettings } from "../../resources/overlay-network";
 import type { Exported } from "../exports";
 import { placeText, type Read, type Surveyed, type SurveyedRunner, surveyOf } from "./surveyed";

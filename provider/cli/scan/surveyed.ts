@@ -1,14 +1,12 @@
 import { z } from "zod";
+import { pointOf } from "../../addressing/ip";
 import { layoutOf, runnerLayout } from "../../addressing/layout";
-import { pointOf } from "../../addressing/line";
-import { nameOf } from "../../host/address";
-import { onHost } from "../../host/answer";
-import { factsOf } from "../../host/facts";
-import type { Connection } from "../../host/types";
-import { listOf, parseAnswer } from "../../network/answer";
-import { devicesWith } from "../../network/devices";
-import type { Facts } from "../../network/facts";
-import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/survey";
+import { type Connection, nameOf } from "../../host/connection";
+import { factsOf, onHost } from "../../host/reconcile/facts";
+import { devicesWith } from "../../network/kinds/device";
+import type { Facts } from "../../network/model/facts";
+import { listOf, parseAnswer } from "../../network/model/host-json";
+import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/read/survey";
 import type { Machines } from "../hosts/machines";
 
 /** A machine that was read. */

@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../../errors";
-import { factsOf } from "../../host/facts";
-import type { Connection, Host } from "../../host/types";
+import type { Connection, Host } from "../../host/connection";
+import { factsOf } from "../../host/reconcile/facts";
 import { openPool, type Pool } from "../../pool";
 import { command, guarded, wholeNumber } from "../command";
 import { connectionOf, type Login, Machines, namedConnection, withLogin } from "../hosts/machines";

@@ -1,7 +1,7 @@
-import { differences, differenceText } from "../../network/compare";
-import type { Facts } from "../../network/facts";
-import { foreignTexts, mendable } from "../../network/foreign";
-import type { HostRecord, Item, Link } from "../../network/items";
+import { foreignTexts, mendable } from "../../host/reconcile/conversation";
+import { differences, differenceText } from "../../network/kinds";
+import type { Facts } from "../../network/model/facts";
+import type { HostRecord, Item, Link } from "../../network/model/items";
 
 /** One machine of a network as its own records and its kernel describe it. Pure: facts in, plain data out. */
 export interface End {

@@ -1,4 +1,4 @@
-import { bareWord } from "../../network/quote";
+import { bareWord } from "../../network/render/shell";
 import type { End } from "./ends";
 
 /** Who pings whom, in one script for each machine. Pure. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { fromLine, toLine } from "../../../provider/addressing/ip";
 import { layoutOf, runnerLayout } from "../../../provider/addressing/layout";
-import { fromLine, toLine } from "../../../provider/addressing/line";
 import { isOverlayError } from "../../../provider/errors";
 import vectors from "../../vectors/overlay_subnet.json";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { nameOf, routeOf, sameConnection } from "../../../provider/host/address";
+import { nameOf, routeOf, sameConnection } from "../../../provider/host/connection";
 
 test.each([
   [{ host: "10.0.0.1" }, "10.0.0.1"],

@@ -1,6 +1,6 @@
 import { PassThrough } from "node:stream";
 import { expect, test } from "vitest";
-import { Frames } from "../../../provider/host/frames";
+import { Frames } from "../../../provider/host/ssh/shell-protocol";
 
 const MARK = "overlay-0123456789abcdef";
 

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
-import { Gate } from "../../../provider/host/gate";
+import { Gate } from "../../../provider/host/ssh/client";
 
 function watch(gate: Gate) {
   let running = 0;

@@ -10,7 +10,7 @@ import {
   keyType,
   knownHostName,
   parseKnownHosts,
-} from "../../../provider/host/known-hosts";
+} from "../../../provider/host/ssh/host-keys";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-known-hosts-"));
 afterAll(() => rmSync(folder, { recursive: true }));

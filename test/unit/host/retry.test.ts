@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { DialFailed, type DialOutcome } from "../../../provider/host/dial";
-import { Tries } from "../../../provider/host/retry";
-import type { Connection } from "../../../provider/host/types";
+import type { Connection } from "../../../provider/host/connection";
+import { DialFailed, type DialOutcome } from "../../../provider/host/ssh/dial";
+import { Tries } from "../../../provider/host/ssh/retry";
 
 const SETTINGS = { connectTimeout: 15, operationTimeout: 120, parallelHosts: 16 };
 

@@ -1,5 +1,5 @@
 import { beforeEach, expect, test } from "vitest";
-import { fromLine, toLine } from "../../../provider/addressing/line";
+import { fromLine, toLine } from "../../../provider/addressing/ip";
 import type { Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 

@@ -1,8 +1,9 @@
 import { OverlayError } from "../../../provider/errors";
-import type { Connection } from "../../../provider/host/types";
-import type { Fleet, World } from "../../../provider/lifecycle/world";
-import type { Container } from "../../../provider/network/docker";
-import { type Item, keyOf } from "../../../provider/network/items";
+import type { Connection } from "../../../provider/host/connection";
+import type { Fleet } from "../../../provider/host/fleet";
+import type { World } from "../../../provider/lifecycle/world";
+import type { Container } from "../../../provider/network/model/facts";
+import { type Item, keyOf } from "../../../provider/network/model/items";
 import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";

@@ -1,10 +1,13 @@
 import { expect, test } from "vitest";
-import { withKeptMacs } from "../../../provider/network/adopt";
-import { renderChange } from "../../../provider/network/commands";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { HostRecord, Item } from "../../../provider/network/items";
-import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { withKeptMacs } from "../../../provider/network/diff/adopt";
+import { planSteps } from "../../../provider/network/diff/steps";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { HostRecord, Item } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { refuseForeign } from "../../../provider/network/preflight/foreign";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 /** Machines as KohakuRiver leaves them, in the words of the tools; what we would tell them, in the words of ours. */

@@ -1,10 +1,11 @@
 import { spawnSync } from "node:child_process";
 import { expect, test } from "vitest";
-import { listening } from "../../../provider/network/advertised";
-import { renderChange } from "../../../provider/network/commands";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Item, keyOf } from "../../../provider/network/items";
-import { planSteps } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import type { Facts } from "../../../provider/network/model/facts";
+import { type Item, keyOf } from "../../../provider/network/model/items";
+import { listening } from "../../../provider/network/plan/this-host";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { recordPart } from "./machine";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };

@@ -1,8 +1,9 @@
 import { expect, test } from "vitest";
-import { type Barrier, legacyBarriers, nftBarriers, refuseBarriers } from "../../../provider/network/barriers";
-import { parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { Item } from "../../../provider/network/items";
+import type { Barrier } from "../../../provider/network/model/facts";
+import type { Item } from "../../../provider/network/model/items";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { legacyBarriers, nftBarriers, refuseBarriers } from "../../../provider/network/read/blocking-firewalls";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
 const network = training();

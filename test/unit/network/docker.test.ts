@@ -1,13 +1,17 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { renderChange } from "../../../provider/network/commands";
-import { differences, differenceText, fits, isOurLink, isPresent } from "../../../provider/network/compare";
-import { containersOn, planDocker } from "../../../provider/network/docker";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import type { HostRecord, Item, Jump, Link } from "../../../provider/network/items";
-import { positionOf } from "../../../provider/network/place";
-import { preflight } from "../../../provider/network/preflight";
-import { planSteps, type Want } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import { differences, differenceText, fits, isPresent } from "../../../provider/network/kinds";
+import { isOurLink } from "../../../provider/network/kinds/device";
+import { containersOn } from "../../../provider/network/kinds/docker";
+import { positionOf } from "../../../provider/network/kinds/firewall";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { HostRecord, Item, Jump, Link } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { planDocker } from "../../../provider/network/plan/hub";
+import { preflight } from "../../../provider/network/preflight/preflight";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { recordPart } from "./machine";
 
 const layouts = [layoutOf("10.128.0.0/12/6/14")];

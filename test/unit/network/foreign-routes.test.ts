@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { parseFacts } from "../../../provider/network/facts";
-import { foreignRoutes } from "../../../provider/network/foreign-routes";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { Item } from "../../../provider/network/items";
-import { preflight } from "../../../provider/network/preflight";
+import type { Item } from "../../../provider/network/model/items";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { foreignRoutes } from "../../../provider/network/preflight/foreign-routes";
+import { preflight } from "../../../provider/network/preflight/preflight";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
 const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] });

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { blockedRemovals, foreignRuleTexts } from "../../../provider/network/foreign-rules";
-import { planHub, planTunnel } from "../../../provider/network/hub";
-import type { Item } from "../../../provider/network/items";
-import type { Want } from "../../../provider/network/steps";
+import type { Item } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { planHub, planTunnel } from "../../../provider/network/plan/hub";
+import { blockedRemovals, foreignRuleTexts } from "../../../provider/network/preflight/foreign-rules";
 import { hub, runner, training } from "../../network";
 import { machineWith } from "./machine";
 

@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { renderChange } from "../../../provider/network/commands";
-import { fits } from "../../../provider/network/compare";
-import { parseFacts } from "../../../provider/network/facts";
-import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { Item } from "../../../provider/network/items";
+import { fits } from "../../../provider/network/kinds";
+import type { Item } from "../../../provider/network/model/items";
+import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
 
 const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });

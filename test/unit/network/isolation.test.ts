@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { HostAccess } from "../../../provider/network/isolation";
-import type { Item } from "../../../provider/network/items";
-import { localWarnings, withLocalRules } from "../../../provider/network/local-rules";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { Item } from "../../../provider/network/model/items";
+import { type Network, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import type { HostAccess } from "../../../provider/network/plan/isolation";
+import { localWarnings, withLocalRules } from "../../../provider/network/plan/local-rules";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
 const DUAL = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")];

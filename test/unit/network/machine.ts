@@ -1,8 +1,9 @@
-import { letsPass } from "../../../provider/network/chains";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import type { HostRecord, Item, Link } from "../../../provider/network/items";
-import { recordPath } from "../../../provider/network/paths";
-import type { Want } from "../../../provider/network/steps";
+import { letsPass } from "../../../provider/network/kinds/firewall";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { HostRecord, Item, Link } from "../../../provider/network/model/items";
+import { recordPath } from "../../../provider/network/model/paths";
+import type { Want } from "../../../provider/network/model/steps";
+import { parseFacts } from "../../../provider/network/read/facts";
 
 /** A machine on which exactly these wants have been fulfilled. */
 export function machineWith(wants: Want[]): Facts {

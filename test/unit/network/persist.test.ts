@@ -1,11 +1,13 @@
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
-import { differences, differenceText } from "../../../provider/network/compare";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner } from "../../../provider/network/hub";
-import { type Item, keyOf, type Service } from "../../../provider/network/items";
-import { bootScript, lasting } from "../../../provider/network/persist";
-import { planSteps, type Want } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import { differences, differenceText } from "../../../provider/network/kinds";
+import type { Facts } from "../../../provider/network/model/facts";
+import { type Item, keyOf, type Service } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { bootScript, lasting } from "../../../provider/network/plan/boot";
+import { planHub, planRunner } from "../../../provider/network/plan/hub";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, onIpv4, runner, training } from "../../network";
 
 const network = training();

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { tapName } from "../../../provider/addressing/names";
-import { renderChange } from "../../../provider/network/commands";
-import { parseFacts } from "../../../provider/network/facts";
-import { planRunner } from "../../../provider/network/hub";
-import type { Link } from "../../../provider/network/items";
-import { lostPorts, parsePorts } from "../../../provider/network/ports";
-import type { Want } from "../../../provider/network/steps";
+import type { Link } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { planRunner } from "../../../provider/network/plan/hub";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { lostPorts, parsePorts } from "../../../provider/network/read/ports";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const docker = { name: "apps", required: false, share: 4 };

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type HostRecord, type Item, recorded } from "../../../provider/network/items";
-import { BOOT_SCRIPT } from "../../../provider/network/paths";
-import { lasting } from "../../../provider/network/persist";
-import { isInvalid, parseRecord } from "../../../provider/network/record";
-import { planCarrier, planReturn } from "../../../provider/network/static-ip";
+import { type HostRecord, type Item, recorded } from "../../../provider/network/model/items";
+import { BOOT_SCRIPT } from "../../../provider/network/model/paths";
+import { isInvalid, parseRecord } from "../../../provider/network/model/record";
+import { lasting } from "../../../provider/network/plan/boot";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { planCarrier, planReturn } from "../../../provider/network/plan/static-ip";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 import { recordFiles } from "./machine";
 

@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
-import type { Facts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type Item, keyOf } from "../../../provider/network/items";
-import { onThisHost } from "../../../provider/network/on-host";
-import { scriptPath } from "../../../provider/network/paths";
-import { planSteps, type Want } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import type { Facts } from "../../../provider/network/model/facts";
+import { type Item, keyOf } from "../../../provider/network/model/items";
+import { scriptPath } from "../../../provider/network/model/paths";
+import type { Want } from "../../../provider/network/model/steps";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { onThisHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith } from "./machine";
 

@@ -1,12 +1,13 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { renderChange } from "../../../provider/network/commands";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type Item, keyOf } from "../../../provider/network/items";
-import { covers, endangersSsh } from "../../../provider/network/ssh-path";
-import type { Step } from "../../../provider/network/steps";
-import { undoing } from "../../../provider/network/undo";
+import type { Facts } from "../../../provider/network/model/facts";
+import { type Item, keyOf } from "../../../provider/network/model/items";
+import type { Step } from "../../../provider/network/model/steps";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { covers, endangersSsh } from "../../../provider/network/preflight/ssh-path";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { undoing } from "../../../provider/network/render/revert";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: 1430 });

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
-import { renderChange } from "../../../provider/network/commands";
-import { differences } from "../../../provider/network/compare";
-import { parseFacts } from "../../../provider/network/facts";
-import { announcements, forgetting } from "../../../provider/network/follow-up";
-import { type Item, keyOf } from "../../../provider/network/items";
-import { preflight } from "../../../provider/network/preflight";
-import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/static-ip";
-import { refuseForeign, type Want } from "../../../provider/network/steps";
+import { differences } from "../../../provider/network/kinds";
+import { type Item, keyOf } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/plan/static-ip";
+import { refuseForeign } from "../../../provider/network/preflight/foreign";
+import { preflight } from "../../../provider/network/preflight/preflight";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { announcements, forgetting, renderChange } from "../../../provider/network/render/script";
 
 const carrier = { underlayIp: "192.0.2.1", underlayMtu: 1500, uplink: "eth0" };
 const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };

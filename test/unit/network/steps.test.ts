@@ -1,11 +1,14 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { renderChange } from "../../../provider/network/commands";
-import { differences, differenceText } from "../../../provider/network/compare";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { type Item, keyOf } from "../../../provider/network/items";
-import { planSteps, refuseForeign, type Want } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import { differences, differenceText } from "../../../provider/network/kinds";
+import type { Facts } from "../../../provider/network/model/facts";
+import { type Item, keyOf } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { refuseForeign } from "../../../provider/network/preflight/foreign";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith, recordPart } from "./machine";
 

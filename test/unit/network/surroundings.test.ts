@@ -1,9 +1,10 @@
 import { expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import { preflight } from "../../../provider/network/preflight";
-import type { Want } from "../../../provider/network/steps";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { Want } from "../../../provider/network/model/steps";
+import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { preflight } from "../../../provider/network/preflight/preflight";
+import { parseFacts } from "../../../provider/network/read/facts";
 import { onIpv4, training } from "../../network";
 import { recordPart } from "./machine";
 

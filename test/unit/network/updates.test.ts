@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
-import { renderChange } from "../../../provider/network/commands";
-import type { Facts } from "../../../provider/network/facts";
-import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/hub";
-import type { Item } from "../../../provider/network/items";
-import { withLocalRules } from "../../../provider/network/local-rules";
-import { planSteps, type Want } from "../../../provider/network/steps";
+import { planSteps } from "../../../provider/network/diff/steps";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { Item } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { withLocalRules } from "../../../provider/network/plan/local-rules";
+import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith } from "./machine";
 

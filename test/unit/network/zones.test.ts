@@ -1,13 +1,14 @@
 import { describe, expect, test } from "vitest";
 import { layoutOf } from "../../../provider/addressing/layout";
-import { renderChange } from "../../../provider/network/commands";
-import { differences, differenceText, fits } from "../../../provider/network/compare";
-import { type Facts, parseFacts } from "../../../provider/network/facts";
-import type { HostAccess } from "../../../provider/network/isolation";
-import type { Item, Link } from "../../../provider/network/items";
-import { localWarnings } from "../../../provider/network/local-rules";
-import { planSteps, type Want } from "../../../provider/network/steps";
-import { planZone, planZoneDevice } from "../../../provider/network/zones";
+import { planSteps } from "../../../provider/network/diff/steps";
+import { differences, differenceText, fits } from "../../../provider/network/kinds";
+import type { Facts } from "../../../provider/network/model/facts";
+import type { Item, Link } from "../../../provider/network/model/items";
+import type { Want } from "../../../provider/network/model/steps";
+import { type HostAccess, planZone, planZoneDevice } from "../../../provider/network/plan/isolation";
+import { localWarnings } from "../../../provider/network/plan/local-rules";
+import { parseFacts } from "../../../provider/network/read/facts";
+import { renderChange } from "../../../provider/network/render/script";
 import { recordFiles, recordPart } from "./machine";
 
 const layouts = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:6b6f::/48/16/64")];

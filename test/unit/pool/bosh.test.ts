@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { fromLine } from "../../../provider/addressing/line";
+import { fromLine } from "../../../provider/addressing/ip";
 import { merged } from "../../../provider/pool/extents";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Extent, Pool } from "../../../provider/pool/types";

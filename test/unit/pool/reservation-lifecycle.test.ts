@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fromLine, pointOf, toLine } from "../../../provider/addressing/line";
+import { fromLine, pointOf, toLine } from "../../../provider/addressing/ip";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { toLine } from "../../../provider/addressing/line";
+import { toLine } from "../../../provider/addressing/ip";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
   type Context,

@@ -1,0 +1,90 @@
+/** How to reach a machine: the shape of `@pulumi/command`'s `remote.ConnectionArgs`, plus `privateKeyPath` and `sudo`. */
+export interface Connection {
+  host: string;
+  port?: number | undefined;
+  user?: string | undefined;
+  password?: string | undefined;
+  privateKey?: string | undefined;
+  privateKeyPassword?: string | undefined;
+  privateKeyPath?: string | undefined;
+  agentSocketPath?: string | undefined;
+  /** Expected public key of the server, `ssh-ed25519 AAAA…`; absent: known_hosts decides. */
+  hostKey?: string | undefined;
+  /** How many failed dials in a row before giving up; 0: no limit but the operation timeout. */
+  dialErrorLimit?: number | undefined;
+  /** Seconds for one dial. */
+  perDialTimeout?: number | undefined;
+  proxy?: Omit<Connection, "proxy" | "sudo"> | undefined;
+  /** Run as root through `sudo -n`; default true for a user other than root. */
+  sudo?: boolean | undefined;
+}
+
+/** Which machine this is: its address, by the way that leads there. Credentials do not matter. */
+export function machineOf({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
+  const place = port === undefined || port === 22 ? host : `${host}:${port}`;
+  return proxy ? `${place} by ${machineOf(proxy)}` : place;
+}
+
+export interface HostSettings {
+  connectTimeout: number;
+  operationTimeout: number;
+  parallelHosts: number;
+  /** Files in known_hosts form, first match wins; default `~/.ssh/known_hosts` and `/etc/ssh/ssh_known_hosts`. */
+  knownHosts?: string[];
+  /** `accept`: an unknown host key is accepted and remembered for this process only; default `refuse`. */
+  unknownHostKey?: "refuse" | "accept";
+}
+
+export interface Result {
+  code: number;
+  stdout: string;
+  stderr: string;
+}
+
+/** A root shell on the host, under the host's lock: lines in, results out. */
+export interface Shell {
+  run(script: string): Promise<Result>;
+}
+
+export interface Host {
+  /** For messages: `10.254.0.11`, with the port when it is not 22. */
+  readonly name: string;
+  /** Which machine it is, see `machineOf`. */
+  readonly machine: string;
+  /** One root command without the lock; for reading. `anew`: over a connection of its own, had in so many seconds. */
+  exec(script: string, options?: { anew?: number }): Promise<Result>;
+  /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */
+  locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
+}
+
+export interface Hosts {
+  /** One SSH connection per host and process, shared; dials again as `Tries` says. Fallbacks: on SSH_AUTH. */
+  connect(connection: Connection, fallbacks?: Connection[]): Promise<Host>;
+  end(): Promise<void>;
+}
+
+export const userOf = (connection: Connection): string => connection.user ?? "root";
+
+export const portOf = (connection: Connection): number => connection.port ?? 22;
+
+/** For messages and counters: `10.254.0.11`, `10.254.0.11:2222`, `[fd00::1]:2222`. */
+export function nameOf(connection: Connection): string {
+  const { host } = connection;
+  const port = portOf(connection);
+  if (port === 22) return host;
+  return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
+}
+
+/** Equal in all that was given; what was given as undefined was not given. */
+export const sameConnection = (a: Connection, b: Connection): boolean => canonical(a) === canonical(b);
+
+const canonical = (connection: object): string =>
+  JSON.stringify(connection, (_key, value) =>
+    value instanceof Object ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value,
+  );
+
+/** Equal routes share one SSH connection: the same user on the same machine by the same way. */
+export function routeOf(connection: Connection): string {
+  const way = connection.proxy ? `${routeOf(connection.proxy)} > ` : "";
+  return `${way}${userOf(connection)}@[${connection.host.toLowerCase()}]:${portOf(connection)}`;
+}

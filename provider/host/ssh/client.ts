@@ -1,0 +1,170 @@
+import type { Duplex } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { ClientCallback, ClientChannel, Client as Ssh } from "ssh2";
+
+/** sshd allows ten sessions on one connection, and counts one that we closed until it has looked around: five and five. */
+const SESSIONS = 5;
+
+/** The first pause before a host that refused a session is asked again. */
+const PAUSE = 20;
+
+/** At most this many handshakes at a time go through a jump host, or MaxStartups behind it drops some. */
+const HANDSHAKES = 8;
+
+/** A peer that leaves this many keepalives in a row without an answer is dead. */
+const UNANSWERED = 3;
+
+/** The channel was not opened: nothing has run on the host, and asking again is safe. */
+export class NotOpened extends Error {
+  constructor(
+    message: string,
+    /** The host itself said no, and why by number (RFC 4254, 5.1): 1 is for what its configuration forbids. */
+    readonly refusal?: number,
+  ) {
+    super(message);
+  }
+}
+
+/** One SSH connection that is logged in, shared by all who talk to that host. */
+export class Link {
+  /** Why it cannot be used any more. */
+  lost: string | undefined;
+  readonly handshakes = new Gate(HANDSHAKES);
+  readonly #sessions = new Gate(SESSIONS);
+
+  constructor(
+    private readonly ssh: Ssh,
+    readonly hostKey: Buffer,
+    keepalive: number,
+  ) {
+    ssh.on("error", (error) => this.#lose(error.message));
+    ssh.once("end", () => this.#lose("the host closed the connection"));
+    ssh.once("close", () => this.#lose("the connection broke"));
+    this.#watch(keepalive);
+  }
+
+  /** A channel that runs `command`, for the time of `use`. `limit` milliseconds are for opening it. */
+  async session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
+    for (;;) {
+      const result = await this.#sessions.pass(async () => {
+        const channel = await this.#openSession(command, limit);
+        return channel && { value: await use(channel) };
+      });
+      if (result) return result.value;
+    }
+  }
+
+  /** A stream to a port that this host can reach. */
+  forward(host: string, port: number, limit: number): Promise<Duplex> {
+    return this.#open((done) => this.ssh.forwardOut("127.0.0.1", 0, host, port, done), limit);
+  }
+
+  async end(): Promise<void> {
+    if (this.lost) return;
+    const closed = new Promise<void>((resolve) => this.ssh.once("close", () => resolve()));
+    const limit = setTimeout(() => this.ssh.destroy(), 1000);
+    this.ssh.end();
+    await closed;
+    clearTimeout(limit);
+  }
+
+  /**
+   * A host that refuses may have a low MaxSessions. While other sessions of this connection are open, fewer are opened from
+   * now on, and `undefined` says that this one has to wait for them. A session that has just been closed may still be
+   * counted by the host: then it is asked again.
+   */
+  async #openSession(command: string, limit: number): Promise<ClientChannel | undefined> {
+    const until = Date.now() + limit;
+    for (let pause = PAUSE; ; pause *= 2) {
+      try {
+        return await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
+      } catch (error) {
+        if (!(error instanceof NotOpened) || error.refusal === undefined) throw error;
+        if (this.#sessions.narrow()) return undefined;
+        if (Date.now() + pause > until) throw error;
+        await sleep(pause);
+      }
+    }
+  }
+
+  #open(ask: (done: ClientCallback) => void, limit: number): Promise<ClientChannel> {
+    return new Promise((resolve, reject) => {
+      let late = false;
+      const timer = setTimeout(() => {
+        late = true;
+        reject(new NotOpened(`no answer in ${limit / 1000} s`));
+      }, limit);
+      const fail = (error: Error & { reason?: number }) => {
+        clearTimeout(timer);
+        reject(new NotOpened(error.message, error.reason));
+      };
+      const done: ClientCallback = (error, channel) => {
+        if (error) return fail(error);
+        if (late) return channel.destroy();
+        clearTimeout(timer);
+        resolve(channel);
+      };
+      this.#ask(() => ask(done), fail);
+    });
+  }
+
+  /** ssh2 throws when its socket is gone, which may be before it has said so. */
+  #ask(question: () => void, failed: (error: Error) => void): void {
+    try {
+      question();
+    } catch (error) {
+      this.#lose("the connection broke");
+      failed(error as Error);
+    }
+  }
+
+  #lose(reason: string): void {
+    this.lost ??= reason;
+  }
+
+  /**
+   * Notices a peer that is gone, also behind a jump host, where TCP's own keepalive does not reach. ssh2's keepalive timer
+   * would keep the process alive; cancelling a forwarding that nobody asked for is a question that every server answers.
+   */
+  #watch(seconds: number): void {
+    let unanswered = 0;
+    const answered = () => {
+      unanswered = 0;
+    };
+    const beat = () => {
+      if (++unanswered <= UNANSWERED) return this.#ask(() => this.ssh.unforwardIn("", 0, answered), answered);
+      this.#lose("the host stopped answering");
+      this.ssh.destroy();
+    };
+    const timer = setInterval(beat, seconds * 1000).unref();
+    this.ssh.once("close", () => clearInterval(timer));
+  }
+}
+
+/** Runs at most `limit` pieces of work at a time; the others wait, first come, first served. */
+export class Gate {
+  #running = 0;
+  readonly #waiting: (() => void)[] = [];
+
+  constructor(private limit: number) {}
+
+  async pass<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#running < this.limit) this.#running++;
+    else await new Promise<void>((go) => this.#waiting.push(go));
+    try {
+      return await work();
+    } finally {
+      // The place goes to the next one that waits, so that no later call takes it before.
+      const next = this.#running <= this.limit ? this.#waiting.shift() : undefined;
+      if (next) next();
+      else this.#running--;
+    }
+  }
+
+  /** From now on one less than the number that is running; false if that would be none. */
+  narrow(): boolean {
+    if (this.#running < 2) return false;
+    this.limit = this.#running - 1;
+    return true;
+  }
+}

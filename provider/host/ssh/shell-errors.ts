@@ -1,0 +1,132 @@
+import { OverlayError } from "../../errors";
+import { LOCK } from "../../network/model/paths";
+import { LARGEST_ANSWER, PACKAGES } from "./shell-protocol";
+
+/** Where a conversation takes place. */
+export interface Place {
+  name: string;
+  user: string;
+  sudo: boolean;
+  /** Seconds for all scripts of one conversation together. */
+  operationTimeout: number;
+  /** Why the connection is gone, if it is. */
+  lost(): string | undefined;
+}
+
+/** timeout's own exit code, and that of a shell which it had to kill. */
+const TIMED_OUT = [124, 137];
+
+export function timedOut({ name }: Place, doing: string, seconds: number): OverlayError {
+  return new OverlayError(
+    "HOST_TIMEOUT",
+    `${name} was not done after ${seconds} s with ${doing}.`,
+    "Look for what hangs on that host, or raise operationTimeout.",
+  );
+}
+
+export function connectionLost({ name }: Place, doing: string, reason: string): OverlayError {
+  return new OverlayError(
+    "SSH_UNREACHABLE",
+    `The connection to ${name} was lost while ${doing}: ${reason}.`,
+    "Run it again when the host can be reached: what was done stays, and what is missing is found and done.",
+  );
+}
+
+/** The connection stands, but the host opens no channel on it. */
+export function sessionRefused(name: string, cause: Error): OverlayError {
+  return new OverlayError(
+    "SSH_UNREACHABLE",
+    `${name} opens no session on a connection that stands: ${cause.message}.`,
+    "Look at MaxSessions in its sshd_config (10 are usual) and at its log.",
+    cause,
+  );
+}
+
+/** The shell was never there: sudo, or the login shell, would not have it. */
+export function shellRefused(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
+  const lost = place.lost();
+  if (lost) return connectionLost(place, doing, lost);
+  const busybox = busyboxTool(place.name, stderr);
+  if (busybox) return busybox;
+  const { name, user, sudo } = place;
+  const said = `(exit code ${exit}: ${oneLine(stderr)})`;
+  if (!sudo) {
+    const fix = `Give ${user} a login shell that runs commands, without a forced command.`;
+    return new OverlayError("HOST_COMMAND_FAILED", `${name} starts no shell for ${user} ${said}.`, fix);
+  }
+  return new OverlayError(
+    "SSH_SUDO",
+    `User ${user} may not run \`sudo -n\` on ${name} ${said}.`,
+    `Put \`${user} ALL=(root) NOPASSWD: ALL\` into /etc/sudoers.d/overlay there, or connect as root; if ${user} needs no ` +
+      "sudo, set sudo: false.",
+  );
+}
+
+/** The shell was there, and ended before it had answered. */
+export function shellEnded(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
+  const lost = place.lost();
+  if (lost) return connectionLost(place, doing, lost);
+  if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(place, doing, place.operationTimeout);
+  const busybox = busyboxTool(place.name, stderr);
+  if (busybox) return busybox;
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `The shell on ${place.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
+    "Look on that host for what ended it.",
+  );
+}
+
+export function answerTooLarge({ name }: Place, doing: string): OverlayError {
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `${name} said more than ${LARGEST_ANSWER / 2 ** 20} MiB while ${doing}; the rest was not read.`,
+    "Look on that host for what prints so much; if a program was replaced there, treat the host as compromised.",
+  );
+}
+
+export function toolMissing({ name }: Place, tool: string): OverlayError {
+  const fix = `Install it there: apt-get install ${PACKAGES[tool] ?? tool}.`;
+  return new OverlayError("HOST_TOOL_MISSING", `${name} has no \`${tool}\`.`, fix);
+}
+
+/** The connection says `sudo: false`, and its user is not root. */
+export function notRoot({ name, user }: Place): OverlayError {
+  return new OverlayError(
+    "SSH_SUDO",
+    `User ${user} is not root on ${name}, and the connection says sudo: false.`,
+    `Leave sudo out (${user} then needs \`${user} ALL=(root) NOPASSWD: ALL\` in /etc/sudoers.d/overlay there), or connect as root.`,
+  );
+}
+
+/** BusyBox has tools of these names with fewer options; it prints its name and the tool's usage when one is unknown. */
+export function busyboxTool(name: string, stderr: string): OverlayError | undefined {
+  if (!/BusyBox v[\d.]+/.test(stderr)) return undefined;
+  const tool = /^Usage: (\S+)/m.exec(stderr)?.[1] ?? /^(?:sh: )?([\w-]+): /m.exec(stderr)?.[1] ?? "a tool";
+  return new OverlayError(
+    "HOST_TOOL_MISSING",
+    `\`${tool}\` on ${name} is BusyBox's, which lacks options that are needed.`,
+    `Install ${PACKAGES[tool] ?? tool} there (Debian: apt-get install iproute2 util-linux coreutils). If /bin/sh is BusyBox, which prefers its own tools, make it dash or bash.`,
+  );
+}
+
+/** Something else has the name of the lock's directory, or others than root can open it, and so hold the lock. */
+export function unsafeLock({ name }: Place): OverlayError {
+  return new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `${LOCK} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
+    `Look at it with \`ls -ld ${LOCK}\`. If no other program uses it, remove it there: every run makes it.`,
+  );
+}
+
+/** `record` is what the holder wrote: its name and the time, a line each. */
+export function hostLocked({ name, operationTimeout }: Place, record: string, waited: number): OverlayError {
+  const [holder, since] = record.trim().split("\n");
+  const who = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
+  return new OverlayError(
+    "HOST_LOCKED",
+    `${name} is locked ${who}; waited ${waited} s.`,
+    `Run it again when that one is done. A run that died loses its lock by itself, at the latest after its operationTimeout (here ${operationTimeout} s).`,
+  );
+}
+
+const oneLine = (text: string): string => text.trim().split("\n").slice(-3).join(" / ").slice(0, 300) || "no message";

@@ -1,0 +1,158 @@
+import type { Readable } from "node:stream";
+import { HOLDER, LOCK, MAKE_LOCK } from "../../network/model/paths";
+import { quote } from "../../network/render/shell";
+
+/**
+ * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script then comes
+ * as one command, quoted as a whole, so that no quote, heredoc, `exit` or syntax error in it can break the protocol, and
+ * a script that was cut off half way does not run. Its commands read /dev/null and not the next script. After it the
+ * marker line `MARK CODE` stands on both streams. End of input ends the shell: when our process dies, so does this.
+ *
+ * The command line itself is plain enough for any login shell.
+ */
+export interface RootShell {
+  mark: string;
+  sudo: boolean;
+  /** Seconds after which the host itself ends the shell, however our side fares. */
+  limit: number;
+  lock?: { holder: string; wait: number };
+}
+
+/** The Debian package of each tool that a host must have. */
+export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
+
+/** Exit code of flock for a lock that is not had in time. */
+const CONFLICT = 75;
+
+/** Says that we are in (what a login script printed before is noise), then that a tool is missing, if one is. */
+const start = (tools: string): string =>
+  [
+    'm=$1; echo "$m start"; PATH=$PATH:/usr/sbin:/sbin; LC_ALL=C; export PATH LC_ALL;',
+    `for t in ${tools}; do command -v $t >/dev/null || { echo "$t$m missing"; exit 1; }; done;`,
+  ].join(" ");
+
+/** Without sudo the user must be root already: nothing on the host may be half changed. */
+const BE_ROOT = '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };';
+
+const READY = 'echo "$m ready"; echo "$m ready" >&2;';
+
+const FREE = `${start("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
+
+// Without -o a background child would keep the lock, and without timeout a client that was stopped would, for ever.
+const LOCKED = [
+  start("timeout flock"),
+  BE_ROOT,
+  `${MAKE_LOCK} || { echo "$m unsafe"; exit 1; };`,
+  `flock -o -E ${CONFLICT} -w "$3" ${LOCK} timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
+  `[ $c = ${CONFLICT} ] && { cat ${HOLDER}; echo "$m locked"; }; exit $c`,
+].join(" ");
+
+// The trap on TERM is for timeout: dash runs no EXIT trap on a signal.
+const HOLD = [
+  `m=$1; trap "rm -f ${HOLDER}" EXIT; trap "exit 143" TERM;`,
+  `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}; ${READY} sh; exit`,
+].join(" ");
+
+export function rootCommand({ mark, sudo, limit, lock }: RootShell): string {
+  const shell = lock
+    ? [LOCKED, "overlay", mark, whole(limit), whole(lock.wait), printable(lock.holder), HOLD]
+    : [FREE, "overlay", mark, whole(limit)];
+  const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
+  return asRoot + ["sh", "-c", ...shell].map(quoted).join(" ");
+}
+
+/** One script, as the root shell gets it. */
+export const scriptCommand = (mark: string, script: string): string =>
+  `(eval ${quoted(script)}) </dev/null; c=$?; echo "${mark} $c"; echo "${mark} $c" >&2\n`;
+
+const whole = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)));
+
+// csh would expand `!`, and fish `\\`, even within quotes.
+const printable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g, "?").slice(0, 500);
+
+const quoted = (word: string): string => (/^[\w-]+$/.test(word) ? word : quote(word));
+
+/** What a stream said up to a marker line, and the word on that line; no word: the stream ended instead. */
+export interface Frame {
+  text: string;
+  word: string | undefined;
+}
+
+const LONGEST_WORD = 16;
+
+/** Bytes that a host may say in answer to one command. */
+export const LARGEST_ANSWER = 64 * 1024 * 1024;
+
+/** Cuts a stream at its marker lines `MARK WORD`. A marker may follow text that has no newline at its end. */
+export class Frames {
+  #held: Buffer[] = [];
+  #tail: Buffer = Buffer.alloc(0);
+  #ended = false;
+  readonly #cut: Frame[] = [];
+  readonly #waiting: ((frame: Frame) => void)[] = [];
+
+  #size = 0;
+
+  /** `overflow` is called once, when a host says more than it may; nothing is kept from then on. */
+  constructor(
+    stream: Readable,
+    private readonly mark: string,
+    private readonly overflow: () => void = () => {},
+  ) {
+    stream.on("data", (chunk: Buffer) => this.#push(chunk));
+    stream.once("end", () => this.end());
+  }
+
+  /** The next frame, in order; callers that ask before it is there are served in the order in which they asked. */
+  next(): Promise<Frame> {
+    const frame = this.#cut.shift();
+    if (this.#cut.length === 0) this.#size = this.#held.reduce((sum, { length }) => sum + length, 0);
+    if (frame) return Promise.resolve(frame);
+    if (this.#ended) return Promise.resolve(this.#rest());
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  end(): void {
+    this.#ended = true;
+    for (const resolve of this.#waiting.splice(0)) resolve(this.#rest());
+  }
+
+  #rest(): Frame {
+    return { text: Buffer.concat(this.#held).toString("utf8"), word: undefined };
+  }
+
+  #push(chunk: Buffer): void {
+    if (this.#ended) return;
+    this.#size += chunk.length;
+    if (this.#size > LARGEST_ANSWER) {
+      this.#held = [];
+      this.end();
+      this.overflow();
+      return;
+    }
+    this.#held.push(chunk);
+    // Only the new chunk and a marker's length before it are searched: megabytes of output must not cost their square.
+    const seen = Buffer.concat([this.#tail, chunk]);
+    this.#tail = seen.subarray(-(this.mark.length + LONGEST_WORD));
+    if (seen.includes(this.mark)) this.#split();
+  }
+
+  #split(): void {
+    const all = Buffer.concat(this.#held);
+    const start = all.indexOf(this.mark);
+    const end = start < 0 ? -1 : all.indexOf("\n", start);
+    this.#held = [all];
+    if (end < 0) return;
+    this.#held = [all.subarray(end + 1)];
+    this.#tail = this.#held[0]!.subarray(-(this.mark.length + LONGEST_WORD));
+    const word = all.toString("utf8", start + this.mark.length, end).trim();
+    this.#deliver({ text: all.toString("utf8", 0, start), word });
+    this.#split();
+  }
+
+  #deliver(frame: Frame): void {
+    const resolve = this.#waiting.shift();
+    if (resolve) resolve(frame);
+    else this.#cut.push(frame);
+  }
+}

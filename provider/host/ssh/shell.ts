@@ -1,0 +1,141 @@
+import { constants } from "node:os";
+import type { ClientChannel } from "ssh2";
+import type { OverlayError } from "../../errors";
+import type { Result, Shell } from "../connection";
+import {
+  answerTooLarge,
+  hostLocked,
+  notRoot,
+  type Place,
+  shellEnded,
+  shellRefused,
+  timedOut,
+  toolMissing,
+  unsafeLock,
+} from "./shell-errors";
+import { type Frame, Frames, scriptCommand } from "./shell-protocol";
+
+/** Milliseconds for a shell to end by itself when its input has ended, before its channel is cut. */
+const GRACE = 2000;
+
+/** The talk with one root shell: scripts out, results back, until `end`. See root-command.ts for the other side. */
+export class Conversation implements Shell {
+  readonly #out: Frames;
+  readonly #err: Frames;
+  readonly #closed: Promise<void>;
+  readonly #gone: Promise<void>;
+  readonly #stopped: Promise<never>;
+  #stop!: (why: OverlayError) => void;
+  #why: OverlayError | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #exit: number | undefined;
+  #doing = "starting a shell";
+
+  constructor(
+    private readonly channel: ClientChannel,
+    private readonly place: Place,
+    private readonly mark: string,
+  ) {
+    const overflow = () => this.#stop(answerTooLarge(place, this.#doing));
+    this.#out = new Frames(channel, mark, overflow);
+    this.#err = new Frames(channel.stderr, mark, overflow);
+    channel.on("error", () => {});
+    this.#closed = new Promise((resolve) => channel.once("close", () => resolve()));
+    const exited = new Promise<void>((resolve) => {
+      channel.once("exit", (code: number | null, signal?: NodeJS.Signals) => {
+        this.#exit = code ?? 128 + (signal ? constants.signals[signal] : 0);
+        resolve();
+      });
+    });
+    // A connection that breaks brings no exit code, and a background child keeps the channel open long after one.
+    this.#gone = Promise.race([exited, this.#closed]);
+    this.#stopped = new Promise((_, reject) => {
+      this.#stop = reject;
+    });
+    this.#stopped.catch((why: OverlayError) => this.#cut(why));
+  }
+
+  /** Until the shell serves scripts, and has the lock if one is wanted: `limit` seconds at most, `wait` for the lock. */
+  async begin(limit: number, wait = 0): Promise<void> {
+    this.#allow(limit);
+    const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
+    if (start.word === undefined) throw await this.#ended(noise, shellRefused);
+    if (ready.word === "missing") throw toolMissing(this.place, ready.text);
+    if (ready.word === "notroot") throw notRoot(this.place);
+    if (ready.word === "unsafe") throw unsafeLock(this.place);
+    if (ready.word === "locked") throw hostLocked(this.place, ready.text, wait);
+    if (ready.word === undefined) throw await this.#ended(noise, shellEnded);
+    this.#allow(this.place.operationTimeout);
+  }
+
+  async run(script: string): Promise<Result> {
+    this.#doing = `running \`${firstLine(script)}\``;
+    this.channel.write(scriptCommand(this.mark, script));
+    const [out, err] = await Promise.all([this.#out.next(), this.#err.next()]);
+    if (out.word === undefined || err.word === undefined) throw await this.#ended(err, shellEnded);
+    return { code: Number(out.word), stdout: out.text, stderr: err.text };
+  }
+
+  /**
+   * One script and no other. It goes out, and the input ends, before the shell has said that it is there: that saves two
+   * round trips.
+   */
+  async once(script: string): Promise<Result> {
+    const begun = this.begin(this.place.operationTimeout);
+    const answer = this.run(script);
+    this.channel.end();
+    // Whatever is wrong with the shell shows in both; how it began says it better.
+    answer.catch(() => {});
+    await begun;
+    return answer;
+  }
+
+  /** `work`, but not for longer than the shell lives: work that hangs must not hold up who waits for its lock. */
+  during<T>(work: Promise<T>): Promise<T> {
+    return Promise.race([work, this.#stopped]);
+  }
+
+  /**
+   * Ends the shell's input, and waits until it is gone and its lock is free; then until the host has closed the channel too,
+   * for until then it counts as a session.
+   */
+  async end(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.channel.end();
+    if (!this.#why) await soon(this.#gone);
+    this.channel.close();
+    await soon(this.#closed);
+  }
+
+  #allow(seconds: number): void {
+    clearTimeout(this.#timer);
+    const late = () => this.#stop(timedOut(this.place, this.#doing, seconds));
+    this.#timer = setTimeout(late, seconds * 1000);
+  }
+
+  #cut(why: OverlayError): void {
+    this.#why = why;
+    this.#out.end();
+    this.#err.end();
+    this.channel.signal("TERM");
+    this.channel.close();
+  }
+
+  /** Why the streams ended where an answer was due: we gave up, or the connection broke, or the shell itself ended. */
+  async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
+    if (!this.#why) await soon(this.#gone);
+    return this.#why ?? otherwise(this.place, this.#doing, this.#exit, err.text);
+  }
+}
+
+/** `event`, or the end of our grace. */
+async function soon(event: Promise<void>): Promise<void> {
+  let limit: NodeJS.Timeout | undefined;
+  const grace = new Promise<void>((resolve) => {
+    limit = setTimeout(resolve, GRACE);
+  });
+  await Promise.race([event, grace]);
+  clearTimeout(limit);
+}
+
+const firstLine = (script: string): string => (script.trim().split("\n")[0] ?? "").slice(0, 60);

@@ -1,0 +1,199 @@
+import { deviceName, macOf } from "../../addressing/names";
+import { isPresent } from "../kinds";
+import { isOfType } from "../kinds/device";
+import { isOurNetwork } from "../kinds/docker";
+import { rulesOf } from "../kinds/firewall";
+import type { Facts } from "../model/facts";
+import { type Address, type DockerNetwork, type HostRecord, type Item, keyOf, type Link } from "../model/items";
+import { BOOT_SCRIPT, ownerAt, scriptPath } from "../model/paths";
+import type { Want } from "../model/steps";
+import { isAdoptable } from "./adopt";
+import { canOthersNeed, isOwnRule } from "./shared-items";
+
+/**
+ * What on a host is whose. A record says so. Where one was lost, a plan and the host together can: the MACs of our devices
+ * follow from network and id, our routes have a protocol number, our rules are in chains of our own, and the script for the next boot
+ * has the owner's uid in its name.
+ */
+export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
+  record.uid === me.uid || earlier.includes(record.uid);
+
+/** Items that this owner has on the host: those of its records; and, when it leaves, those of its plan that are provably its own. */
+export function ownedItems(want: Want, facts: Facts): Item[] {
+  const listed = facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items);
+  const { planned = [] } = want;
+  if (want.items.length > 0 || planned.length === 0) return listed;
+  const keys = new Set(listed.map(keyOf));
+  const unlisted = planned.filter((item) => !keys.has(keyOf(item)));
+  const own = unlisted.filter((item) => isOwn(item, planned, facts));
+  const isHere = own.length > 0 || facts.files.has(scriptPath(want.record));
+  return [...listed, ...own, ...(isHere ? unlisted.filter((item) => !own.includes(item) && isShareable(item)) : [])];
+}
+
+/** Whether the host proves that it is there and was made for this plan. */
+function isOwn(item: Item, plan: Item[], facts: Facts): boolean {
+  switch (item.kind) {
+    case "link":
+      return isProvenLink(item, facts);
+    case "address":
+      return isProvenAddress(item, plan, facts);
+    case "docker":
+      return isProvenNetwork(item, plan, facts);
+    case "route":
+    case "policy":
+      return isPresent(item, facts);
+    case "rule":
+      return isOwnRule(item, plan) && isPresent(item, facts);
+    case "file":
+      return item.path !== BOOT_SCRIPT && isPresent(item, facts);
+    default:
+      return false;
+  }
+}
+
+/** Items that several owners share, or that do not show which program made them. */
+const isShareable = ({ kind }: Item): boolean =>
+  ["chain", "jump", "rule", "sysctl", "service", "file", "zone"].includes(kind);
+
+/** By its MAC, which follows from network and id, or was found when the device was taken over. */
+export function isProvenLink(item: Link, facts: Facts): boolean {
+  const have = facts.links.get(item.name);
+  return have !== undefined && isOfType(item.type, have.type) && item.mac !== undefined && have.mac === item.mac;
+}
+
+/** On a device of the plan; on any other one, exactly as planned and with all rules of the plan in our chains. */
+export function isProvenAddress(item: Address, plan: Item[], facts: Facts): boolean {
+  const link = plan.find((each): each is Link => each.kind === "link" && each.name === item.dev);
+  if (link) return isProvenLink(link, facts) && isPresent(item, facts);
+  const rules = plan.filter(({ kind }) => kind === "rule");
+  return (
+    facts.addresses.has(`${item.address} ${item.dev}`) &&
+    rules.length > 0 &&
+    rules.every((rule) => isPresent(rule, facts))
+  );
+}
+
+/** On a bridge of the plan. */
+export function isProvenNetwork(item: DockerNetwork, plan: Item[], facts: Facts): boolean {
+  const bridge = plan.find((each): each is Link => each.kind === "link" && each.name === item.bridge);
+  return bridge !== undefined && isProvenLink(bridge, facts) && isOurNetwork(item, facts.docker);
+}
+
+/** Records of owners that have no part in this work. */
+export const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
+  facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
+
+/**
+ * Keys of what some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. What
+ * owners share also stays while an owner whose record is lost may need it.
+ */
+export function keptKeys(mine: Item[], wants: Want[], facts: Facts): Set<string> {
+  if (mine.length === 0) return new Set();
+  const keep = new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
+  const listed = new Set(facts.records.flatMap(({ items }) => items.map(keyOf)));
+  const others = unlistedNetworks(mine, wants, facts);
+  for (const want of others.length > 0 ? wants.filter(({ items }) => items.length === 0) : []) {
+    const owned = ownedItems(want, facts);
+    const needed = owned.filter((item) => canOthersNeed(item, mine, want.record.network, others, facts));
+    for (const item of needed) keep.add(keyOf(item));
+  }
+  const going = mine.filter((item) => !keep.has(keyOf(item)));
+  for (const item of going) {
+    if ((others.length > 0 || !listed.has(keyOf(item))) && mayBeNeeded(item, going, others.length > 0, facts))
+      keep.add(keyOf(item));
+  }
+  return keep;
+}
+
+/** Networks of the owners whose records are lost; undefined where a file does not tell. A tunnel tells of its owner by its MAC. */
+function unlistedNetworks(mine: Item[], wants: Want[], facts: Facts): (string | undefined)[] {
+  const files = unlistedOwners(wants, facts).map((file) => ownerAt(file)?.network);
+  if (!mine.some((item) => item.kind === "link" && item.vxlan)) return files;
+  const items = [...mine, ...facts.records.flatMap((record) => record.items)];
+  const known = new Set(items.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
+  const tunnels = [...facts.links].filter(([name, { vxlan }]) => vxlan && !known.has(name));
+  const networks = new Set(wants.map(({ record }) => record.network));
+  return [...files, ...[...networks].filter((each) => tunnels.some(([name, { mac }]) => isTunnelOf(each, name, mac)))];
+}
+
+/** Files of owners whose records are not there or cannot be read: their scripts, and what stands in the place of their records. */
+export function unlistedOwners(wants: Want[], facts: Facts): string[] {
+  const known = new Set([...facts.records, ...wants.map(({ record }) => record)].map(({ uid }) => uid));
+  const scripts = [...facts.files.keys()].filter((path) => {
+    const owner = path.endsWith(".sh") ? ownerAt(path) : undefined;
+    return owner !== undefined && !known.has(owner.uid);
+  });
+  const invalid = facts.invalidRecords.filter(({ uid }) => uid === undefined || !known.has(uid));
+  return [...invalid.map(({ file }) => file), ...scripts];
+}
+
+/**
+ * Tunnels of a network whose records are lost, beside these: by their MACs, which follow from network and id. Those that were
+ * taken over have others, and count while the network has owners here without a record.
+ */
+export function lostTunnels(network: string, known: string[], facts: Facts): string[] {
+  const hasUnlisted = unlistedOwners([], facts).some((file) => ownerAt(file)?.network === network);
+  return [...facts.links].flatMap(([name, { vxlan, mac }]) =>
+    vxlan && !known.includes(name) && (hasUnlisted || isTunnelOf(network, name, mac)) ? [name] : [],
+  );
+}
+
+const LONGEST_ID = 4;
+
+/** Whether this is a hub's tunnel of the network, by its name and MAC. */
+export function isTunnelOf(network: string, name: string, mac: string): boolean {
+  for (let digits = 1; digits <= LONGEST_ID && digits < name.length; digits++) {
+    const id = Number.parseInt(name.slice(-digits), 36);
+    if (macOf(network, id, "hub") === mac && deviceName(name.slice(0, -digits), id) === name) return true;
+  }
+  return false;
+}
+
+function mayBeNeeded(item: Item, mine: Item[], hasUnlisted: boolean, facts: Facts): boolean {
+  switch (item.kind) {
+    case "chain":
+    case "jump":
+      return otherRules(item, mine, facts).length > 0;
+    case "link":
+      return item.shared === true && otherAddresses(item, mine, facts).length > 0;
+    case "sysctl":
+    case "service":
+      return hasUnlisted;
+    case "zone": // our zone and the rules in it
+      return hasUnlisted && !item.interface && !item.underlay;
+    case "file":
+      return hasUnlisted && item.path === BOOT_SCRIPT;
+    default:
+      return false;
+  }
+}
+
+/** Rules in a chain of ours beside these. */
+export function otherRules(item: Extract<Item, { kind: "chain" | "jump" }>, mine: Item[], facts: Facts): string[] {
+  const own = new Set(
+    mine.flatMap((each) =>
+      each.kind === "rule" && each.family === item.family && each.table === item.table && each.chain === item.chain
+        ? [each.rule]
+        : [],
+    ),
+  );
+  return rulesOf(facts, item, item.chain).filter((rule) => !own.has(rule));
+}
+
+const otherAddresses = ({ name }: Link, mine: Item[], { addresses }: Facts): string[] =>
+  [...addresses].filter(
+    (text) =>
+      text.endsWith(` ${name}`) &&
+      !text.startsWith("fe80:") &&
+      !mine.some((each) => each.kind === "address" && `${each.address} ${each.dev}` === text),
+  );
+
+/** Devices of a plan that stand, may have been taken over, and have no proof of it left. */
+export function unprovenLinks({ planned = [] }: Want, facts: Facts): Link[] {
+  return planned.filter((item): item is Link => {
+    const have = item.kind === "link" ? facts.links.get(item.name) : undefined;
+    if (item.kind !== "link" || !have) return false;
+    const isListed = facts.records.some(({ items }) => items.some((each) => keyOf(each) === keyOf(item)));
+    return !isListed && !isProvenLink(item, facts) && isAdoptable(item, have);
+  });
+}

@@ -1,0 +1,105 @@
+import { type Family, pointOf } from "../../addressing/ip";
+import { subnetOf } from "../../addressing/ranges";
+import { INPUT, REST, rulesOf } from "../kinds/firewall";
+import type { Facts } from "../model/facts";
+import type { Address, Item, Link, Rule } from "../model/items";
+
+/**
+ * Which items of an owner other owners can have, too. Their records tell; these functions answer for owners whose records are
+ * lost, by what an item names: devices, peers, subnets and forwarded ports have one owner, ranges and networks have several.
+ */
+
+/** Whether a rule names a device, a subnet, a peer or a forwarded port that only this plan has. */
+export function isOwnRule({ rule }: Rule, plan: Item[]): boolean {
+  const devices = ownDevices(plan);
+  const subnets = plan.filter(isAddress).flatMap(({ dev, address }) => (devices.has(dev) ? [subnetOf(address)] : []));
+  const peers = plan.filter(isLink).flatMap(({ vxlan }) => vxlan?.remote ?? []);
+  const named = operandsOf(rule);
+  return (
+    [...devices, ...subnets].some((name) => named.has(name)) ||
+    peers.some((peer) => named.has(peer)) ||
+    FORWARDED_PORT.test(rule)
+  );
+}
+
+/**
+ * Whether owners without a record can need an item of an owner that leaves. `plan`: all items of that owner; `others`: the networks
+ * of owners without a record, undefined where a file does not tell.
+ */
+export function canOthersNeed(
+  item: Item,
+  plan: Item[],
+  network: string,
+  others: (string | undefined)[],
+  facts: Facts,
+): boolean {
+  switch (item.kind) {
+    case "rule": {
+      const vxlan = vxlanRule(item);
+      if (vxlan) return others.length > 0 && otherTunnels(plan, vxlan, facts).length > 0;
+      return !isOwnRule(item, plan) && others.some((other) => canShareRule(item, network, other));
+    }
+    case "address":
+      return !ownDevices(plan).has(item.dev) && others.some((other) => other === undefined || other === network);
+    case "route":
+      return item.table !== undefined && others.some(canBeStatic);
+    case "policy":
+      return others.some(canBeStatic);
+    default:
+      return false;
+  }
+}
+
+/** Owners of static addresses have the address in the place of a network. */
+const isStatic = (network: string): boolean => pointOf(network) !== undefined;
+const canBeStatic = (network: string | undefined): boolean => network === undefined || isStatic(network);
+
+/** Whether an owner of network `other` can have this rule, which is not an owner's alone. */
+function canShareRule({ chain, rule }: Rule, network: string, other: string | undefined): boolean {
+  if (other === undefined || other === network || (chain === REST.chain && rule === "-j DROP")) return true;
+  if (isStatic(network) || isStatic(other))
+    return isStatic(network) && isStatic(other) && !operandsOf(rule).has(network);
+  return !NAMES_RANGE_OR_DEVICE.test(rule);
+}
+
+const FAMILIES: Family[] = [4, 6];
+const NAMES_RANGE_OR_DEVICE = /(^| )-[sdio] /;
+/** Of a static address: its forwards, their masquerading, and the marks of their replies. */
+const FORWARDED_PORT = / --(sport|ctorigdstport) | -j DNAT /;
+
+const isLink = (item: Item): item is Link => item.kind === "link";
+const isAddress = (item: Item): item is Address => item.kind === "address";
+const ownDevices = (plan: Item[]): Set<string> =>
+  new Set(plan.filter(isLink).flatMap(({ name, shared }) => (shared ? [] : [name])));
+
+/** The words of a rule; a single address also without its prefix. */
+const operandsOf = (rule: string): Set<string> =>
+  new Set(rule.split(" ").flatMap((word) => [word, word.replace(/\/(32|128)$/, "")]));
+
+/** The port of a rule that accepts VXLAN from a peer, or drops it from all others; see `planPeer`. */
+function vxlanRule({ chain, rule }: Rule): { remote?: string; port: number } | undefined {
+  const [, remote, port] = /^(?:-s (\S+)\/\d+ )?-p udp -m udp --dport (\d+) -j (?:ACCEPT|DROP)$/.exec(rule) ?? [];
+  if (chain !== INPUT.chain || port === undefined) return undefined;
+  return { ...(remote && { remote }), port: Number(port) };
+}
+
+/**
+ * Rules about VXLAN in our chain, for a removal without a record: those of other programs' peers, and those that runners left for the
+ * sake of owners whose records are lost, are in no other plan.
+ */
+export const tunnelRulesOn = (network: string, facts: Facts): Rule[] =>
+  isStatic(network)
+    ? []
+    : FAMILIES.flatMap((family) => {
+        const place = { family, table: INPUT.table, chain: INPUT.chain };
+        const rules = rulesOf(facts, place, INPUT.chain).map((rule): Rule => ({ kind: "rule", ...place, rule }));
+        return rules.filter((rule) => vxlanRule(rule) !== undefined);
+      });
+
+/** Tunnels on the host beside those of the plan, on this port and to this peer. */
+function otherTunnels(plan: Item[], { remote, port }: { remote?: string; port: number }, { links }: Facts): string[] {
+  const own = ownDevices(plan);
+  return [...links].flatMap(([name, { vxlan }]) =>
+    vxlan && !own.has(name) && vxlan.port === port && (remote === undefined || vxlan.remote === remote) ? [name] : [],
+  );
+}

@@ -1,0 +1,167 @@
+import type { Family } from "../../addressing/ip";
+import type { DockerSubnet, HostRecord, Route, Vxlan } from "./items";
+
+/** What a host looks like now, as far as it concerns us. */
+export interface Facts {
+  links: Map<string, LinkFact>;
+  /** `10.128.64.1/18 kohaku-overlay` */
+  addresses: Set<string>;
+  routes: RouteFact[];
+  /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
+  policies: Set<string>;
+  /** Routes of other programs in tables other than main, and the rules that lead there. */
+  otherTables: OtherTableRoute[];
+  rules: RoutingRule[];
+  /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
+  chains: Map<string, string[]>;
+  sysctls: Map<string, string>;
+  /** What forwarding was before we switched it on, by its key; kept on the host while a record needs it. */
+  former: Map<string, string>;
+  /** Whether ip6tables is there, and IPv6 itself. */
+  ip6tables: boolean;
+  /** Absent: there is no firewalld, or it is stopped for good. */
+  zones?: ZoneFacts;
+  /** iptables is the legacy one here, and its chains are those that ours stand in. */
+  legacy?: boolean;
+  /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
+  barriers: Barrier[];
+  lacks: string[];
+  /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
+  files: Map<string, string>;
+  /** What systemd says of our units, by name; absent where the machine was not booted with it. */
+  systemd?: Map<string, ServiceFact>;
+  /** By which addresses we talk with it; absent when not by SSH. */
+  ssh?: SshPath;
+  /** Absent: there is no Docker. */
+  docker?: DockerFacts;
+  records: HostRecord[];
+  /** Files among them that are no records. */
+  invalidRecords: InvalidRecord[];
+}
+
+export interface LinkFact {
+  type: string;
+  mac: string;
+  mtu: number;
+  up: boolean;
+  master?: string;
+  vxlan?: Vxlan & { learning: boolean };
+}
+
+export interface SshPath {
+  client: string;
+  server: string;
+  /** Of its sshd. */
+  port: number;
+}
+
+export interface ServiceFact {
+  /** `enabled`: it is started at boot. */
+  boot: string;
+  state: string;
+}
+
+/** What a host routes, and by which rules: the questions to `ip`, and how its answers are read. */
+export interface RouteFact extends Omit<Route, "kind"> {
+  protocol: string;
+  unreachable: boolean;
+  /** As `ip route` prints it, but for its table; absent in routes of our own. */
+  text?: string;
+}
+
+/** A route of another program in a table other than main. */
+export interface OtherTableRoute extends RouteFact {
+  /** By its name where it has one. */
+  tableName: string;
+}
+
+/** A routing rule as far as it decides which table is looked up before main. */
+export interface RoutingRule {
+  family: Family;
+  priority: number;
+  table: string;
+  /** A range, or `all`. */
+  from: string;
+  to: string;
+  /** The device that a packet comes in by. */
+  iif?: string;
+  /** Other conditions: only some packets meet them. */
+  isSelective: boolean;
+  /** Routes with prefixes of at most this length are not used. */
+  suppressed: number;
+}
+
+export interface DockerFacts {
+  /** false: it is installed, and does not answer. */
+  answers: boolean;
+  networks: DockerNetworkFact[];
+}
+
+export interface DockerNetworkFact {
+  name: string;
+  driver: string;
+  bridge?: string;
+  mtu?: string;
+  masquerade?: string;
+  subnets: Partial<DockerSubnet>[];
+  containers: Container[];
+}
+
+export interface Container {
+  name: string;
+  running: boolean;
+  /** On this network; one that does not run has none. */
+  addresses: string[];
+}
+
+/**
+ * firewalld, where it runs. It rejects what no zone lets in, whatever other tables accept: our devices go to a zone of our own,
+ * and the zone of the underlay gets a rule for VXLAN from the peer; each in the runtime configuration, which counts now, and in
+ * the permanent one, which counts after a reload. Where firewalld is stopped and will be back, in the latter alone.
+ *
+ * Our zone lets pass what is forwarded, and to the host itself pings and what `hostAccess` names, as our chains do. firewalld loads a
+ * new zone only when it reloads or starts, and then loses runtime settings and deletes the iptables rules of all programs: that
+ * is for an administrator to do. Until then our devices are in `trusted`, and our chains alone guard the host; the reload that deletes
+ * them loads our zone.
+ *
+ * Docker places the bridge of a Docker network itself, in a zone `docker`, whenever it starts, and fails where the bridge is in
+ * another.
+ */
+export interface ZoneFacts {
+  initial: string;
+  /** Absent: it is stopped. */
+  runtime?: Map<string, Zone>;
+  permanent: Map<string, Zone>;
+}
+
+export interface Zone {
+  target: string;
+  interfaces: string[];
+  rules: string[];
+}
+
+/**
+ * Firewalls that our own chains cannot overrule. A packet passes every base chain of its hook, and any of them can drop it:
+ * an accept in iptables' chains is worth nothing against a drop in another table of nftables, or in iptables-legacy. We
+ * never edit another's rules, so what would block is named, with the commands that let the overlay pass.
+ */
+export interface Barrier {
+  /** `nft` names it by family, table and chain. */
+  tool: "nft" | "iptables-legacy" | "ip6tables-legacy";
+  where: string;
+  hook: "forward" | "input";
+  families: Family[];
+  why: string;
+  /** Lines that accept something, in this chain or one that it may lead to. */
+  accepts: string[];
+}
+
+/** A file among the records that is none. */
+export interface InvalidRecord {
+  file: string;
+  /** Of the owner whose record it should be, by its name; absent: it has no name of a record. */
+  network?: string;
+  uid?: string;
+  /** `items.3.mac: Invalid string` */
+  reason: string;
+}

@@ -1,0 +1,225 @@
+import type { Family } from "../../addressing/ip";
+
+/** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
+export type Item =
+  | Sysctl
+  | Link
+  | Address
+  | Route
+  | Policy
+  | DockerNetwork
+  | Chain
+  | Jump
+  | Rule
+  | ZoneEntry
+  | File
+  | Service;
+
+export interface Sysctl {
+  kind: "sysctl";
+  key: string;
+  value: string;
+}
+
+export interface Link {
+  kind: "link";
+  name: string;
+  /** `anchor`: a device that only carries addresses: dummy, or a bridge without ports where the kernel has no dummy. */
+  type: "vxlan" | "bridge" | "anchor";
+  mac?: string;
+  mtu?: number;
+  /** Empty: it must be no bridge's port. */
+  master?: string;
+  vxlan?: Vxlan;
+  /** Several owners may have it, all in the same form; it goes with the last of them. */
+  shared?: true;
+}
+
+export interface Vxlan {
+  vni: number;
+  port: number;
+  remote: string;
+  local: string;
+}
+
+export interface Address {
+  kind: "address";
+  dev: string;
+  /** With its prefix: `10.128.64.1/18`. */
+  address: string;
+  /** The device whose neighbours are told, whenever it comes to this host, that it is here now. */
+  announce?: string;
+}
+
+export interface Route {
+  kind: "route";
+  family: Family;
+  dst: string;
+  /** Absent: the range is unreachable, so that subnets that nobody has fail at once. */
+  via?: string;
+  dev?: string;
+  metric?: number;
+  /** Absent: the main one. */
+  table?: number;
+}
+
+/** What sends packets of a range that carry a mark to a routing table of their own: `ip rule`. */
+export interface Policy {
+  kind: "policy";
+  family: Family;
+  from: string;
+  /** With its mask, in hexadecimal: `0x10000000/0x10000000`. */
+  mark: string;
+  table: number;
+}
+
+/** A network of Docker's on one of our bridges; it changes only by being made anew. */
+export interface DockerNetwork {
+  kind: "docker";
+  name: string;
+  bridge: string;
+  mtu: number;
+  /** One for each address family. */
+  subnets: DockerSubnet[];
+  /** false: only where dockerd runs. */
+  required: boolean;
+}
+
+export interface DockerSubnet {
+  subnet: string;
+  gateway: string;
+  /** The hub's end of the tunnel, which Docker must not give out. */
+  hub: string;
+  /** Where Docker picks addresses by itself. */
+  range: string;
+}
+
+interface InFirewall {
+  family: Family;
+  table: "filter" | "mangle" | "nat" | "raw";
+}
+
+export interface Chain extends InFirewall {
+  kind: "chain";
+  chain: string;
+}
+
+export interface Jump extends InFirewall {
+  kind: "jump";
+  from: string;
+  chain: string;
+  /** It goes behind the rules of others; all other jumps go before them. */
+  atEnd?: true;
+}
+
+export interface Rule extends InFirewall {
+  kind: "rule";
+  chain: string;
+  /** In iptables-save's own form, or every refresh would show a change. */
+  rule: string;
+  /** It is needed only until the other end has changed, too: no boot brings it back, and the host removes it by itself. */
+  transient?: true;
+  /** What the kernel remembers of it is forgotten when it comes or goes. */
+  flows?: { protocol: string; ip: string; port: number };
+}
+
+/** A device or a rich rule in a zone of firewalld; without either, our own zone itself. Only where firewalld is. */
+export interface ZoneEntry {
+  kind: "zone";
+  /** A device in our zone. */
+  interface?: string;
+  /** It carries a Docker network, where Docker runs. */
+  hasDocker?: true;
+  rule?: string;
+  /** Our address on the underlay: the rule is in the zone of its device. Absent: it is in ours. */
+  underlay?: string;
+}
+
+export interface File {
+  kind: "file";
+  path: string;
+  /** Absent in records, where it only matters whose it is. */
+  content?: string;
+}
+
+/** A unit of systemd that is started at every boot; its file goes with it. */
+export interface Service {
+  kind: "service";
+  name: string;
+  /** The unit file's text; absent in records. */
+  unit?: string;
+  /** It is to be active at all times, and not only to do its work at boot. */
+  stays?: boolean;
+}
+
+/** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
+export interface HostRecord {
+  uid: string;
+  owner: string;
+  network: string;
+  /** What the user calls it, for whoever has only the machine left. */
+  name?: string;
+  /** Which store the lease behind it is in. */
+  store: string;
+  items: Item[];
+}
+
+/** Marks our routes; nothing else uses this number. */
+export const ROUTE_PROTOCOL = 183;
+
+/** Our zone of firewalld. */
+export const OUR_ZONE = "pulumi-overlay";
+
+/** Before the main table, after the local one. */
+export const POLICY_PRIORITY = 18300;
+
+/** What makes two items the same object; everything else about an item can differ and be changed. */
+export function keyOf(item: Item): string {
+  switch (item.kind) {
+    case "sysctl":
+      return `sysctl ${item.key}`;
+    case "link":
+      return `link ${item.name}`;
+    case "address":
+      return `address ${item.address} on ${item.dev}`;
+    case "route":
+      if (item.table !== undefined) return `route ${item.dst} in table ${item.table} (IPv${item.family})`;
+      return item.via ? `route ${item.dst}` : `unreachable ${item.dst}`;
+    case "policy":
+      return `policy from ${item.from} mark ${item.mark} to table ${item.table}`;
+    case "docker":
+      return `docker network ${item.name}`;
+    case "chain":
+      return `chain ${item.chain} (${firewallName(item)})`;
+    case "jump":
+      return `jump from ${item.from} to ${item.chain} (${firewallName(item)})`;
+    case "zone":
+      if (item.interface) return `firewalld zone of ${item.interface}`;
+      return item.rule ? `firewalld ${item.rule}` : `firewalld zone ${OUR_ZONE}`;
+    case "file":
+      return `file ${item.path}`;
+    case "service":
+      return `service ${item.name}`;
+    case "rule":
+      return `rule '${item.rule}' in ${item.chain} (${firewallName(item)})`;
+  }
+}
+
+/** Whether this very object is among those that a record lists. A hub has hundreds of records: kinds are compared first. */
+export function lists({ items }: Pick<HostRecord, "items">, item: Item): boolean {
+  const key = keyOf(item);
+  return items.some((other) => other.kind === item.kind && keyOf(other) === key);
+}
+
+/** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
+export function recorded(item: Item): Item {
+  if (item.kind === "file") return { kind: "file", path: item.path };
+  return item.kind === "service" ? { kind: "service", name: item.name } : item;
+}
+
+const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;
+
+export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };
+
+/** Outer Ethernet-less headers: IP + UDP + VXLAN + inner Ethernet. */
+export const overheadOf = (underlayIp: string): number => (underlayIp.includes(":") ? 70 : 50);

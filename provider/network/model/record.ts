@@ -1,0 +1,185 @@
+import { z } from "zod";
+import { pointOf } from "../../addressing/ip";
+import { isInterfaceName } from "../../addressing/names";
+import { rangeOf } from "../../addressing/ranges";
+import type { InvalidRecord } from "./facts";
+import { listOf } from "./host-json";
+import type * as items from "./items";
+import { BOOT_SCRIPT, ownerAt, SERVICES, scriptPath } from "./paths";
+
+/**
+ * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:
+ * every text is confined to what a planner can make. Nothing here can hold a quote, `$`, a backtick or a line end, and only firewall
+ * rules hold blanks.
+ */
+const matching = (pattern: RegExp) => z.string().regex(pattern);
+const interfaceName = z.string().refine(isInterfaceName, "is not the name of a device");
+const address = z.string().refine((text) => pointOf(text) !== undefined, "is not an address");
+const isPrefixed = (text: string): boolean => /^[0-9a-fA-F.:]+\/\d{1,3}$/.test(text);
+const cidr = z.string().refine((text) => isPrefixed(text) && rangeOf(text) !== undefined, "is not a range");
+const addressWithPrefix = z
+  .string()
+  .refine((text) => isPrefixed(text) && pointOf(text.split("/")[0]!) !== undefined, "is not an address with a prefix");
+const mac = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
+const port = z.int().min(1).max(65535);
+const mtu = z.int().min(68).max(65535);
+const routingTable = z.int().min(1).max(0xffffffff);
+const family = z.union([z.literal(4), z.literal(6)]);
+const chainName = matching(/^[A-Za-z0-9_-]{1,28}$/);
+const ownChain = matching(/^OVERLAY-[A-Z0-9-]{1,20}$/);
+const ruleText = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
+const zoneRule = matching(
+  /^rule family="ipv[46]" source address="[0-9a-f.:]+(\/\d{1,3})?"( port port="\d{1,5}(-\d{1,5})?" protocol="(tcp|udp|sctp)")? accept$/,
+);
+/** `net.ipv4.ip_forward`, or one of a device, in whose name slashes stand for dots. */
+const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);
+const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
+
+/** A field that is added to an item must be added here. */
+type Shape<T> = { [Field in keyof T]-?: z.ZodType };
+
+const item = z.discriminatedUnion("kind", [
+  z.strictObject({
+    kind: z.literal("sysctl"),
+    key: sysctlKey,
+    value: matching(/^\d{1,10}$/),
+  } satisfies Shape<items.Sysctl>),
+  z.strictObject({
+    kind: z.literal("link"),
+    name: interfaceName,
+    type: z.enum(["vxlan", "bridge", "anchor"]),
+    mac: mac.exactOptional(),
+    mtu: mtu.exactOptional(),
+    master: z.union([z.literal(""), interfaceName]).exactOptional(),
+    vxlan: z
+      .strictObject({
+        vni: z
+          .int()
+          .min(0)
+          .max(2 ** 24 - 1),
+        port,
+        remote: address,
+        local: address,
+      } satisfies Shape<items.Vxlan>)
+      .exactOptional(),
+    shared: z.literal(true).exactOptional(),
+  } satisfies Shape<items.Link>),
+  z.strictObject({
+    kind: z.literal("address"),
+    dev: interfaceName,
+    address: addressWithPrefix,
+    announce: interfaceName.exactOptional(),
+  } satisfies Shape<items.Address>),
+  z.strictObject({
+    kind: z.literal("route"),
+    family,
+    dst: z.union([z.literal("default"), cidr]),
+    via: address.exactOptional(),
+    dev: interfaceName.exactOptional(),
+    metric: z.int().min(0).max(0xffffffff).exactOptional(),
+    table: routingTable.exactOptional(),
+  } satisfies Shape<items.Route>),
+  z.strictObject({
+    kind: z.literal("policy"),
+    family,
+    from: cidr,
+    mark: matching(/^0x[0-9a-f]{1,8}\/0x[0-9a-f]{1,8}$/),
+    table: routingTable,
+  } satisfies Shape<items.Policy>),
+  z.strictObject({
+    kind: z.literal("docker"),
+    name: matching(/^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/),
+    bridge: interfaceName,
+    mtu,
+    subnets: z.array(
+      z.strictObject({ subnet: cidr, gateway: address, hub: address, range: cidr } satisfies Shape<items.DockerSubnet>),
+    ),
+    required: z.boolean(),
+  } satisfies Shape<items.DockerNetwork>),
+  z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies Shape<items.Chain>),
+  z
+    .strictObject({
+      kind: z.literal("jump"),
+      ...firewall,
+      from: chainName,
+      chain: ownChain,
+      atEnd: z.literal(true).exactOptional(),
+      ifPresent: z.literal(true).exactOptional(),
+    } satisfies Shape<items.Jump & { ifPresent: true }>)
+    .transform(({ ifPresent: _, ...jump }) => jump), // only in records of version 0.1
+  z.strictObject({
+    kind: z.literal("rule"),
+    ...firewall,
+    chain: ownChain,
+    rule: ruleText,
+    transient: z.literal(true).exactOptional(),
+    flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: address, port }).exactOptional(),
+  } satisfies Shape<items.Rule>),
+  z.strictObject({
+    kind: z.literal("zone"),
+    interface: interfaceName.exactOptional(),
+    hasDocker: z.literal(true).exactOptional(),
+    rule: zoneRule.exactOptional(),
+    underlay: address.exactOptional(),
+  } satisfies Shape<items.ZoneEntry>),
+  z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies Shape<Omit<items.File, "content">>),
+  z.strictObject({
+    kind: z.literal("service"),
+    name: z.enum(SERVICES),
+  } satisfies Shape<Omit<items.Service, "unit" | "stays">>),
+]);
+
+/** A network's name; static addresses are kept under the address. */
+const network = z
+  .string()
+  .refine((text) => /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/.test(text) || pointOf(text) !== undefined);
+
+const hostRecord: z.ZodType<items.HostRecord> = z
+  .strictObject({
+    uid: matching(/^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/),
+    owner: matching(/^[^\p{Cc}]{1,2000}$/u),
+    network,
+    name: matching(/^[A-Za-z0-9][A-Za-z0-9._:-]{0,62}$/).exactOptional(),
+    store: matching(/^[A-Za-z0-9._-]{1,64}$/),
+    items: listOf(item).refine((all) => all.length > 0, "is empty"),
+  } satisfies Shape<items.HostRecord>)
+  .superRefine((record, context) => {
+    const paths = [BOOT_SCRIPT, scriptPath(record)];
+    for (const [i, each] of record.items.entries())
+      if (each.kind === "file" && !paths.includes(each.path))
+        context.addIssue({ code: "custom", path: ["items", i, "path"], message: "is not a file of this record" });
+  });
+
+/** As it stands in its file. */
+export const recordText = (record: items.HostRecord): string => `${JSON.stringify(record)}\n`;
+
+export const isInvalid = (parsed: items.HostRecord | InvalidRecord): parsed is InvalidRecord => "reason" in parsed;
+
+const LARGEST_RECORD = 1024 * 1024;
+
+/** Everything but the record that belongs into this file is named as invalid, and never used. */
+export function parseRecord(file: string, text: string): items.HostRecord | InvalidRecord {
+  const owner = ownerAt(file);
+  const invalid = (reason: string): InvalidRecord => ({ file, ...owner, reason });
+  if (text.length > LARGEST_RECORD) return invalid(`it has ${text.length} characters`);
+  if (text.trim() === "") return invalid("it is empty or cannot be read");
+  const value = parseJson(text);
+  if (value === undefined) return invalid("it is not JSON");
+  const parsed = hostRecord.safeParse(value);
+  if (!parsed.success) {
+    const [issue] = parsed.error.issues;
+    return invalid([...(issue!.path.length > 0 ? [issue!.path.join(".")] : []), issue!.message].join(": "));
+  }
+  const { uid, network } = parsed.data;
+  if (owner?.uid !== uid || owner.network !== network)
+    return invalid(`it is the record of ${uid} in network ${network}`);
+  return parsed.data;
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,207 @@
+import { linesOf, rank } from "../kinds";
+import { sumOf } from "../kinds/file";
+import { TABLES, toolOf } from "../kinds/firewall";
+import type { Facts } from "../model/facts";
+import type { Item, Link, Service } from "../model/items";
+import { BOOT_SCRIPT, HOLDER, LOCK, MAKE_LOCK, RECORDS, SERVICES, scriptPath } from "../model/paths";
+import type { Step, Want } from "../model/steps";
+import { bareWord, quote } from "../render/shell";
+
+/**
+ * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
+ * script that makes its items, rendered by the same code as every change; one script that runs them all under the host's
+ * lock; and units of systemd that run that. All are items: drift in them is seen and mended, and what is shared
+ * goes with the last record.
+ */
+export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
+  if (!persist || items.length === 0) return items;
+  return [
+    ...items,
+    { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
+    { kind: "file", path: scriptPath(record), content: bootScript(record.network, items.filter(isLasting)) },
+    ...(facts.systemd ? UNITS : []),
+  ];
+}
+
+/** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
+export const isScriptOf = ({ record }: Want, items: Item[], { files }: Facts): boolean =>
+  files.get(scriptPath(record)) === sumOf(bootScript(record.network, items.filter(isLasting)));
+
+const isLasting = (item: Item): boolean => item.kind !== "rule" || !item.transient;
+
+/** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
+export function bootScript(network: string, items: Item[]): string {
+  const links = items.filter((item): item is Link => item.kind === "link");
+  const { saves, shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
+  return [
+    `# network ${bareWord(network)}`,
+    ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
+    ...[...saves, ...shell].map((line) => `${line} || rc=1`),
+    ...(ip.length > 0 ? [here("change", [...new Set(ip)])] : []),
+    ...([4, 6] as const).flatMap((family) =>
+      TABLES.flatMap((table) => {
+        const lines = firewall.get(`${family} ${table}`);
+        return lines ? [here(`firewall ${toolOf(family)} ${table}`, lines)] : [];
+      }),
+    ),
+    "",
+  ].join("\n");
+}
+
+function making(item: Item): Step[] {
+  const add: Step = { verb: "add", item };
+  if (item.kind === "docker" || item.kind === "zone") return []; // dockerd and firewalld keep these themselves
+  // A device that already stands may have other ends: it is set to the right ones, too.
+  if (item.kind === "link") return [add, { verb: "change", item }];
+  return [add];
+}
+
+const here = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
+
+/** Longer than a conversation may hold the lock. */
+const PATIENCE = 150;
+
+const RUN_ALL = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
+# Needs no network, may be run at any time, changes only what is missing or wrong, and leaves alone what is not ours.
+[ "\${1-}" = locked ] || {
+  ${MAKE_LOCK} || { echo "${LOCK} is not a directory of root with mode 0700" >&2; exit 1; }
+  exec flock -o -w ${PATIENCE} ${LOCK} sh "$0" locked
+}
+PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
+export PATH LC_ALL
+trap 'rm -f ${HOLDER}' EXIT
+{ echo "$0"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}
+line_end='
+'
+
+absent() { [ ! -e "/sys/class/net/$1" ]; }
+
+# ours NAME MAC: the device is not there yet, or is the one that we made
+ours() {
+  absent "$1" || { read -r mac <"/sys/class/net/$1/address" && [ "$mac" = "$2" ]; } || {
+    echo "$1 is not a device of ours: it is left alone, and so is $file" >&2
+    false
+  }
+}
+
+# change: lines of ip -batch, less those for devices that are there
+change() {
+  while IFS= read -r line; do
+    device=\${line#link add }
+    [ "$device" = "$line" ] || absent "\${device%% *}" || continue
+    printf '%s\\n' "$line"
+  done | ip -force -batch - || rc=1
+}
+
+# firewall TOOL TABLE: lines of TOOL-restore, less those that stand; a chain that was declared again would be emptied
+firewall() {
+  have=$line_end$("$1-save" -t "$2")$line_end || { rc=1; return; }
+  {
+    echo "*$2"
+    while IFS= read -r line; do
+      case $line in
+      :*) stands "\${line%% *} " || echo "$line" ;;
+      '-I OVERLAY-'*) rule=\${line#-I }; stands "-A \${rule%% *} \${rule#* 1 }$line_end" || printf '%s\\n' "$line" ;;
+      -I*) jump_first "\${line#-I }" ;;
+      *) stands "$line$line_end" || printf '%s\\n' "$line" ;;
+      esac
+    done
+    echo COMMIT
+  } | "$1-restore" --noflush -w 10 || rc=1
+}
+
+stands() { case $have in *"$line_end$1"*) ;; *) false ;; esac }
+
+# jump_first 'CHAIN 1 JUMP': to the top, in one go with taking it away from where it stands. OVERLAY-FWD must not overrule Docker:
+# its jump goes behind DOCKER-USER, and Docker's rules and others that accept may stand before it
+jump_first() {
+  chain=\${1%% *} jump=\${1#* 1 } place=1 number=0 copies=0 well=''
+  while IFS= read -r rule; do
+    rule=\${rule#"-A $chain "}
+    if [ "$rule" = "$jump" ]; then copies=$((copies + 1)) well=\${well:-yes}; continue; fi
+    number=$((number + 1))
+    case "$jump: $rule" in
+    '-j OVERLAY-FWD: -j DOCKER-USER') place=$((number + 1)) well=''; [ "$copies" = 0 ] || well=no ;;
+    *': -j OVERLAY-'* | '-j OVERLAY-FWD: '*'-j DOCKER'* | '-j OVERLAY-FWD: '*'-j ACCEPT') ;;
+    *) well=\${well:-no} ;;
+    esac
+  done <<RULES
+$(printf %s "$have" | grep -e "^-A $chain ")
+RULES
+  [ "$copies-$well" != 1-yes ] || return 0
+  while [ "$copies" -gt 0 ]; do echo "-D $chain $jump"; copies=$((copies - 1)); done
+  echo "-I $chain $place $jump"
+}
+
+all() {
+  failed=0
+  for file in ${RECORDS}/*/*.sh; do
+    [ -f "$file" ] || continue
+    (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
+  done
+  return "$failed"
+}
+# systemd-networkd calls itself started before it has turned to its links, and only then takes away what it does not know
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  networkctl list --no-legend 2>/dev/null | grep -qE ' (pending|initialized) *$' || break
+  sleep 1
+done
+# So does firewalld, before it has flushed all rules; it answers when it is done
+! systemctl -q is-active firewalld 2>/dev/null || firewall-cmd --state >/dev/null 2>&1
+
+# Once more where something failed: it may stand on what a later one has made.
+all || all
+`;
+
+/** Their start, restart or reload takes away addresses, routes or rules that are not their own. */
+const SWEEPERS = [
+  "systemd-networkd.service",
+  "firewalld.service",
+  "ufw.service",
+  "nftables.service",
+  "netfilter-persistent.service",
+  "iptables.service",
+  "ip6tables.service",
+].join(" ");
+
+const WHOSE = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
+
+/** Not active when it is done: so it is run again whenever one that wants it is started, or started anew. */
+const AT_START = `${WHOSE}
+[Unit]
+Description=Overlay networks of this machine
+RequiresMountsFor=${RECORDS}
+ConditionPathExists=${BOOT_SCRIPT}
+After=network-pre.target networking.service NetworkManager.service ${SWEEPERS}
+Before=docker.service
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh ${BOOT_SCRIPT}
+TimeoutStartSec=${4 * PATIENCE}
+
+[Install]
+WantedBy=multi-user.target ${SWEEPERS}
+`;
+
+/** Only what is active is told to reload with others. */
+const AT_RELOAD = `${WHOSE}
+[Unit]
+Description=Overlay networks of this machine, when others reload
+After=${SWEEPERS}
+ReloadPropagatedFrom=${SWEEPERS}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecReload=/bin/sh ${BOOT_SCRIPT}
+
+[Install]
+WantedBy=multi-user.target
+`;
+
+const UNITS: Service[] = [
+  { kind: "service", name: SERVICES[0], unit: AT_START, stays: false },
+  { kind: "service", name: SERVICES[1], unit: AT_RELOAD, stays: true },
+];

@@ -1,0 +1,166 @@
+import { dockerRange } from "../../addressing/docker-range";
+import { type Layout, runnerLayout } from "../../addressing/layout";
+import { deviceName, macOf } from "../../addressing/names";
+import { NAT, rulesIn } from "../kinds/firewall";
+import { type DockerNetwork, FORWARDING, type Item, keyOf, type Link, overheadOf } from "../model/items";
+import { type Isolation, planHubRules, planRunnerRules, planTunnelRules, planZone, planZoneDevice } from "./isolation";
+
+/**
+ * Hub topology. One VXLAN device per runner on the hub, whose other end is a port of the runner's bridge:
+ *
+ *   hub   hubInterface hubIp/32 · unreachable CIDR · vxkr1 .254 ═══ VXLAN ═══ vxkr1 ─ bridge .1   runner 1
+ *                                                  · vxkr2 .254 ═══ VXLAN ═══ vxkr2 ─ bridge .1   runner 2
+ *
+ * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns what a host
+ * must look like and asks no host: what machines say about themselves (addresses, MTU) is handed in.
+ */
+export interface Network extends Isolation {
+  networkName: string;
+  vniBase: number;
+  vxlanPort: number;
+  mtu: number | "auto";
+  masquerade: boolean;
+  bridgeName: string;
+  hubInterface: string;
+  /** Absent: Docker is none of our business. */
+  docker?: DockerPlan;
+}
+
+/** What a machine says about its underlay: its address there, and that device's MTU. */
+export interface Machine {
+  underlayIp: string;
+  underlayMtu: number;
+  /** The device on whose network the address lies that was asked for, if there is one. */
+  uplink?: string;
+}
+
+const UNREACHABLE_METRIC = 4096;
+
+export const effectiveMtu = (network: Pick<Network, "mtu">, ...ends: Machine[]): number =>
+  network.mtu === "auto"
+    ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - overheadOf(underlayIp)))
+    : network.mtu;
+
+export function planHub(network: Network): Item[] {
+  return unique([
+    { kind: "link", name: network.hubInterface, type: "anchor", mac: macOf(network.networkName, 0, "hub") },
+    ...network.layouts.flatMap((layout): Item[] => [
+      { kind: "address", dev: network.hubInterface, address: `${layout.hubIp}/${layout.family === 4 ? 32 : 128}` },
+      { kind: "route", family: layout.family, dst: layout.cidr, metric: UNREACHABLE_METRIC },
+      forwarding(layout),
+    ]),
+    ...planHubRules(network),
+  ]);
+}
+
+/** The hub's end of one runner's tunnel. */
+export function planTunnel(network: Network, runnerId: number, hub: Machine, runner: Machine): Item[] {
+  const dev = deviceName(network.devicePrefix, runnerId);
+  const link = {
+    ...tunnel(network, runnerId, hub, runner),
+    name: dev,
+    mac: macOf(network.networkName, runnerId, "hub"),
+  };
+  return unique([
+    link,
+    ...planTunnelRules(network, runnerId, dev, link.vxlan),
+    ...planZone(network),
+    ...planZoneDevice(link),
+    ...network.layouts.map((layout): Item => {
+      const { hubIp } = runnerLayout(layout, runnerId);
+      return { kind: "address", dev, address: `${hubIp}/${layout.runnerPrefix}` };
+    }),
+  ]);
+}
+
+export function planRunner(
+  network: Network,
+  runnerId: number,
+  runnerDevice: string,
+  hub: Machine,
+  runner: Machine,
+): Item[] {
+  const mtu = effectiveMtu(network, hub, runner);
+  const bridge = network.bridgeName;
+  const mac = macOf(network.networkName, runnerId, "bridge");
+  const over: Link = { kind: "link", name: bridge, type: "bridge", mtu, mac };
+  const link = {
+    ...tunnel(network, runnerId, runner, hub),
+    name: runnerDevice,
+    master: bridge,
+    mac: macOf(network.networkName, runnerId, "runner"),
+  };
+  return unique([
+    over,
+    link,
+    ...planRunnerRules(network, runnerId, bridge, link.vxlan),
+    ...planZone(network),
+    ...planZoneDevice(over, network.docker !== undefined),
+    ...planZoneDevice(link),
+    ...network.layouts.flatMap((layout): Item[] => {
+      const { subnet, gateway, hubIp } = runnerLayout(layout, runnerId);
+      return [
+        { kind: "address", dev: bridge, address: `${gateway}/${layout.runnerPrefix}` },
+        { kind: "route", family: layout.family, dst: layout.cidr, via: hubIp, dev: bridge },
+        forwarding(layout),
+        ...(network.masquerade ? masquerade(layout, subnet) : []),
+      ];
+    }),
+    ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
+  ]);
+}
+
+/** Chains and jumps that several parts of a plan need are one. */
+const unique = (items: Item[]): Item[] => [...new Map(items.map((item) => [keyOf(item), item])).values()];
+
+function tunnel(network: Network, runnerId: number, here: Machine, there: Machine) {
+  return {
+    kind: "link" as const,
+    type: "vxlan" as const,
+    mtu: effectiveMtu(network, here, there),
+    vxlan: {
+      vni: network.vniBase + runnerId,
+      port: network.vxlanPort,
+      remote: there.underlayIp,
+      local: here.underlayIp,
+    },
+  };
+}
+
+const forwarding = ({ family }: Layout): Item => ({ kind: "sysctl", key: FORWARDING[family], value: "1" });
+
+const masquerade = ({ family, cidr }: Layout, subnet: string): Item[] =>
+  rulesIn(NAT, family, [`-s ${subnet} ! -d ${cidr} -j MASQUERADE`]);
+
+/**
+ * Docker on a runner: one network of Docker's over our bridge, so that containers get addresses of the runner's subnet. What
+ * was seen with dockerd 20.10: without an auxiliary address Docker gives out the hub's; without a range it picks what
+ * we have reserved; a network without IPv6 takes the IPv6 addresses off the bridge; a network that is made anew, even just
+ * as it was, cannot be used by containers that were stopped meanwhile; a dockerd that starts before us makes the bridge
+ * itself, with a MAC of its own.
+ */
+export interface DockerPlan {
+  name: string;
+  required: boolean;
+  /** Docker has the last `1/share` of the subnet. */
+  share: number;
+}
+
+export const planDocker = (
+  { name, required, share }: DockerPlan,
+  layouts: Layout[],
+  runnerId: number,
+  bridge: string,
+  mtu: number,
+): DockerNetwork => ({
+  kind: "docker",
+  name,
+  bridge,
+  mtu,
+  required,
+  subnets: layouts.map((layout) => {
+    const runner = runnerLayout(layout, runnerId);
+    const { subnet, gateway, hubIp } = runner;
+    return { subnet, gateway, hub: hubIp, range: dockerRange(layout, runner, share).cidr };
+  }),
+});

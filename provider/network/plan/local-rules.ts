@@ -1,0 +1,192 @@
+import { type Family, familyOfIp, pointOf } from "../../addressing/ip";
+import { isTunnelOf, unlistedOwners } from "../diff/ownership";
+import { devicesWith, formerPeer } from "../kinds/device";
+import { acceptPeer, dropVxlan, FORWARD, forwardingBefore, GUARD, INPUT, REST, rulesIn } from "../kinds/firewall";
+import { zoneWarnings } from "../kinds/zone";
+import type { Facts } from "../model/facts";
+import { FORWARDING, type Item, keyOf, type Link, type Vxlan } from "../model/items";
+import { ownerAt } from "../model/paths";
+
+/**
+ * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
+ * whether it forwarded packets before our first change. Planners ask no host, so these are added when its facts are known. `recorded`: what
+ * this owner has on the host; `network`: the network that it is part of.
+ */
+export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
+  const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !isIpv6Rule(item));
+  const added = [
+    ...acceptFormer(items, facts, recorded),
+    ...acceptOthers(items, facts, recorded, network),
+    ...acceptEgress(items, facts),
+    ...closeForwarding(items, facts),
+  ];
+  const unknown = portsOfUnknownPeers(items, facts);
+  const kept = items.filter(
+    (item) => item.kind !== "rule" || ![...unknown.keys()].some((port) => item.rule === dropVxlan(port)),
+  );
+  const have = new Set(kept.map(keyOf));
+  const more = new Map(added.filter((item) => !have.has(keyOf(item))).map((item) => [keyOf(item), item]));
+  return [...kept, ...more.values()];
+}
+
+/**
+ * While a peer gets another address, VXLAN from the former one is accepted, too, until the peer has changed as well. See
+ * `expirePeers` in follow-up.ts.
+ */
+function acceptFormer(items: Item[], facts: Facts, recorded: Item[]): Item[] {
+  const before = new Set(recorded.map(keyOf));
+  return items.filter(isLink).flatMap((link): Item[] => {
+    const former = formerPeer(link, facts);
+    if (!former) return [];
+    const rules = rulesIn(INPUT, familyOfIp(former.remote), [acceptPeer(former.remote, former.port)]);
+    if (!rules.every((item) => before.has(keyOf(item)))) return []; // another program has set this remote
+    return rules.map((item) => (item.kind === "rule" ? { ...item, transient: true } : item));
+  });
+}
+
+/** What the user should know about this host before relying on the rules. */
+export function localWarnings(items: Item[], facts: Facts): string[] {
+  const shared = [...portsOfUnknownPeers(items, facts)].map(
+    ([port, user]) =>
+      `VXLAN from hosts that are not peers is not dropped, because ${user} uses UDP port ${port}, too, and its peers are not known. Set vxlanPort to a port that nothing else uses there.`,
+  );
+  return [...shared, ...reversePathWarnings(items, facts), ...zoneWarnings(items, facts)];
+}
+
+const isIpv6Rule = (item: Item): boolean => "table" in item && item.kind !== "route" && item.family === 6;
+const needsIpv6 = (items: Item[]): boolean =>
+  items.some((item) => item.kind === "address" && item.address.includes(":")) ||
+  tunnelsIn(items).some(({ remote }) => remote.includes(":"));
+
+const isLink = (item: Item): item is Link => item.kind === "link";
+const tunnelsIn = (items: Item[]): Vxlan[] => items.filter(isLink).flatMap(({ vxlan }) => vxlan ?? []);
+
+/** VXLAN devices on a port of ours that are not in these items. */
+function otherTunnels(items: Item[], facts: Facts): { name: string; vxlan: Vxlan }[] {
+  const ports = new Set(tunnelsIn(items).map(({ port }) => port));
+  if (ports.size === 0) return [];
+  const ours = new Set(items.filter(isLink).map(({ name }) => name));
+  return [...facts.links].flatMap(([name, { vxlan }]) =>
+    vxlan && ports.has(vxlan.port) && !ours.has(name) ? [{ name, vxlan }] : [],
+  );
+}
+
+const isUnicast = (ip: string): boolean => pointOf(ip) !== undefined && !/^(22[4-9]|23\d)\.|^ff/i.test(ip);
+
+/**
+ * The peers of tunnels that are in no record: other programs', and those of an overlay that is being adopted, runner by runner. Once
+ * a runner is adopted its own record has the rule; in those that had it before, it stays as long as the tunnel, so that adopting
+ * one runner is no drift for the others. A tunnel whose MAC proves that it is ours has lost its record: its owner has the rule.
+ */
+function acceptOthers(items: Item[], facts: Facts, recorded: Item[], network: string | undefined): Item[] {
+  const known = tunnelNames(facts);
+  const before = new Set(recorded.map(keyOf));
+  const networks = networksOn(facts, network);
+  const isLost = (name: string): boolean =>
+    !known.has(name) && networks.some((each) => isTunnelOf(each, name, facts.links.get(name)!.mac));
+  return otherTunnels(items, facts).flatMap(({ name, vxlan: { remote, port } }) => {
+    if (!isUnicast(remote) || isLost(name)) return [];
+    const rules = rulesIn(INPUT, familyOfIp(remote), [acceptPeer(remote, port)]);
+    return known.has(name) && !rules.every((item) => before.has(keyOf(item))) ? [] : rules;
+  });
+}
+
+const networksOn = (facts: Facts, network: string | undefined): string[] => {
+  const lost = unlistedOwners([], facts).flatMap((file) => ownerAt(file)?.network ?? []);
+  return [...new Set([...(network ? [network] : []), ...facts.records.map((record) => record.network), ...lost])];
+};
+
+const tunnelNames = ({ records }: Facts): Set<string> =>
+  new Set(records.flatMap(({ items }) => items.flatMap((item) => (isLink(item) && item.vxlan ? [item.name] : []))));
+
+const SWARM_PORT = 4789;
+
+/**
+ * Ports that other programs use with peers that a device does not name (Calico, multicast), with the program's name: on them,
+ * packets from strangers cannot be told from those of peers. The devices of Docker's overlay networks are in network namespaces of their own; that there are such networks is seen.
+ */
+function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
+  const known = tunnelNames(facts);
+  const others = otherTunnels(items, facts).filter(({ name, vxlan }) => !known.has(name) && !isUnicast(vxlan.remote));
+  const found = new Map(others.map(({ name, vxlan }) => [vxlan.port, `device ${name}`]));
+  const swarm = facts.docker?.networks.find(({ driver }) => driver === "overlay");
+  if (swarm && tunnelsIn(items).some(({ port }) => port === SWARM_PORT))
+    found.set(SWARM_PORT, `Docker's overlay network ${swarm.name}`);
+  return found;
+}
+
+/**
+ * Workloads reach the world by the devices of the default route and of the underlay. To others, such as Docker's bridges, they
+ * get only if the host's own firewall lets them.
+ */
+function acceptEgress(items: Item[], facts: Facts): Item[] {
+  const ours = new Set(items.filter(isLink).map(({ name }) => name));
+  return bridgesIn(items).flatMap(({ bridge, family }) => {
+    const defaults = facts.routes.filter((r) => r.dst === "default" && r.family === family && r.table === undefined);
+    const devices = [
+      ...defaults.flatMap(({ dev }) => dev ?? []),
+      ...tunnelsIn(items).flatMap(({ local }) => devicesWith(local, facts)),
+    ];
+    const uplinks = [...new Set(devices)].filter((device) => /^[\w.-]+$/.test(device) && !ours.has(device)).sort();
+    return rulesIn(
+      FORWARD,
+      family,
+      uplinks.map((device) => `-i ${bridge} -o ${device} -j ACCEPT`),
+    );
+  });
+}
+
+/** The bridges of workloads, once for each family that they have addresses of. */
+function bridgesIn(items: Item[]): { bridge: string; family: Family }[] {
+  const names = new Set(items.flatMap((item) => (isLink(item) && item.type === "bridge" ? [item.name] : [])));
+  return items.flatMap((item) =>
+    item.kind === "address" && names.has(item.dev) ? [{ bridge: item.dev, family: familyOfIp(item.address) }] : [],
+  );
+}
+
+/** In OVERLAY-GUARD: what passes between devices of the overlay. */
+const BETWEEN = / -i \S+ -o \S+ -j RETURN$/;
+
+/**
+ * A host that did not forward before must not become a router between its networks: what no rule has accepted is dropped, as if
+ * the chain had policy DROP, but for what comes from workloads and passes between tunnels. Programs that need forwarding put their accepts before it.
+ */
+function closeForwarding(items: Item[], facts: Facts): Item[] {
+  return ([4, 6] as const).flatMap((family) => {
+    const key = FORWARDING[family];
+    if (
+      forwardingBefore(key, family, facts) !== "0" ||
+      !items.some((item) => item.kind === "sysctl" && item.key === key)
+    )
+      return [];
+    const bridges = bridgesIn(items).filter((each) => each.family === family);
+    const between = items.flatMap((item) =>
+      item.kind === "rule" && item.family === family && item.chain === GUARD.chain && BETWEEN.test(item.rule)
+        ? [item.rule]
+        : [],
+    );
+    return rulesIn(REST, family, [...bridges.map(({ bridge }) => `-i ${bridge} -j RETURN`), ...between, "-j DROP"]);
+  });
+}
+
+/**
+ * Said once, with the first tunnel of a host: by which of its other networks a packet could come in with a peer's address. Strict
+ * reverse path filtering (1) drops such packets; loose filtering (2) does not, since there is a way back to the peer.
+ */
+function reversePathWarnings(items: Item[], facts: Facts): string[] {
+  if (facts.records.some((record) => tunnelsIn(record.items).length > 0)) return [];
+  const underlay = new Set(tunnelsIn(items).flatMap(({ local }) => devicesWith(local, facts)));
+  if (underlay.size === 0 || tunnelsIn(items).some(({ local }) => familyOfIp(local) === 6)) return [];
+  const filterOf = (device: string): number =>
+    Math.max(...["all", device].map((name) => Number(facts.sysctls.get(`net.ipv4.conf.${name}.rp_filter`) ?? 0)));
+  const open = [...facts.links]
+    .filter(
+      ([name, { type, up }]) => up && name !== "lo" && !/^(bridge|dummy|veth|vxlan)$/.test(type) && !underlay.has(name),
+    )
+    .map(([name]) => name)
+    .filter((name) => filterOf(name) !== 1 && [...facts.addresses].some((text) => text.endsWith(` ${name}`)));
+  return open.map(
+    (name) =>
+      `net.ipv4.conf.${name}.rp_filter is ${filterOf(name)}: by ${name}, packets with a forged source address can pass as VXLAN from a peer. Set it and net.ipv4.conf.all.rp_filter to 1, unless packets come and go by different devices.`,
+  );
+}

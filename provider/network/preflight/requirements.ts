@@ -1,0 +1,98 @@
+import { type Block, overlaps } from "../../addressing/ip";
+import { rangeOf } from "../../addressing/ranges";
+import { OverlayError } from "../../errors";
+import type { Facts } from "../model/facts";
+import type { Item, Link } from "../model/items";
+import type { Want } from "../model/steps";
+import { isOfOverlay, refuseForeignRoutes } from "./foreign-routes";
+
+export function refuseSurroundings(want: Want, facts: Facts): void {
+  refuseLacks(want.items, facts);
+  refuseSmallMtu(want.items);
+  const ranges = want.items.flatMap((item) =>
+    isOfOverlay(item) ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
+  );
+  for (const range of ranges) {
+    refuseOwnBranch(range, want.items, facts);
+    refuseDockerNetworks(range, want, facts);
+  }
+  refuseForeignRoutes(want, facts);
+}
+
+interface Range {
+  text: string;
+  block: Block;
+}
+
+function refuseLacks(items: Item[], { lacks, links }: Facts): void {
+  const missing = items.find(
+    (item): item is Link => item.kind === "link" && !links.has(item.name) && lacks.includes(item.type),
+  );
+  if (missing) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      `The kernel has no ${missing.type} devices, and ${missing.name} must be one.`,
+      `Load the module there (modprobe ${missing.type}), or install the kernel package that has it.`,
+    );
+  }
+  if (lacks.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      "There is no 'ip6tables-restore'.",
+      "Install it there (Debian: apt-get install iptables).",
+    );
+  }
+}
+
+/** Below 1280 IPv6 does not work at all; below 576 nobody expects IPv4 to. */
+function refuseSmallMtu(items: Item[]): void {
+  const v6 = items.some((item) => item.kind === "address" && item.address.includes(":"));
+  const least = v6 ? 1280 : 576;
+  const small = items.find((item): item is Link => item.kind === "link" && item.mtu !== undefined && item.mtu < least);
+  if (!small) return;
+  throw new OverlayError(
+    "MTU_TOO_SMALL",
+    `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
+    "Give the network below a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
+  );
+}
+
+/** The addresses over which the tunnels and we ourselves reach the machine must not be led into the overlay. */
+function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
+  const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
+  const ends: [what: string, address: string | undefined][] = [
+    ["the address from which SSH reaches it", ssh?.client],
+    ["the address at which SSH reaches it", ssh?.server],
+    ...tunnels.flatMap(({ local, remote }): [string, string][] => [
+      ["its own underlay address", local],
+      ["its peer's underlay address", remote],
+    ]),
+  ];
+  for (const [what, address] of ends) {
+    const place = address ? rangeOf(address) : undefined;
+    if (!place || !overlaps(place, range.block)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
+      "Choose another range for the network (subnets), or reach the machine by another address.",
+    );
+  }
+}
+
+/** Whether one of the wanted name is ours to have is for preflight to say. */
+function refuseDockerNetworks({ text, block }: Range, want: Want, { docker, records }: Facts): void {
+  const ours = [want, ...records].flatMap(({ items }) =>
+    items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
+  );
+  for (const { name, bridge, subnets } of docker?.networks ?? []) {
+    const subnet = subnets.find(
+      (each) => each.subnet && rangeOf(each.subnet) && overlaps(rangeOf(each.subnet)!, block),
+    );
+    if (!subnet || ours.includes(name)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `Docker network ${name} (${subnet.subnet}${bridge ? ` on ${bridge}` : ""}) overlaps the overlay's range ${text}. It was left as it is.`,
+      "Remove that Docker network, or choose another range for the network (subnets).",
+    );
+  }
+}

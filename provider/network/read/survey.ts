@@ -1,0 +1,160 @@
+import { cidrText, type Family, familyOf, pointOf, widthOf } from "../../addressing/ip";
+import { deviceName } from "../../addressing/names";
+import { devicesWith } from "../kinds/device";
+import type { Facts } from "../model/facts";
+import { overheadOf } from "../model/items";
+
+/**
+ * What overlays a machine carries, told from its kernel alone, whoever made them: the inverse of the planner. A tunnel with
+ * the 254th address of a subnet is one of a hub whose own address is the first of the range, and its name, its VNI and its
+ * place in the range must speak of the same runner id. So a stranger's VXLAN device is not mistaken for one.
+ */
+export interface SeenNetwork {
+  /** From our own record, where there is one. */
+  networkName?: string;
+  /** One layout a family, as in the inputs. */
+  subnets: string[];
+  devicePrefix: string;
+  vniBase: number;
+  vxlanPort: number;
+  hubInterface: string;
+  hubUnderlayIp: string;
+  tunnels: SeenTunnel[];
+}
+
+export interface SeenTunnel {
+  runnerId: number;
+  device: string;
+  /** The runner's address on the network below. */
+  remote: string;
+}
+
+export interface SeenRunner {
+  runnerId: number;
+  runnerDevice: string;
+  bridgeName: string;
+  mtu: number;
+  /** Whether that is the size which the network below leaves. */
+  isAutoMtu: boolean;
+  masquerade: boolean;
+  underlayIp: string;
+}
+
+interface At {
+  dev: string;
+  point: bigint;
+  prefix: number;
+}
+
+const HUB = 254n;
+
+export function networksOn(facts: Facts): SeenNetwork[] {
+  const found = new Map<string, SeenNetwork>();
+  for (const [device, { vxlan, master }] of facts.links) {
+    if (!vxlan || master !== undefined) continue;
+    const places = addressesOf(facts, device).flatMap((at) => placeOf(device, at, facts));
+    const [main] = places;
+    if (!main || vxlan.vni < main.id) continue;
+    const vniBase = vxlan.vni - main.id;
+    const key = [main.prefix, main.anchor, vniBase, vxlan.port].join(" ");
+    const network = found.get(key) ?? {
+      ...nameOn(facts, main.anchor),
+      subnets: places.filter(({ id, anchor }) => id === main.id && anchor === main.anchor).map(({ layout }) => layout),
+      devicePrefix: main.prefix,
+      vniBase,
+      vxlanPort: vxlan.port,
+      hubInterface: main.anchor,
+      hubUnderlayIp: vxlan.local,
+      tunnels: [],
+    };
+    network.tunnels.push({ runnerId: main.id, device, remote: vxlan.remote });
+    found.set(key, network);
+  }
+  for (const { tunnels } of found.values()) tunnels.sort((a, b) => a.runnerId - b.runnerId);
+  return [...found.values()];
+}
+
+const nameOn = (facts: Facts, anchor: string): { networkName?: string } => {
+  const record = facts.records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === anchor));
+  return record ? { networkName: record.network } : {};
+};
+
+interface Place {
+  prefix: string;
+  id: number;
+  anchor: string;
+  layout: string;
+}
+
+/** Where a tunnel with this name and address lies in a range, if the machine has that range's first address, too. */
+function placeOf(device: string, at: At, facts: Facts): Place[] {
+  const family = familyOf(at.point);
+  const bits = widthOf(family) - at.prefix;
+  const first = (at.point >> BigInt(bits)) << BigInt(bits);
+  if (at.point - first !== HUB) return [];
+  for (const { prefix, id } of namings(device)) {
+    const base = first - BigInt(id) * (1n << BigInt(bits));
+    const anchor = allAddresses(facts).find(({ dev, point }) => point === base + 1n && isAnchor(facts, dev));
+    const whole = anchor && rangeAt(base, family, anchor, facts);
+    if (whole !== undefined && whole < at.prefix)
+      return [{ prefix, id, anchor: anchor!.dev, layout: `${cidrText(base, whole)}/${at.prefix - whole}/${bits}` }];
+  }
+  return [];
+}
+
+/** The ways to read a device's name as a prefix and an id; in which one is right, its address tells. */
+function namings(device: string): { prefix: string; id: number }[] {
+  const digits = [1, 2, 3, 4].filter((count) => count < device.length);
+  return digits
+    .map((count) => ({ prefix: device.slice(0, -count), id: Number.parseInt(device.slice(-count), 36) }))
+    .filter(({ prefix, id }) => id >= 1 && deviceName(prefix, id) === device);
+}
+
+const isAnchor = (facts: Facts, dev: string): boolean => /^(dummy|bridge)$/.test(facts.links.get(dev)?.type ?? "");
+
+/** How long the range's prefix is: from a route to it, or from the hub's own address. */
+function rangeAt(base: bigint, family: Family, anchor: At, facts: Facts): number | undefined {
+  if (anchor.prefix < widthOf(family)) return anchor.prefix;
+  const prefixes = facts.routes
+    .map(({ dst }) => dst.split("/"))
+    .filter(([address, prefix]) => prefix !== undefined && pointOf(address!) === base)
+    .map(([, prefix]) => Number(prefix));
+  return prefixes.length > 0 ? Math.min(...prefixes) : undefined;
+}
+
+const allAddresses = (facts: Facts): At[] =>
+  [...facts.addresses].flatMap((text) => {
+    const [, address, prefix, dev] = /^(.*)\/(\d+) (.*)$/.exec(text) ?? [];
+    const point = address && pointOf(address);
+    return point ? [{ dev: dev!, point, prefix: Number(prefix) }] : [];
+  });
+
+const addressesOf = (facts: Facts, device: string): At[] => allAddresses(facts).filter(({ dev }) => dev === device);
+
+/** The runner's end, on a machine that is one of this network's. */
+export function runnerOn(facts: Facts, { vniBase, vxlanPort, tunnels, subnets }: SeenNetwork): SeenRunner | undefined {
+  for (const [runnerDevice, { vxlan, master }] of facts.links) {
+    const bridge = master === undefined ? undefined : facts.links.get(master);
+    const tunnel = tunnels.find(({ runnerId }) => runnerId + vniBase === vxlan?.vni);
+    if (!vxlan || !bridge || !tunnel || vxlan.port !== vxlanPort) continue;
+    const below = facts.links.get(devicesWith(vxlan.local, facts)[0] ?? "");
+    return {
+      runnerId: tunnel.runnerId,
+      runnerDevice,
+      bridgeName: master!,
+      mtu: bridge.mtu,
+      isAutoMtu: below !== undefined && bridge.mtu === below.mtu - overheadOf(vxlan.local),
+      masquerade: hides(facts, subnets[0]!),
+      underlayIp: vxlan.local,
+    };
+  }
+  return undefined;
+}
+
+/** A rule of ours or of KohakuRiver's: both spare the whole range. */
+function hides(facts: Facts, layout: string): boolean {
+  const range = layout.split("/").slice(0, 2).join("/");
+  return [...facts.chains]
+    .filter(([chain]) => chain.includes(" nat "))
+    .some(([, rules]) => rules.some((rule) => rule.includes(`! -d ${range} `) && rule.endsWith("-j MASQUERADE")));
+}

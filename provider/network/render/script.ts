@@ -1,0 +1,137 @@
+import type { Family } from "../../addressing/ip";
+import { linesOf } from "../kinds";
+import { acceptPeer, INPUT, TABLES, toolOf } from "../kinds/firewall";
+import { type Lines, WARNING } from "../kinds/kind";
+import type { Address, HostRecord } from "../model/items";
+import { RECORDS, recordPath } from "../model/paths";
+import { recordText } from "../model/record";
+import type { Step } from "../model/steps";
+import { type HostFile, quote, renderWrite, textFile } from "./shell";
+
+/**
+ * The whole change of a host as one script. All that is to be written comes first, and ends it if it cannot be: nothing of
+ * ours ever stands without a record, and no setting is changed whose former value is not kept. `aside`: files in the place of
+ * records that are none; they are kept under another name.
+ */
+export function renderChange(steps: Step[], records: HostRecord[], aside: string[] = []): string {
+  const lines = linesOf(steps);
+  const writes = [...records.map(recordFile), ...lines.writes];
+  return [
+    "rc=0",
+    ...aside.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
+    ...(writes.length > 0 ? [`${renderWrite(writes)} || exit 1`] : []),
+    ...lines.saves.map((line) => `${line} || exit 1`),
+    ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
+    ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...lines.late.map((line) => `${line} || rc=1`),
+    ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
+    ...forgetting(steps),
+    ...expirePeers(steps),
+    ...announcements(steps),
+    "exit $rc",
+  ].join("\n");
+}
+
+/** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
+export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items">[]): string {
+  const folders = [...new Set(gone.map(({ network }) => quote(`${RECORDS}/${network}`)))].join(" ");
+  return [
+    ...(final.length > 0 ? [`${renderWrite(final.map(recordFile))} || exit 1`] : []),
+    ...gone.map((record) => {
+      const file = quote(recordPath(record));
+      return `rm -f ${file} ${file}.tmp ${file}.invalid-* || exit 1`;
+    }),
+    ...(gone.length > 0 ? [`rmdir ${RECORDS}/former ${folders} ${RECORDS} 2>/dev/null; :`] : []),
+  ].join("\n");
+}
+
+const recordFile = (record: HostRecord): HostFile => textFile(recordPath(record), recordText(record));
+
+const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
+
+export function restore(family: Family, firewall: Lines["firewall"]): string[] {
+  const tables = TABLES.flatMap((table) => {
+    const lines = firewall.get(`${family} ${table}`);
+    return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
+  });
+  return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
+}
+
+export function announcements(steps: Step[]): string[] {
+  const arrived = steps.flatMap(({ verb, item }) =>
+    item.kind === "address" && item.announce && verb !== "remove" ? [item] : [],
+  );
+  if (arrived.length === 0) return [];
+  return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${bare(item)}`)];
+}
+
+/** Without the tool flows end by themselves, once their client is silent for a while. It fails when there are none. */
+export function forgetting(steps: Step[]): string[] {
+  const flows = steps.flatMap(({ item }) => (item.kind === "rule" && item.flows ? [item.flows] : []));
+  const forget = flows.map(
+    ({ protocol, ip, port }) =>
+      `! command -v conntrack >/dev/null || conntrack -D -p ${protocol} --orig-dst ${ip} --orig-port-dst ${port} >/dev/null 2>&1 || :`,
+  );
+  return [...new Set(forget)];
+}
+
+/** Long enough for the other end to be changed by the same run. */
+const PEER_EXPIRY_SECONDS = 60;
+
+/** Peers that have got another address are let in by the former one for a while: see local-rules.ts. */
+export function expirePeers(steps: Step[]): string[] {
+  const peers = steps.flatMap(({ formerPeer }) => formerPeer ?? []);
+  return peers.map(({ remote, port }) => {
+    const tool = remote.includes(":") ? "ip6tables" : "iptables";
+    const isNeeded = `ip -d link show type vxlan | grep -q ' remote ${remote} '`;
+    const remove = `${tool} -w 10 -D ${INPUT.chain} ${acceptPeer(remote, port)}`;
+    return `( sleep ${PEER_EXPIRY_SECONDS}; ${isNeeded} || ${remove} ) >/dev/null 2>&1 </dev/null &`;
+  });
+}
+
+export const warningsIn = (stderr: string): string[] =>
+  stderr.split("\n").flatMap((line) => (line.startsWith(WARNING) ? [line.slice(WARNING.length)] : []));
+
+const bare = ({ address }: Address): string => address.split("/")[0]!;
+
+/** An unsolicited neighbour advertisement to all nodes: `override`, with the device's own link-layer address. */
+const ADVERTISE = `
+import socket, struct, sys
+device, address = sys.argv[1:]
+mac = bytes.fromhex(open(f"/sys/class/net/{device}/address").read().strip().replace(":", ""))
+raw = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, socket.if_nametoindex(device))
+raw.bind((address, 0))
+target = socket.inet_pton(socket.AF_INET6, address)
+raw.sendto(struct.pack("!BBHI", 136, 0, 0, 0x20000000) + target + b"\\2\\1" + mac, ("ff02::1", 0))
+`.trim();
+
+/**
+ * `announce DEVICE ADDRESS`. arping is one name for three programs: Habets' takes -i and -S, iputils' and busybox' -I; two
+ * of them wait for answers that cannot come, so all of it is done behind our back. Again after 1, 3 and 7 seconds, while the
+ * host is being cleaned that had it before and still answers for it, but not once the address has left again.
+ */
+const ANNOUNCE = `announce() {
+  tell=
+  case $2 in
+  *:*)
+    if command -v ndsend >/dev/null; then tell="ndsend $2 $1"
+    elif command -v python3 >/dev/null; then tell="python3 -c \\"\\$advertise\\" $1 $2"; fi ;;
+  *)
+    arping=$(command -v arping) || { busybox arping --help >/dev/null 2>&1 && arping='busybox arping'; } || arping=
+    case "$($arping 2>&1)" in
+    *Habets*) tell="$arping -q -U -c 1 -w 0.1 -i $1 -S $2 $2" ;;
+    ?*) tell="$arping -q -U -c 1 -w 1 -I $1 $2" ;;
+    esac ;;
+  esac
+  if [ -z "$tell" ]; then
+    echo '${WARNING}'"it cannot tell its neighbours on $1 that $2 is here now; until their caches age they may look for it elsewhere. Install arping there (for IPv6 python3 or ndsend)."
+    return
+  fi
+  for wait in 0 1 2 4; do
+    sleep $wait
+    [ -n "$(ip -o addr show to $2)" ] && eval "$tell"
+  done >/dev/null 2>&1 </dev/null &
+}
+advertise='${ADVERTISE}'`;

@@ -1,0 +1,84 @@
+import { OverlayError } from "../../errors";
+import type { Item } from "../model/items";
+
+/** For a shell: whatever it is, it stays one word. */
+export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+
+const WORD = /^[A-Za-z0-9_.:/@%+=,-]*$/;
+/** Rules go to iptables-restore, which splits them at blanks. */
+const RULE = /^[A-Za-z0-9 _.:/@%+=,![\]-]*$/;
+
+/** For a shell or for `ip -batch`, without quotes: refused unless it is a plain word. */
+export function bareWord(text: string): string {
+  if (WORD.test(text)) return text;
+  throw unsafe(text);
+}
+
+/**
+ * A command with text of a host in it, for messages. Users paste it into a shell: each word stays one there. Words with blanks
+ * are in double quotes, as iptables-save prints them.
+ */
+export const pasteable = (command: string): string =>
+  (command.match(/"(?:\\.|[^"\\])*"|\S+/g) ?? [])
+    .map((word) => (/^".*"$/s.test(word) && word.length > 1 ? word.slice(1, -1).replace(/\\(.)/gs, "$1") : word))
+    .map((word) => (word !== "" && (word === "!" || WORD.test(word)) ? word : quote(word)))
+    .join(" ");
+
+/** Fields that are rendered with `quote`. */
+const QUOTED: Partial<Record<Item["kind"], string[]>> = {
+  file: ["path", "content"],
+  service: ["unit"],
+  zone: ["rule"],
+};
+
+/** Refuses an item with a text that a shell could take for more than a word, wherever it came from. */
+export function requirePlain(item: Item, others: (string | undefined)[] = []): void {
+  for (const text of others) if (text !== undefined) bareWord(text);
+  for (const [key, value] of Object.entries(item)) {
+    if (QUOTED[item.kind]?.includes(key)) continue;
+    for (const text of textsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafe(text);
+  }
+}
+
+const textsIn = (value: unknown): string[] =>
+  typeof value === "string"
+    ? [value]
+    : typeof value === "object" && value !== null
+      ? Object.values(value).flatMap(textsIn)
+      : [];
+
+const unsafe = (text: string): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `${JSON.stringify(text.slice(0, 200))} cannot be a part of a command.`,
+    "Names and addresses must have no blanks, quotes or signs of a shell. Find out which machine or input has it.",
+  );
+
+/** A file that a host is to have. */
+export interface HostFile {
+  path: string;
+  /** Its text as one shell word: quoted, or an expansion in double quotes. */
+  word: string;
+}
+
+export const textFile = (path: string, content: string): HostFile => ({ path, word: quote(content) });
+
+/**
+ * Renders the command that writes these files on a host, each whole or not at all: to a temporary file in the same directory,
+ * synced to disk, then renamed. The command is false, and no temporary file stays, when one of them cannot be written. All are
+ * synced at once: starting `sync` costs more than what it does. A file system whose directories cannot be synced still has
+ * the files.
+ */
+export function renderWrite(files: HostFile[]): string {
+  const folders = [...new Set(files.map(({ path }) => path.slice(0, path.lastIndexOf("/"))))].map(quote);
+  const temporary = files.map(({ path }) => quote(`${path}.tmp`));
+  const commands = [
+    ...folders.map((folder) => `{ [ -d ${folder} ] || mkdir -p ${folder}; }`),
+    ...files.map(({ path, word }) => `printf %s ${word} >${quote(`${path}.tmp`)}`),
+    `sync ${temporary.join(" ")}`,
+    ...files.map(({ path }) => `mv ${quote(`${path}.tmp`)} ${quote(path)}`),
+    `{ sync ${folders.join(" ")} 2>/dev/null || :; }`,
+  ];
+  const names = files.map(({ path }) => path).join(" ");
+  return `{ ${commands.join(" && ")} || { rm -f ${temporary.join(" ")}; echo ${quote(`cannot write ${names}`)} >&2; false; }; }`;
+}
