@@ -10,7 +10,8 @@ paths=$($user find /run /var/lib/overlay -readable \\( -type d -o -type f \\) 2>
 for path in $paths; do
   setsid $user flock "$path" sh -c "echo '$path' >/run/user-locks; exec sleep 60" </dev/null >/dev/null 2>&1 &
 done
-head -n "$(echo "$paths" | wc -l)" /run/user-locks | sort
+exec 3<>/run/user-locks # with a writer of its own, so that there is no end of file before the last line
+head -n "$(echo "$paths" | wc -l)" <&3 | sort
 `;
 
 export async function holdAllAsUser(exec: (script: string) => Promise<Result>): Promise<void> {
