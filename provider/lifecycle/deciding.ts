@@ -17,6 +17,7 @@ export async function decide(
   inputs: Values,
 ): Promise<Values> {
   const kept = olds && extentsInPlace(def, olds, inputs);
+  if (olds && !kept) await planReplacement(def, world, caller, olds, inputs);
   if (kept && (await mayKeep(def, world, olds, kept))) {
     const computed = def.values(inputs, kept);
     const props = { ...inputs, ...computed, owner: caller.owner };
@@ -39,6 +40,28 @@ export async function decide(
   const computed = def.values(inputs, lease.extents);
   await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed }, olds);
   return computed;
+}
+
+/** A pool that cannot change in place is deleted first: refused while that cannot be done. */
+async function planReplacement(
+  def: Definition,
+  { pool: openedPool, unreachableOnDelete }: World,
+  { owner }: Caller,
+  olds: Values,
+  inputs: Values,
+): Promise<void> {
+  if (!def.opens || !isKnown(def, olds)) return;
+  const pool = await openedPool();
+  const before = String(olds.owner);
+  const lease = await pool.find(def.request(olds, before).pool, { owner: before });
+  const { name } = def.opens(olds, def.held(olds));
+  if (lease?.opens !== name) return; // it has ended, and another owner may have a pool of this name
+  await pool.planReplacement({
+    pool: name,
+    owners: [before, owner],
+    changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.held(olds)),
+    leavesForgotten: unreachableOnDelete === "forget",
+  });
 }
 
 /** `olds`: what it was under another name ends before it is made anew, and is not beside it. */
@@ -161,8 +184,13 @@ const isKnown = (def: Definition, olds: Values): boolean =>
 function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
   if (!isKnown(def, olds)) return undefined;
   const extents = def.request(inputs, String(olds.owner)).want ?? def.held(olds);
+  return changesNotInPlace(def, olds, inputs, extents).length === 0 ? extents : undefined;
+}
+
+/** Properties that are other than before, and cannot change in place. */
+function changesNotInPlace(def: Definition, olds: Values, inputs: Values, extents: Extent[]): string[] {
   const candidate = { ...inputs, ...def.values(inputs, extents) };
-  return def.replaceOn.every((path) => equal(valueAt(candidate, path), valueAt(olds, path))) ? extents : undefined;
+  return def.replaceOn.filter((path) => !equal(valueAt(candidate, path), valueAt(olds, path)));
 }
 
 /** A lost pool is never an empty pool: what stands in Pulumi's state but not in the store stops every allocation. */

@@ -94,6 +94,8 @@ export class Lifecycle {
     const lost = lease === "lost";
     const isDeleting = lease !== undefined && lease !== "lost" && lease.deletingSince !== undefined;
     const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
+    const isOfReplaced = replaces.length > 0 && unknownPaths(news).length > 0; // see `replacedBy`
+    if (isOfReplaced && lease && lease !== "lost") (await this.world.pool()).markEnding(lease);
     const first =
       replaces.length > 0 && !(unknownPaths(news).length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
     return {
@@ -168,6 +170,7 @@ export class Lifecycle {
     const inputs = inputsOf(this.def, props);
     const opens = opensOf(this.def, inputs);
     this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
+    await pool.mustBeReplaceable(lease.pool);
     const clean = cleanIn(lease);
     const held = await this.#take(pool, lease, inputs, { deleting: true }, clean);
     this.#released.set(lease.owner, lease.extents);

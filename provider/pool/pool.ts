@@ -12,6 +12,7 @@ import { adoptIdentity, findSeen, readIdentity } from "./identity";
 import { secretKey } from "./keys";
 import { Queue } from "./queue";
 import { enrol } from "./recover";
+import { Replacements } from "./replacements";
 import type { Store } from "./store";
 import type {
   By,
@@ -23,6 +24,7 @@ import type {
   OfferOptions,
   Opening,
   Pool,
+  Replacement,
   Request,
   StoreIdentity,
   StoreVersion,
@@ -49,6 +51,7 @@ export class LivePool implements Pool {
   readonly #leaving = new Set<string>();
   /** Leases that their owners keep in this run. */
   readonly #kept = new Set<string>();
+  readonly #replacements = new Replacements((view) => this.#read(view), this.#kept);
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
   /** Offers that are being made. */
@@ -116,6 +119,7 @@ export class LivePool implements Pool {
         const terms = { firm: true, planned: true, inUp: true, offerTtl, chance: randomUUID() };
         const lease = await this.#commitLease(request.pool, (tx) => claim(tx, { request, leaves, ...terms }));
         this.#meet(request, lease.extents);
+        if (lease.opens !== undefined) this.#replacements.finish(lease.opens);
         return lease;
       } catch (error) {
         // The neighbour may be about to ask for another value, or to release this one.
@@ -128,12 +132,25 @@ export class LivePool implements Pool {
   async stays(lease: Lease): Promise<void> {
     this.#meet(lease, lease.extents);
     this.#kept.add(lease.uid);
+    await this.#replacements.refuseKept(lease);
     await Promise.allSettled(this.#offering); // those that come later know that it is kept
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
     if (!spec) return;
     await this.release(waiter.pool, waiter.leaseId); // refused with this lease: nothing is promised by it
     throw taken(spec, lease.extents[0]!, waiter, lease.owner);
+  }
+
+  planReplacement(replacement: Replacement): Promise<void> {
+    return this.#replacements.plan(replacement);
+  }
+
+  markEnding(lease: Lease): void {
+    this.#replacements.markEnding(lease);
+  }
+
+  mustBeReplaceable(pool: string): Promise<void> {
+    return this.#replacements.mustBePossible(pool);
   }
 
   versionOf(lease: Lease): StoreVersion | undefined {

@@ -277,6 +277,17 @@ export interface OfferOptions {
   movesAway?(holder: Lease): boolean | undefined;
 }
 
+/** A pool that a run deletes in order to make it anew. */
+export interface Replacement {
+  pool: string;
+  /** Its resource, by its names before and after this run. */
+  owners: string[];
+  /** The properties of its resource that cannot change in place. */
+  changed: string[];
+  /** What is reserved for forgotten hosts does not keep it from being deleted. */
+  leavesForgotten?: boolean;
+}
+
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
 export interface Pool {
   /**
@@ -298,6 +309,15 @@ export interface Pool {
   holder(name: string): Promise<Lease | undefined>;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if one came earlier, this is. */
   stays(lease: Lease): Promise<void>;
+  /**
+   * For this run: the pool is to be replaced. `POOL_IN_USE` if it, or a pool that ends with it, has leases of other stacks, or leases
+   * that stay; of those that are known to stay later, `stays` is refused.
+   */
+  planReplacement(replacement: Replacement): Promise<void>;
+  /** For this run: the resource of this lease is deleted before its pool is replaced. */
+  markEnding(lease: Lease): void;
+  /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */
+  mustBeReplaceable(pool: string): Promise<void>;
   spec(pool: string): Promise<PoolSpec | undefined>;
   /**
    * Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`:

@@ -3,7 +3,7 @@ import { type Code, OverlayError } from "../errors";
 import { isForgotten, sameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
-import type { Condition, Extent, Lease, PoolSpec, Port, Tenant } from "./types";
+import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
 
 /** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
 
@@ -162,6 +162,16 @@ export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): Overlay
     `${capitalize(describePool(spec.name))} ${why}: ${holders(spec, leases)}.`,
     `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
   );
+
+/** `spec`: the pool with the leases, which is the replaced one, or ends with it. */
+export function cannotReplace({ pool, changed }: Replacement, spec: PoolSpec, leases: Lease[]): OverlayError {
+  const which = spec.name === pool ? "it" : `${describePool(spec.name)}, which ends with it,`;
+  return new OverlayError(
+    "POOL_IN_USE",
+    `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${holders(spec, leases)}.`,
+    `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
+  );
+}
 
 const LEFT_BEHIND =
   " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";

@@ -119,6 +119,46 @@ test("a rename with alias and a swap of addresses in one up", async () => {
   expect(refused.text).toMatch(/IP_IN_USE: Address 10\.63\.0\.2 .*::c\. .*let it go in an up of its own/s);
 });
 
+test("a pool is not replaced under the lease of another stack: preview and up refuse it, and nothing is deleted", async () => {
+  const [stack, other] = [await workspace.stack("replaced"), await workspace.stack("other")];
+  const program = (more = "") => `const pool = new overlay.IPPool("shared", { ranges: ["10.68.0.0/28"], ${more} });
+    ${address("a", `ip: "10.68.0.7"`)}`;
+  stack.program(program());
+  await stack.mustUp();
+  other.program(`new overlay.IPReservation("theirs", { pool: "shared" });`);
+  await other.mustUp();
+  const held = async (): Promise<unknown> => {
+    const leaseId = String((await stack.state()).a!.outputs.leaseId);
+    const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
+    return pool.find("pool/shared", { leaseId }).finally(() => pool.end());
+  };
+
+  stack.program(program(`type: "clusterIP"`));
+  const refusal = /POOL_IN_USE: IPPool shared cannot be replaced \(change of type\): .*::theirs/s;
+  expect((await stack.pulumi("preview", "--stack", stack.name)).text).toMatch(refusal);
+  expect((await stack.up()).text).toMatch(refusal);
+  expect(await held()).toBeDefined();
+
+  await other.destroy();
+  // One that names the pool is not replaced with it, and may be checked after the pool: its lease stops the first delete.
+  const named = `new overlay.IPReservation("named", { pool: "shared" }, { dependsOn: [pool] });`;
+  stack.program(program() + named);
+  await stack.mustUp();
+  stack.program(program(`type: "clusterIP"`) + named);
+  const byName = /POOL_IN_USE: IPPool shared cannot be replaced \(change of type\): .*::named/s;
+  expect((await stack.pulumi("preview", "--stack", stack.name)).text).toMatch(byName);
+  expect((await stack.up()).text).toMatch(byName);
+  expect(await held()).toBeDefined();
+
+  stack.program(program());
+  await stack.mustUp();
+  stack.program(program(`type: "clusterIP"`));
+  expect((await shown(stack)).a).toBeDefined();
+  await stack.mustUp();
+  expect((await given(stack)).a).toBe("10.68.0.7");
+  expect(await fsck()).toEqual([]);
+});
+
 test("a destroy whose end the state does not know is no lost store: the same addresses are given again", async () => {
   const stack = await workspace.stack("restored");
   stack.program(`${POOL("10.64.0")} ${address("a")} ${address("b")}`);

@@ -1,0 +1,88 @@
+import { isContainers, isForgotten, sameStack } from "../owner";
+import type { Draft } from "./draft";
+import { leasesOf } from "./keys";
+import { poolOf } from "./pools";
+import { isLive } from "./rows";
+import { isFirm, type Lease, type PoolSpec, type Replacement } from "./types";
+import { cannotReplace } from "./wording";
+
+/**
+ * Pools that one run replaces. Pulumi deletes a pool before it makes it anew, and before that the resources that refer to it. What
+ * others hold in the pool stays, so that the delete of the pool is refused, but only after those resources are deleted. So it is
+ * looked for earlier: when the pool is checked, and again before the first of the resources is deleted.
+ */
+export class Replacements {
+  /** Also by the pools that leases in a replaced pool have opened: those end with it. */
+  readonly #byPool = new Map<string, Replacement>();
+  /** Uids of leases whose resources Pulumi deletes before the pool. */
+  readonly #ending = new Set<string>();
+  /** Whether it can be done, as found before the first delete: a read of all leases, made once for all deletes. */
+  readonly #verified = new Map<Replacement, Promise<unknown>>();
+
+  constructor(
+    private readonly read: <T>(view: (tx: Draft) => Promise<T>) => Promise<T>,
+    /** Uids of leases that their owners keep in this run. */
+    private readonly kept: ReadonlySet<string>,
+  ) {}
+
+  /** Resources of the same stack are expected to refer to the pool, unless they were checked before it: then they do not. */
+  async plan(replacement: Replacement): Promise<void> {
+    const isOfStack = (holder: Lease) => replacement.owners.some((owner) => sameStack(owner, holder.owner));
+    const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.kept.has(lease.uid));
+    for (const { name } of pools) this.#byPool.set(name, replacement);
+  }
+
+  markEnding({ uid }: Pick<Lease, "uid">): void {
+    this.#ending.add(uid);
+  }
+
+  /** Refuses a lease that its owner keeps, in a pool that is replaced. */
+  async refuseKept(lease: Lease): Promise<void> {
+    const replacement = this.#byPool.get(lease.pool);
+    const pool = replacement && (await this.read((tx) => poolOf(tx, lease.pool)));
+    if (pool) throw cannotReplace(replacement, pool.spec, [lease]);
+  }
+
+  /** Before a lease of this pool ends. */
+  async mustBePossible(pool: string): Promise<void> {
+    const replacement = this.#byPool.get(pool);
+    if (!replacement) return;
+    const verified =
+      this.#verified.get(replacement) ?? this.#mustBeEmpty(replacement, ({ uid }) => this.#ending.has(uid));
+    this.#verified.set(replacement, verified);
+    await verified;
+  }
+
+  /** The pool is made anew. */
+  finish(pool: string): void {
+    const done = this.#byPool.get(pool);
+    for (const [name, replacement] of this.#byPool) if (replacement === done) this.#byPool.delete(name);
+  }
+
+  async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
+    const pools = await this.read((tx) => poolsUnder(tx, replacement.pool));
+    for (const { spec, held } of pools) {
+      const rest = held.filter((lease) => !ends(lease) && !isDropped(lease, replacement));
+      if (rest.length > 0) throw cannotReplace(replacement, spec, rest.slice(0, 10));
+    }
+    return pools.map(({ spec }) => spec);
+  }
+}
+
+/** What the delete of a runner drops itself, and what does not stop it. */
+const isDropped = ({ owner, state }: Lease, { leavesForgotten }: Replacement): boolean =>
+  (isContainers(owner) && state === "used") || (leavesForgotten === true && isForgotten(owner));
+
+/** A pool and all that leases in it have opened, with what is held in each. */
+async function poolsUnder(tx: Draft, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
+  const found: { spec: PoolSpec; held: Lease[] }[] = [];
+  for (const names = [root]; names.length > 0; ) {
+    const name = names.shift()!;
+    const pool = await poolOf(tx, name);
+    if (!pool) continue;
+    const held = (await tx.all(leasesOf(name))).filter((lease) => isFirm(lease) && isLive(lease, tx.now));
+    found.push({ spec: pool.spec, held });
+    names.push(...held.flatMap(({ opens }) => opens ?? []));
+  }
+  return found;
+}

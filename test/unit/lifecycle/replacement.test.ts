@@ -1,0 +1,168 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { inputsOf } from "../../../provider/lifecycle/difference";
+import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+import { resourceOf } from "../../../provider/resources";
+import { ownerOf, Stage } from "./stage";
+
+/**
+ * A pool that cannot change in place. Pulumi deletes the resources that refer to it, then the pool, and makes them anew: whatever
+ * else is held in the pool must stop that before the first delete.
+ */
+let stage: Stage;
+let pool: Values;
+let web: Values;
+
+const POOL = { ranges: ["10.2.0.0/28"] };
+const CHANGED = { ...POOL, type: "clusterIP" };
+const inPool = ({ poolName, addressSpace, type, ranges }: Values): Values => ({
+  pool: { poolName, addressSpace, type, ranges },
+});
+const BY_NAME = { pool: "lb" };
+
+/** A resource of another stack. */
+async function makeElsewhere(type: string, name: string, news: Values): Promise<Values> {
+  const lifecycle = stage.of(type);
+  const { inputs, failures } = await lifecycle.check(
+    { owner: ownerOf(type, name, "other"), dryRun: false },
+    undefined,
+    news,
+  );
+  expect(failures).toEqual([]);
+  return (await lifecycle.create(inputs)).props;
+}
+
+/** Pulumi gives a check only the inputs of what was before. */
+const check = (type: string, name: string, news: Values, olds: Values, dryRun = false) =>
+  stage.check(type, name, news, inputsOf(resourceOf(type), olds), dryRun);
+
+/** What preview and up say to a change of the pool, each in a run of its own. */
+async function refusals(type: string, name: string, news: Values, olds: Values): Promise<string[]> {
+  const reasons: string[] = [];
+  for (const dryRun of [true, false]) {
+    stage.newRun();
+    const { failures } = await check(type, name, news, olds, dryRun);
+    reasons.push(failures.map(({ reason }) => reason).join("\n"));
+  }
+  return reasons;
+}
+
+const isHeld = async ({ leaseId }: Values): Promise<boolean> =>
+  (await stage.pool.find("pool/lb", { leaseId: String(leaseId) })) !== undefined;
+
+/** As Pulumi asks the resources that refer to a pool, before it deletes them and the pool. */
+const askDependent = (props: Values) => stage.of("IPReservation").diff(props, { ...props, pool: UNKNOWN });
+
+beforeEach(async () => {
+  stage = await Stage.up();
+  pool = await stage.make("IPPool", "lb", POOL);
+  web = await stage.make("IPReservation", "web", { ...inPool(pool), ip: "10.2.0.7" });
+});
+
+describe("leases of others", () => {
+  test("preview and up are refused while another stack has a lease in the pool", async () => {
+    await makeElsewhere("IPReservation", "theirs", { ...BY_NAME, ip: "10.2.0.9" });
+    const [preview, up] = await refusals("IPPool", "lb", CHANGED, pool);
+    expect(preview).toMatch(
+      /^POOL_IN_USE: IPPool lb cannot be replaced \(change of type\): it has leases that would stay: 10\.2\.0\.9 \S+:other::\S+::theirs \(last seen \S+\)\. Delete what holds them first\./,
+    );
+    expect(up).toBe(preview);
+    expect(await isHeld(web)).toBe(true);
+  });
+
+  test("a change in place is not refused", async () => {
+    await makeElsewhere("IPReservation", "theirs", BY_NAME);
+    await stage.change("IPPool", "lb", pool, { ranges: ["10.2.0.0/27"] });
+  });
+
+  test("a pool that ends with the replaced one counts, too", async () => {
+    const { poolName, addressSpace, type, ranges } = pool;
+    const parent = { poolName, addressSpace, type, ranges };
+    await stage.make("IPPool", "child", { parent, prefixLength: 30 });
+    await makeElsewhere("IPReservation", "theirs", { pool: "child" });
+    const [preview, up] = await refusals("IPPool", "lb", CHANGED, pool);
+    expect(preview).toMatch(
+      /^POOL_IN_USE: IPPool lb cannot be replaced \(change of type\): IPPool child, which ends with it, has leases .*::theirs/,
+    );
+    expect(up).toBe(preview);
+  });
+
+  test("a network with a runner of another stack", async () => {
+    const network = await stage.network();
+    const connections = { connection: { host: "192.0.2.11" }, hubConnection: { host: "192.0.2.1" } };
+    await makeElsewhere("RunnerSubnet", "r1", { network: "training", ...connections });
+    const news = { hubConnection: { host: "192.0.2.1" }, subnets: "10.64.0.0/12/6/14" };
+    const [preview, up] = await refusals("OverlayNetwork", "training", news, network);
+    expect(preview).toMatch(/^POOL_IN_USE: Network training cannot be replaced \(change of subnets\): .*::r1 /);
+    expect(up).toBe(preview);
+  });
+
+  test("containers on a runner do not count: its delete drops what was entered for them", async () => {
+    await stage.network();
+    stage.fleet.containers.set("192.0.2.11", [{ name: "alpha", running: true, addresses: ["10.128.64.9"] }]);
+    const runner = await stage.runner("r1", "192.0.2.11");
+    expect(await stage.pool.usage("runner/training/r1")).toMatchObject({ used: 1 });
+    const connections = { connection: { host: "192.0.2.11" }, hubConnection: { host: "192.0.2.1" } };
+    const news = { network: "training", runnerName: "r2", ...connections };
+    expect(await refusals("RunnerSubnet", "r1", news, runner)).toEqual(["", ""]);
+  });
+});
+
+describe("leases of the same stack", () => {
+  test("the resources that refer to the pool are replaced with it, and keep their values", async () => {
+    stage.newRun();
+    const pools = stage.of("IPPool");
+    const { inputs } = await check("IPPool", "lb", CHANGED, pool);
+    expect(await pools.diff(pool, inputs)).toMatchObject({ replaces: ["type"], deleteBeforeReplace: true });
+    expect(await askDependent(web)).toMatchObject({ replaces: ["pool"] });
+    await stage.of("IPReservation").delete(web);
+    await pools.delete(pool);
+    const made = await stage.make("IPPool", "lb", CHANGED);
+    const again = await stage.make("IPReservation", "web", { ...inPool(made), ip: "10.2.0.7" });
+    expect(again).toMatchObject({ ip: web.ip });
+    // The replacement is done: what is in the pool now ends as it likes.
+    await stage.of("IPReservation").delete(again);
+    expect(await stage.pool.fsck()).toEqual([]);
+  });
+
+  test.each(["the pool", "the reservation"])(
+    "one that names the pool is refused, when %s is checked first",
+    async (first) => {
+      const named = await stage.make("IPReservation", "named", BY_NAME);
+      for (const dryRun of [true, false]) {
+        stage.newRun();
+        const checks = [
+          () => check("IPPool", "lb", CHANGED, pool, dryRun),
+          () => check("IPReservation", "named", BY_NAME, named, dryRun),
+        ];
+        const [earlier, later] = first === "the pool" ? checks : checks.reverse();
+        expect((await earlier!()).failures).toEqual([]);
+        expect((await later!()).failures[0]?.reason).toMatch(
+          /^POOL_IN_USE: IPPool lb cannot be replaced .*::named .* get it as a resource, not by name/,
+        );
+      }
+    },
+  );
+
+  /** The first delete that Pulumi asks for is refused, and another run can do it. */
+  async function expectStop(other: Values): Promise<void> {
+    await expect(stage.of("IPReservation").delete(web)).rejects.toThrow(/^POOL_IN_USE: IPPool lb cannot be replaced/);
+    expect([await isHeld(web), await isHeld(other)]).toEqual([true, true]);
+    stage.newRun();
+    await stage.of("IPReservation").delete(web);
+  }
+
+  test("one that names the pool, and is checked late, stops up before a resource is deleted", async () => {
+    const named = await stage.make("IPReservation", "named", BY_NAME);
+    stage.newRun();
+    expect((await check("IPPool", "lb", CHANGED, pool)).failures).toEqual([]);
+    await askDependent(web);
+    await expectStop(named);
+  });
+
+  test("so does one that another stack has claimed since the check", async () => {
+    stage.newRun();
+    expect((await check("IPPool", "lb", CHANGED, pool)).failures).toEqual([]);
+    await askDependent(web);
+    await expectStop(await makeElsewhere("IPReservation", "theirs", BY_NAME));
+  });
+});
