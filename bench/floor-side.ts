@@ -13,7 +13,7 @@ async function main({ hosts: addresses, key, knownHosts }: Options): Promise<voi
   const hosts = openHosts(settings);
   const visit = async (host: string): Promise<void> => {
     const open = await hosts.connect({ host, user: "root", privateKeyPath: key });
-    await open.locked("floor", async (shell) => {
+    await open.withLock("floor", async (shell) => {
       await shell.run("true");
       await shell.run("true");
     });

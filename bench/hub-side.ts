@@ -1,7 +1,7 @@
-import { layoutOf } from "../provider/addressing/layout";
-import { fleetOf } from "../provider/host/fleet";
+import { parseLayout } from "../provider/addressing/layout";
+import { createFleet } from "../provider/host/fleet";
 import { Reconciler } from "../provider/host/reconcile/queue";
-import type { Work } from "../provider/host/reconcile/types";
+import type { ApplyRequest } from "../provider/host/reconcile/types";
 import { openHosts } from "../provider/host/ssh/hosts";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";
@@ -43,7 +43,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   });
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
-  const world = worldOf(fleetOf(hosts, reconciler, {}), pool);
+  const world = worldOf(createFleet(hosts, reconciler, {}), pool);
   const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
     const lifecycle = new Lifecycle(resourceOf(type), world);
     const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;
@@ -89,15 +89,15 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
 }
 
 /** Another runner's tunnel, with its record, as a create would leave it. */
-function workFor(network: Network, id: number): Work {
+function workFor(network: Network, id: number): ApplyRequest {
   const hub = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
   const runner = { underlayIp: `10.254.${100 + Math.floor(id / 250)}.${1 + (id % 250)}`, underlayMtu: 1500 };
   return {
     record: { uid: `other${id}`, owner: `bench/r${id}`, network: "bench", store: "bench" },
-    items: planTunnel({ ...network, layouts: [layoutOf(SUBNETS)] }, id, hub, runner),
+    items: planTunnel({ ...network, layouts: [parseLayout(SUBNETS)] }, id, hub, runner),
     persist: true,
     fence: async () => {},
-    isGone: async () => false,
+    isLeaseGone: async () => false,
   };
 }
 

@@ -1,6 +1,6 @@
 import { appendFileSync, readFileSync } from "node:fs";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
-import { fleetOf } from "./host/fleet";
+import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/queue";
 import { openHosts } from "./host/ssh/hosts";
 import { readDeclared } from "./lifecycle/declared";
@@ -73,7 +73,7 @@ function buildWorld(settings: Settings): World {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: fleetOf(openHosts(hosts, { notify: sayOnce }), reconciler, login),
+    fleet: createFleet(openHosts(hosts, { notify: sayOnce }), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,

@@ -1,8 +1,8 @@
 import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
-import { familyOf, widthOf } from "./addressing/ip";
-import { rangeOf } from "./addressing/ranges";
+import { addressBits, familyOf } from "./addressing/ip";
+import { parseRange } from "./addressing/ranges";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/connection";
 import { explainIssues } from "./invalid-input";
@@ -16,8 +16,9 @@ const seconds = (initial: number) => z.coerce.number().int().min(0).default(init
 function tenantDefaultsOf(text: string): TenantDefaults | undefined {
   const entries = text.split(",").map((entry) => {
     const [, type, cidr, bits] = /^\s*(\w+)=([^/\s]+\/\d+)\/(\d{1,3})\s*$/.exec(entry) ?? [];
-    const range = cidr === undefined ? undefined : rangeOf(cidr);
-    const fits = range && Number(bits) > Number(cidr!.split("/")[1]) && Number(bits) <= widthOf(familyOf(range.first));
+    const range = cidr === undefined ? undefined : parseRange(cidr);
+    const fits =
+      range && Number(bits) > Number(cidr!.split("/")[1]) && Number(bits) <= addressBits(familyOf(range.first));
     return fits ? [type!, { range, prefixLength: Number(bits) }] : undefined;
   });
   return entries.every((entry) => entry !== undefined) ? Object.fromEntries(entries) : undefined;

@@ -1,4 +1,4 @@
-import { layoutOf } from "../provider/addressing/layout";
+import { parseLayout } from "../provider/addressing/layout";
 import type { Item } from "../provider/network/model/items";
 import type { Machine, Network } from "../provider/network/plan/hub";
 import { withLocalRules } from "../provider/network/plan/local-rules";
@@ -7,7 +7,7 @@ import { parseFacts } from "../provider/network/read/facts";
 /** The network that most tests are about, and the two machines of its first tunnel. */
 export const training = (changes: Partial<Network> = {}): Network => ({
   networkName: "training",
-  layouts: [layoutOf("10.128.0.0/12/6/14")],
+  layouts: [parseLayout("10.128.0.0/12/6/14")],
   vniBase: 100,
   vxlanPort: 4789,
   mtu: 1450,

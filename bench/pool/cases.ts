@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { toLine } from "../../provider/addressing/ip";
+import { parseIp } from "../../provider/addressing/ip";
 import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
 import { countsKey } from "../../provider/pool/keys";
 import { freeRows } from "../../provider/pool/pools";
@@ -33,7 +33,7 @@ const large = (leases: number, cidr: string): Case => ({
 
 function pool(cidr: string, allocation: PoolSpec["allocation"]): Pick<Case, "cidr" | "spec"> {
   const [network, prefix] = cidr.split("/") as [string, string];
-  const first = toLine(network);
+  const first = parseIp(network);
   const last = first + (1n << BigInt((network.includes(":") ? 128 : 32) - Number(prefix))) - 1n;
   return { cidr, spec: { name: `pool/${cidr}`, kind: "address", extents: [{ first, last }], allocation } };
 }

@@ -1,4 +1,4 @@
-import { fromLine } from "../../provider/addressing/ip";
+import { formatIp } from "../../provider/addressing/ip";
 import type { Entry, Grant, Result } from "../pool/ledger";
 
 /** One call of a client, from its invocation to its answer. Times are of one monotonic clock. */
@@ -62,4 +62,4 @@ function describeOutcome(outcome: Outcome): string {
   return lease ? `${describeValue(lease.value)} ${lease.state}, ${lease.leaseId}` : "ok";
 }
 
-export const describeValue = (value: string): string => fromLine(BigInt(`0x${value}`));
+export const describeValue = (value: string): string => formatIp(BigInt(`0x${value}`));

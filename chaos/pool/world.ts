@@ -1,4 +1,4 @@
-import { toLine } from "../../provider/addressing/ip";
+import { parseIp } from "../../provider/addressing/ip";
 import type { Lease, Pool, Settings } from "../../provider/pool";
 import type { Grant } from "./ledger";
 
@@ -7,7 +7,7 @@ export const POOL = "pool/chaos";
 export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
 export async function openWorld(pool: Pool): Promise<void> {
-  const extents = [{ first: toLine("10.0.0.0"), last: toLine("10.0.1.127") }];
+  const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
   const opens = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
   await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, opens });
 }

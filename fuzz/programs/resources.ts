@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
-import { fromLine } from "../../provider/addressing/ip";
-import { rangeOf } from "../../provider/addressing/ranges";
+import { formatIp } from "../../provider/addressing/ip";
+import { parseRange } from "../../provider/addressing/ranges";
 import type { Random } from "../random";
 import type { Arg, Declaration, Program } from "./program";
 
@@ -87,8 +87,8 @@ function rules(random: Random): Declaration["args"] {
 /** The nth address of the first of these ranges that has so many. */
 export function addressIn(ranges: readonly Arg[], offset: number): string | undefined {
   for (const text of ranges) {
-    const range = rangeOf(String(text));
-    if (range && range.first + BigInt(offset) <= range.last) return fromLine(range.first + BigInt(offset));
+    const range = parseRange(String(text));
+    if (range && range.first + BigInt(offset) <= range.last) return formatIp(range.first + BigInt(offset));
   }
   return undefined;
 }

@@ -1,4 +1,4 @@
-import { type Block, cidrText, fromLine } from "./ip";
+import { type Extent, formatCidr, formatIp } from "./ip";
 import type { Layout, RunnerLayout } from "./layout";
 
 /**
@@ -7,7 +7,7 @@ import type { Layout, RunnerLayout } from "./layout";
  * runner and both address families.
  */
 export interface DockerRange {
-  block: Block;
+  extent: Extent;
   cidr: string;
 }
 
@@ -15,33 +15,33 @@ export interface DockerRange {
  * The last `1/share` of a runner's subnet. In a /64 the one before: Docker counts to 2^64 - 1, and fails at a range that ends
  * there ("invalid bit range").
  */
-export function dockerRange(layout: Layout, { block }: RunnerLayout, share: number): DockerRange {
+export function dockerRange(layout: Layout, { extent }: RunnerLayout, share: number): DockerRange {
   const size = (1n << BigInt(layout.subnetBits)) / BigInt(share);
-  const last = layout.subnetBits === 64 ? block.last - size : block.last;
+  const last = layout.subnetBits === 64 ? extent.last - size : extent.last;
   const first = last - size + 1n;
-  return { block: { first, last }, cidr: cidrText(first, layout.runnerPrefix + Math.log2(share)) };
+  return { extent: { first, last }, cidr: formatCidr(first, layout.runnerPrefix + Math.log2(share)) };
 }
 
 /** Fewer than eight addresses would be none worth the name, once network, hub and broadcast are taken off. */
-export const largestShare = ({ subnetBits }: Layout): number => 2 ** Math.min(subnetBits - 3, 30);
+export const maxDockerShare = ({ subnetBits }: Layout): number => 2 ** Math.min(subnetBits - 3, 30);
 
 /**
  * Whether a Docker network can carry these layouts: it cannot be without IPv4, and it counts addresses in 64 bits, so that
  * in a larger IPv6 subnet it would give out others than it was asked for. One without IPv6 is no way out: Docker takes
  * the IPv6 addresses off a bridge whose network has none.
  */
-export const fitsDocker = (layouts: Layout[]): boolean =>
+export const canUseDocker = (layouts: Layout[]): boolean =>
   layouts.some(({ family }) => family === 4) && layouts.every(({ subnetBits }) => subnetBits <= 64);
 
 /** The runner's subnet as the pool sees it, with what may be given out beside Docker's range. */
-export function besideDocker(runner: RunnerLayout, range: DockerRange | undefined): RunnerLayout {
+export function withoutDockerRange(runner: RunnerLayout, range: DockerRange | undefined): RunnerLayout {
   if (!range) return runner;
-  const { first, last } = range.block;
+  const { first, last } = range.extent;
   const usable = runner.usable
-    .flatMap((block) => [
-      { first: block.first, last: block.last < first ? block.last : first - 1n },
-      { first: block.first > last ? block.first : last + 1n, last: block.last },
+    .flatMap((extent) => [
+      { first: extent.first, last: extent.last < first ? extent.last : first - 1n },
+      { first: extent.first > last ? extent.first : last + 1n, last: extent.last },
     ])
-    .filter((block) => block.first <= block.last);
-  return { ...runner, usable, lastIp: fromLine(usable.at(-1)!.last) };
+    .filter((extent) => extent.first <= extent.last);
+  return { ...runner, usable, lastIp: formatIp(usable.at(-1)!.last) };
 }

@@ -1,5 +1,15 @@
 import { OverlayError } from "../errors";
-import { type Block, cidrText, type Family, familyOf, fromLine, overlaps, pointOf, toLine, widthOf } from "./ip";
+import {
+  addressBits,
+  type Extent,
+  type Family,
+  familyOf,
+  formatCidr,
+  formatIp,
+  overlaps,
+  parseIp,
+  tryParseIp,
+} from "./ip";
 
 /**
  * `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: how an overlay's range is cut into one subnet per runner. Runner i owns
@@ -13,7 +23,7 @@ export interface Layout {
   prefix: number;
   nodeBits: number;
   subnetBits: number;
-  block: Block;
+  extent: Extent;
   cidr: string;
   hubIp: string;
   maxRunners: number;
@@ -23,14 +33,14 @@ export interface Layout {
 
 export interface RunnerLayout {
   runnerId: number;
-  block: Block;
+  extent: Extent;
   subnet: string;
   gateway: string;
   hubIp: string;
   firstIp: string;
   lastIp: string;
   /** What may be given out, in order: all but network, gateway, hub and the last address. */
-  usable: Block[];
+  usable: Extent[];
 }
 
 const GATEWAY = 1n;
@@ -46,22 +56,22 @@ const FORBIDDEN: [what: string, first: string, last: string][] = [
   ["multicast", "ff00::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"],
 ];
 
-export function layoutOf(text: string): Layout {
-  const { base, prefix, nodeBits, subnetBits } = parse(text);
+export function parseLayout(text: string): Layout {
+  const { base, prefix, nodeBits, subnetBits } = splitLayout(text);
   const family = familyOf(base);
   checkBits(text, family, prefix, nodeBits, subnetBits);
-  const block = { first: base, last: base + (1n << BigInt(nodeBits + subnetBits)) - 1n };
-  checkPlace(text, prefix, block);
+  const extent = { first: base, last: base + (1n << BigInt(nodeBits + subnetBits)) - 1n };
+  checkRange(text, prefix, extent);
   return {
-    text: `${fromLine(base)}/${prefix}/${nodeBits}/${subnetBits}`,
+    text: `${formatIp(base)}/${prefix}/${nodeBits}/${subnetBits}`,
     family,
     base,
     prefix,
     nodeBits,
     subnetBits,
-    block,
-    cidr: cidrText(base, prefix),
-    hubIp: fromLine(base + GATEWAY),
+    extent,
+    cidr: formatCidr(base, prefix),
+    hubIp: formatIp(base + GATEWAY),
     maxRunners: 2 ** nodeBits - 1,
     ipsPerRunner: (1n << BigInt(subnetBits)) - 4n,
     runnerPrefix: prefix + nodeBits,
@@ -69,7 +79,7 @@ export function layoutOf(text: string): Layout {
 }
 
 /** Of a runner's subnet. */
-export const gatewayIn = ({ first }: Pick<Block, "first">): string => fromLine(first + GATEWAY);
+export const gatewayOf = ({ first }: Pick<Extent, "first">): string => formatIp(first + GATEWAY);
 
 export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
   if (!Number.isInteger(runnerId) || runnerId < 1 || runnerId > layout.maxRunners) {
@@ -85,23 +95,23 @@ export function runnerLayout(layout: Layout, runnerId: number): RunnerLayout {
   const usable = [
     { first: first + GATEWAY + 1n, last: first + HUB - 1n },
     { first: first + HUB + 1n, last: last - 1n },
-  ].filter((block) => block.first <= block.last);
+  ].filter((extent) => extent.first <= extent.last);
   return {
     runnerId,
-    block: { first, last },
-    subnet: cidrText(first, layout.runnerPrefix),
-    gateway: gatewayIn({ first }),
-    hubIp: fromLine(first + HUB),
-    firstIp: fromLine(first + GATEWAY + 1n),
-    lastIp: fromLine(usable.at(-1)!.last),
+    extent: { first, last },
+    subnet: formatCidr(first, layout.runnerPrefix),
+    gateway: gatewayOf({ first }),
+    hubIp: formatIp(first + HUB),
+    firstIp: formatIp(first + GATEWAY + 1n),
+    lastIp: formatIp(usable.at(-1)!.last),
     usable,
   };
 }
 
-function parse(text: string) {
+function splitLayout(text: string) {
   const parts = text.split("/");
   const [baseText = "", ...numbers] = parts;
-  const base = pointOf(baseText);
+  const base = tryParseIp(baseText);
   if (parts.length !== 4 || base === undefined || !numbers.every((n) => /^-?(0|[1-9]\d{0,3})$/.test(n))) {
     const what =
       parts.length !== 4
@@ -116,7 +126,7 @@ function parse(text: string) {
 }
 
 function checkBits(text: string, family: Family, prefix: number, nodeBits: number, subnetBits: number): void {
-  const width = widthOf(family);
+  const width = addressBits(family);
   const sum = prefix + nodeBits + subnetBits;
   if (family === 6 && sum === 32) {
     throw new OverlayError(
@@ -144,17 +154,17 @@ function checkBits(text: string, family: Family, prefix: number, nodeBits: numbe
   }
 }
 
-function checkPlace(text: string, prefix: number, block: Block): void {
-  const size = block.last - block.first + 1n;
-  const aligned = block.first - (block.first % size);
-  if (aligned !== block.first) {
+function checkRange(text: string, prefix: number, extent: Extent): void {
+  const size = extent.last - extent.first + 1n;
+  const aligned = extent.first - (extent.first % size);
+  if (aligned !== extent.first) {
     throw new OverlayError(
       "SUBNET_NOT_ALIGNED",
-      `Layout '${text}' has host bits set: ${fromLine(block.first)} is not the first address of its /${prefix}.`,
-      `Did you mean ${fromLine(aligned)}?`,
+      `Layout '${text}' has host bits set: ${formatIp(extent.first)} is not the first address of its /${prefix}.`,
+      `Did you mean ${formatIp(aligned)}?`,
     );
   }
-  const bad = FORBIDDEN.find(([, first, last]) => overlaps(block, { first: toLine(first), last: toLine(last) }));
+  const bad = FORBIDDEN.find(([, first, last]) => overlaps(extent, { first: parseIp(first), last: parseIp(last) }));
   if (bad) {
     const [what, first, last] = bad;
     throw new OverlayError(

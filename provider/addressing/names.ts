@@ -1,45 +1,45 @@
 import { createHash } from "node:crypto";
 
 /** Device of a runner on the hub: prefix + id in base 36, so that 65,535 runners need four characters. */
-export const deviceName = (prefix: string, runnerId: number): string => prefix + runnerId.toString(36);
+export const tunnelName = (prefix: string, runnerId: number): string => prefix + runnerId.toString(36);
 
 /** Only the canonical form is a name of ours: `vxkrA`, `vxkr0a` and `vxkr1_0` are not. */
-export function runnerIdOf(prefix: string, device: string, maxRunners: number): number | undefined {
+export function parseTunnelName(prefix: string, device: string, maxRunners: number): number | undefined {
   if (!device.startsWith(prefix)) return undefined;
   const id = Number.parseInt(device.slice(prefix.length), 36);
-  return id >= 1 && id <= maxRunners && deviceName(prefix, id) === device ? id : undefined;
+  return id >= 1 && id <= maxRunners && tunnelName(prefix, id) === device ? id : undefined;
 }
 
 /** Whether it can be a device's name in a command. The kernel lets a name be nearly anything of up to 15 bytes. */
 export const isInterfaceName = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(text);
 
 /** For a VM at this address: the same wherever and whenever it is made. */
-export const vmMac = (network: string, ip: string): string => locally(digestOf(network, ip, "vm"));
+export const vmMac = (network: string, ip: string): string => formatLocalMac(digest(network, ip, "vm"));
 
 /** Ten digits tell a machine's taps apart, and 15 characters is all that a device's name can have. */
 export const tapName = (network: string, ip: string): string =>
-  `tap${digestOf(network, ip, "tap").toString("hex").slice(0, 10)}`;
+  `tap${digest(network, ip, "tap").toString("hex").slice(0, 10)}`;
 
-const digestOf = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
+const digest = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
 
-const locally = (digest: Buffer): string =>
+const formatLocalMac = (digest: Buffer): string =>
   ["02", ...[...digest.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
 
 /**
  * A fixed, locally administered MAC. A re-created device with a random one is unreachable until its neighbours' ARP
  * entries age (17 to 36 s were seen); with a fixed one nothing is lost.
  */
-export const macOf = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
-  locally(digestOf(network, runnerId, role));
+export const deviceMac = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
+  formatLocalMac(digest(network, runnerId, role));
 
 /** A routing table of a network's own on its runners, far from the numbers that people give. */
-export const tableOf = (network: string): number =>
+export const routingTableId = (network: string): number =>
   0xb7000000 + createHash("sha256").update(network).digest().readUIntBE(0, 3);
 
 const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
 /** A word as a part of names that DNS and others must bear: itself, or 24 letters and digits that stand for it. */
-export function labelOf(word: string): string {
+export function dnsLabel(word: string): string {
   if (DNS_LABEL.test(word)) return word;
   const digest = createHash("sha256").update(word).digest("hex").slice(0, 30);
   return BigInt(`0x${digest}`).toString(32).padStart(24, "0");

@@ -1,7 +1,7 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
-import { factsOf } from "../host/reconcile/facts";
-import { containersOn, isOurNetwork } from "../network/kinds/docker";
+import { readHostFacts } from "../host/reconcile/facts";
+import { containersOn, isOurDockerNetwork } from "../network/kinds/docker";
 import type { Container, Facts } from "../network/model/facts";
 import type { Lease } from "../pool";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
@@ -24,7 +24,7 @@ async function onRunner({ pool, out }: Session, machines: Machines, network: str
   const leases = (await findLeases(pool, { network, runner })).filter(saysContainer);
   if (leases.length === 0) return [];
   try {
-    const containers = containersOf(network, await factsOf(await machines.connect(at)));
+    const containers = containersOf(network, await readHostFacts(await machines.connect(at)));
     return leases.filter((lease) => !containers.some((container) => uses(container, lease)));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
@@ -39,11 +39,11 @@ const saysContainer = (lease: Lease): boolean =>
 
 function containersOf(network: string, { docker, records }: Facts): Container[] {
   const items = records.filter((record) => record.network === network).flatMap((record) => record.items);
-  if (docker?.answers && items.some((item) => item.kind === "docker" && isOurNetwork(item, docker)))
+  if (docker?.isRunning && items.some((item) => item.kind === "docker" && isOurDockerNetwork(item, docker)))
     return containersOn(items, docker);
   throw new OverlayError(
     "DOCKER_UNAVAILABLE",
-    `its Docker ${docker?.answers ? `has no network of ${network}` : "does not answer"}.`,
+    `its Docker ${docker?.isRunning ? `has no network of ${network}` : "does not answer"}.`,
     "Start it, or free addresses by name: `overlayctl ip free`.",
   );
 }

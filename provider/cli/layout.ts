@@ -1,7 +1,7 @@
 import { Command, InvalidArgumentError } from "commander";
 import { exactNumber } from "../addressing/ip";
-import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
-import { deviceName } from "../addressing/names";
+import { type Layout, parseLayout, runnerLayout } from "../addressing/layout";
+import { tunnelName } from "../addressing/names";
 import { isOverlayError, type OverlayError } from "../errors";
 
 /** `overlayctl layout CONFIG… [--runner N] [--json]`: what a layout gives out, without asking anybody. */
@@ -32,7 +32,7 @@ function wholeNumber(text: string): number {
 /** Every CONFIG is answered; a bad one with its error, and the exit code tells. */
 function show(config: string, options: Options): void {
   try {
-    const view = layoutView(layoutOf(config), options);
+    const view = layoutView(parseLayout(config), options);
     console.log(options.json ? JSON.stringify(view) : table(view));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
@@ -69,7 +69,7 @@ function runnerView(layout: Layout, id: number, vniBase: number, devicePrefix: s
     lastIp,
     usableIps,
     vni: vniBase + id,
-    hubDevice: deviceName(devicePrefix, id),
+    hubDevice: tunnelName(devicePrefix, id),
   };
 }
 

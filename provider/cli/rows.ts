@@ -1,4 +1,4 @@
-import { pointOf } from "../addressing/ip";
+import { tryParseIp } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { valueText } from "../reservations/leases";
 
@@ -32,7 +32,7 @@ function rowOf(line: number, fields: Fields): Row | string {
   const { ip, network, runner, pool } = fields;
   const by = fields.by ?? fields.usedBy;
   const port = pool !== undefined && /^[1-9]\d{0,4}$/.test(String(ip)) ? BigInt(String(ip)) : undefined;
-  const point = port ?? (typeof ip === "string" ? pointOf(ip) : undefined);
+  const point = port ?? (typeof ip === "string" ? tryParseIp(ip) : undefined);
   if (point === undefined || valueText(point) !== String(ip).toLowerCase()) return `'${ip ?? ""}' is not an IP address`;
   const texts = Object.entries({ by, network, runner, pool }).filter(
     ([, value]) => value !== undefined && value !== "",

@@ -1,6 +1,6 @@
 import type { Command } from "commander";
 import { runnerLayout } from "../addressing/layout";
-import { deviceName } from "../addressing/names";
+import { tunnelName } from "../addressing/names";
 import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";
@@ -59,7 +59,7 @@ export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): To
         id,
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
         vni: settings.vniBase + id,
-        device: deviceName(settings.devicePrefix, id),
+        device: tunnelName(settings.devicePrefix, id),
         machine: machineIn(lease),
         state: lease.state,
         lastSeen: timeText(lease.lastSeen),

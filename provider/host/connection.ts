@@ -20,9 +20,9 @@ export interface Connection {
 }
 
 /** Which machine this is: its address, by the way that leads there. Credentials do not matter. */
-export function machineOf({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
+export function machineKey({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
   const place = port === undefined || port === 22 ? host : `${host}:${port}`;
-  return proxy ? `${place} by ${machineOf(proxy)}` : place;
+  return proxy ? `${place} by ${machineKey(proxy)}` : place;
 }
 
 export interface HostSettings {
@@ -35,7 +35,7 @@ export interface HostSettings {
   unknownHostKey?: "refuse" | "accept";
 }
 
-export interface Result {
+export interface CommandResult {
   code: number;
   stdout: string;
   stderr: string;
@@ -43,7 +43,7 @@ export interface Result {
 
 /** A root shell on the host, under the host's lock: lines in, results out. */
 export interface Shell {
-  run(script: string): Promise<Result>;
+  run(script: string): Promise<CommandResult>;
 }
 
 export interface Host {
@@ -52,9 +52,9 @@ export interface Host {
   /** Which machine it is, see `machineOf`. */
   readonly machine: string;
   /** One root command without the lock; for reading. `anew`: over a connection of its own, had in so many seconds. */
-  exec(script: string, options?: { anew?: number }): Promise<Result>;
+  exec(script: string, options?: { anew?: number }): Promise<CommandResult>;
   /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */
-  locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
+  withLock<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
 }
 
 export interface Hosts {
@@ -68,7 +68,7 @@ export const userOf = (connection: Connection): string => connection.user ?? "ro
 export const portOf = (connection: Connection): number => connection.port ?? 22;
 
 /** For messages and counters: `10.254.0.11`, `10.254.0.11:2222`, `[fd00::1]:2222`. */
-export function nameOf(connection: Connection): string {
+export function connectionName(connection: Connection): string {
   const { host } = connection;
   const port = portOf(connection);
   if (port === 22) return host;
@@ -84,7 +84,7 @@ const canonical = (connection: object): string =>
   );
 
 /** Equal routes share one SSH connection: the same user on the same machine by the same way. */
-export function routeOf(connection: Connection): string {
-  const way = connection.proxy ? `${routeOf(connection.proxy)} > ` : "";
+export function connectionKey(connection: Connection): string {
+  const way = connection.proxy ? `${connectionKey(connection.proxy)} > ` : "";
   return `${way}${userOf(connection)}@[${connection.host.toLowerCase()}]:${portOf(connection)}`;
 }

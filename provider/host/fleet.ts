@@ -1,41 +1,41 @@
 import { z } from "zod";
-import { familyOf, pointOf, toLine, widthOf } from "../addressing/ip";
+import { addressBits, familyOf, parseIp, tryParseIp } from "../addressing/ip";
 import { isInterfaceName } from "../addressing/names";
 import { OverlayError } from "../errors";
-import { listOf, parseAnswer } from "../network/model/host-json";
-import type { Want } from "../network/model/steps";
+import { boundedArray, parseHostJson } from "../network/model/host-json";
+import type { DesiredState } from "../network/model/steps";
 import type { Machine } from "../network/plan/hub";
-import { bareWord } from "../network/render/shell";
-import { type Connection, type Host, type Hosts, machineOf } from "./connection";
-import { onHost } from "./reconcile/facts";
+import { requireWord } from "../network/render/shell";
+import { type Connection, type Host, type Hosts, machineKey } from "./connection";
+import { namingHost } from "./reconcile/facts";
 import type { Reconciler } from "./reconcile/queue";
-import type { Seen, Work } from "./reconcile/types";
+import type { ApplyRequest, InspectResult } from "./reconcile/types";
 import { busyboxTool } from "./ssh/shell-errors";
 
 /** Where to log in when a resource does not say, or when its own credentials no longer work. */
-export type Defaults = Partial<Omit<Connection, "host">>;
+export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 
 /**
  * The hosts behind one object: connections with defaults filled in, one answer per machine and question for the whole
  * run (twenty runners ask for the same hub), and reconciling.
  */
-export function fleetOf(hosts: Hosts, reconciler: Reconciler, defaults: Defaults): Fleet {
+export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: ConnectionDefaults): Fleet {
   const answers = new Map<string, Promise<Machine>>();
   const seen = new Map<string, Connection>();
 
   async function hostOf(connection: Connection): Promise<Host> {
     const full = { ...defaults, ...connection };
-    const key = machineOf(full);
+    const key = machineKey(full);
     const fallbacks = [seen.get(key), { ...connection, ...defaults }].filter((c) => c !== undefined);
     const host = await hosts.connect(full, fallbacks);
     if (!seen.has(key)) seen.set(key, full);
     return host;
   }
 
-  async function ask(connection: Connection, question: MachineQuestion): Promise<Machine> {
+  async function ask(connection: Connection, question: UnderlayQuestion): Promise<Machine> {
     const host = await hostOf(connection);
     const key = JSON.stringify([host.machine, question]);
-    const answer = answers.get(key) ?? askMachine(host, question);
+    const answer = answers.get(key) ?? readUnderlay(host, question);
     answers.set(key, answer);
     answer.catch(() => answers.delete(key));
     return answer;
@@ -45,60 +45,60 @@ export function fleetOf(hosts: Hosts, reconciler: Reconciler, defaults: Defaults
     ask,
     check: async (connection, work) => reconciler.check(await hostOf(connection), work),
     apply: async (connection, work) => reconciler.apply(await hostOf(connection), work),
-    inspect: async (connection, want) => reconciler.inspect(await hostOf(connection), want),
-    wasWritten: (connection, uid) => reconciler.wasWritten(machineOf({ ...defaults, ...connection }), uid),
+    inspect: async (connection, desired) => reconciler.inspect(await hostOf(connection), desired),
+    wasWritten: (connection, uid) => reconciler.wasWritten(machineKey({ ...defaults, ...connection }), uid),
     run: async (connection, script) => (await hostOf(connection)).exec(script),
   };
 }
 
 /** The hosts, as the lifecycle sees them. */
 export interface Fleet {
-  ask(connection: Connection, question: MachineQuestion): Promise<Machine>;
+  ask(connection: Connection, question: UnderlayQuestion): Promise<Machine>;
   /** Throws what an apply would be refused with. Changes nothing. */
-  check(connection: Connection, work: Work): Promise<Seen>;
-  apply(connection: Connection, work: Work): Promise<Seen>;
-  inspect(connection: Connection, want: Want): Promise<Seen>;
+  check(connection: Connection, work: ApplyRequest): Promise<InspectResult>;
+  apply(connection: Connection, work: ApplyRequest): Promise<InspectResult>;
+  inspect(connection: Connection, desired: DesiredState): Promise<InspectResult>;
   /** Whether this process has begun to write to the machine for the owner with this uid. */
   wasWritten(connection: Connection, uid: string): boolean;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }
 
 /** What to ask a machine: the underlay address that the user gave, or the one that it uses towards a peer. */
-export interface MachineQuestion {
+export interface UnderlayQuestion {
   underlayIp?: string | undefined;
   toward?: string | undefined;
   /** An address that it is to carry: on which of its devices would neighbours look for it? */
   carries?: string | undefined;
 }
 
-const rawLink = z.object({
+const rawAddressLink = z.object({
   ifname: z.string(),
   mtu: z.int().min(0),
-  addr_info: listOf(z.object({ local: z.string().optional(), prefixlen: z.int().min(0).max(128).default(128) }))
+  addr_info: boundedArray(z.object({ local: z.string().optional(), prefixlen: z.int().min(0).max(128).default(128) }))
     .default([])
     .transform((all) => all.flatMap(({ local, prefixlen }) => (isAddress(local) ? [{ local, prefixlen }] : []))),
 });
 
-const rawRoute = z.object({ prefsrc: z.string().optional() });
+const rawRouteGet = z.object({ prefsrc: z.string().optional() });
 
-type RawLink = z.output<typeof rawLink>;
+type RawAddressLink = z.output<typeof rawAddressLink>;
 
-const isAddress = (text: string | undefined): text is string => text !== undefined && pointOf(text) !== undefined;
+const isAddress = (text: string | undefined): text is string => text !== undefined && tryParseIp(text) !== undefined;
 
 /** `SSH_CONNECTION`, then a line for each question. */
 function parseAnswers(stdout: string, isRouteAsked: boolean) {
   const [ssh = "", ...answers] = stdout.split("\n").filter((line, i) => i === 0 || line !== "");
-  const [found] = isRouteAsked ? parseAnswer(listOf(rawRoute), answers.shift() ?? "") : [];
+  const [found] = isRouteAsked ? parseHostJson(boundedArray(rawRouteGet), answers.shift() ?? "") : [];
   return {
     prefsrc: found?.prefsrc,
     ssh: ssh.split(" ")[2],
-    links: parseAnswer(listOf(rawLink), answers.join("\n")),
+    links: parseHostJson(boundedArray(rawAddressLink), answers.join("\n")),
   };
 }
 
 /** Without a peer, the address at which SSH reached it is its underlay address. */
-export async function askMachine(host: Host, question: MachineQuestion): Promise<Machine> {
-  const route = question.toward ? `route get ${bareWord(question.toward)}\n` : "";
+export async function readUnderlay(host: Host, question: UnderlayQuestion): Promise<Machine> {
+  const route = question.toward ? `route get ${requireWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
   );
@@ -111,44 +111,44 @@ export async function askMachine(host: Host, question: MachineQuestion): Promise
       "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }
-  const { prefsrc, ssh, links: all } = onHost(host, () => parseAnswers(stdout, question.toward !== undefined));
+  const { prefsrc, ssh, links: all } = namingHost(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
   // What one machine says goes into commands for another one.
-  if (pointOf(underlayIp) === undefined) throw noAddress(host, underlayIp, []);
-  const uplink = question.carries ? uplinkOf(question.carries, all) : undefined;
-  return { underlayIp, underlayMtu: mtuOf(host, underlayIp, all), ...(uplink && { uplink }) };
+  if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddress(host, underlayIp, []);
+  const uplink = question.carries ? findUplink(question.carries, all) : undefined;
+  return { underlayIp, underlayMtu: findUnderlayMtu(host, underlayIp, all), ...(uplink && { uplink }) };
 }
 
 /**
  * The device with the smallest network that has the address in it; a network of one address is none. Its name goes into
  * commands, and the kernel lets a name be nearly anything.
  */
-function uplinkOf(address: string, links: RawLink[]): string | undefined {
-  const point = toLine(address);
-  const width = widthOf(familyOf(point));
+function findUplink(address: string, links: RawAddressLink[]): string | undefined {
+  const point = parseIp(address);
+  const width = addressBits(familyOf(point));
   const named = links.filter(({ ifname }) => isInterfaceName(ifname));
   const networks = named.flatMap(({ ifname, addr_info }) =>
     addr_info
-      .filter(({ local, prefixlen }) => prefixlen < width && contains(toLine(local), width - prefixlen, point))
+      .filter(({ local, prefixlen }) => prefixlen < width && isInSubnet(parseIp(local), width - prefixlen, point))
       .map(({ prefixlen }) => ({ ifname, prefixlen })),
   );
   return networks.sort((a, b) => b.prefixlen - a.prefixlen)[0]?.ifname;
 }
 
-const contains = (member: bigint, bits: number, point: bigint): boolean =>
+const isInSubnet = (member: bigint, bits: number, point: bigint): boolean =>
   familyOf(member) === familyOf(point) && member >> BigInt(bits) === point >> BigInt(bits);
 
-function mtuOf(host: Host, address: string, links: RawLink[]): number {
+function findUnderlayMtu(host: Host, address: string, links: RawAddressLink[]): number {
   const link = links.find(({ addr_info }) => addr_info.some(({ local }) => local === address));
   if (link) return link.mtu;
-  throw noAddress(
+  throw noUnderlayAddress(
     host,
     address,
     links.flatMap(({ addr_info }) => addr_info.map(({ local }) => local)),
   );
 }
 
-const noAddress = (host: Host, address: string, has: string[]): OverlayError =>
+const noUnderlayAddress = (host: Host, address: string, has: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${host.name} has no underlay address ${JSON.stringify(address)}${has.length > 0 ? `; it has ${has.join(", ")}` : ""}.`,

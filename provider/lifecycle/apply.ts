@@ -1,10 +1,10 @@
 import { z } from "zod";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
-import { type Connection, machineOf } from "../host/connection";
-import type { Seen, Work } from "../host/reconcile/types";
-import { differenceText } from "../network/kinds";
+import { type Connection, machineKey } from "../host/connection";
+import type { ApplyRequest, InspectResult } from "../host/reconcile/types";
+import { formatDifference } from "../network/kinds";
 import type { Item } from "../network/model/items";
-import type { Want } from "../network/model/steps";
+import type { DesiredState } from "../network/model/steps";
 import type { Machine } from "../network/plan/hub";
 import { type Changes, type Condition, dataEntries, type Json, type Lease, type Pool } from "../pool/types";
 import { describePool } from "../pool-names";
@@ -31,7 +31,12 @@ const networkOf = (def: Definition, props: Values): string => def.id(props).spli
 const nameOf = (def: Definition, props: Values): string =>
   def.nameInput ? String(props[def.nameInput]) : def.id(props);
 
-const wantOf = (def: Definition, props: Values, { uid, owner, store }: Omit<Held, "run">, items: Item[]): Want => ({
+const wantOf = (
+  def: Definition,
+  props: Values,
+  { uid, owner, store }: Omit<Held, "run">,
+  items: Item[],
+): DesiredState => ({
   record: { uid, owner, network: networkOf(def, props), name: nameOf(def, props), store },
   items,
   adopt: props.adopt === true,
@@ -66,7 +71,7 @@ async function planFor(
   world: Pick<World, "fleet">,
   props: Values,
   part: Part,
-): Promise<Pick<Work, "planned" | "planError">> {
+): Promise<Pick<ApplyRequest, "plannedItems" | "planError">> {
   const machines: Machines = {};
   const lastSeen = lastMachines.parse(props.machines);
   for (const each of def.hosts(props)) {
@@ -81,7 +86,7 @@ async function planFor(
       machines[each.role] = last;
     }
   }
-  return { planned: def.plan(props, machines)[part.role] ?? [] };
+  return { plannedItems: def.plan(props, machines)[part.role] ?? [] };
 }
 
 /** What each machine would be asked for, for whoever only wants to know. `gone`: nothing of it is to be left. */
@@ -91,7 +96,7 @@ export async function wantsOn(
   props: Values,
   held: Omit<Held, "run">,
   gone: boolean,
-): Promise<{ part: Part; want: Want }[]> {
+): Promise<{ part: Part; want: DesiredState }[]> {
   const parts = def.hosts(props);
   if (gone) {
     const wants = parts.map(async (part) => ({
@@ -124,7 +129,7 @@ export async function apply(
   const seen = await applyParts(world, def.hosts(props), ({ role }) => ({
     ...wantOf(def, props, held, plan[role] ?? []),
     fence: () => fence(pool, held),
-    isGone: isGone(pool, held),
+    isLeaseGone: isGone(pool, held),
   }));
   const foreign = foreignOn(def.hosts(props), seen);
   for (const text of foreign) world.warn(text);
@@ -142,11 +147,11 @@ export async function apply(
 }
 
 /** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
-const foreignOn = (parts: Part[], seen: Seen[]): string[] =>
+const foreignOn = (parts: Part[], seen: InspectResult[]): string[] =>
   parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => driftText(connection, text)));
 
 /** Hosts put any text into names and settings; it must command no terminal, and pass for no other line of Pulumi's output. */
-const driftText = (connection: Connection, text: string): string => escapeLine(`${machineOf(connection)}: ${text}`);
+const driftText = (connection: Connection, text: string): string => escapeLine(`${machineKey(connection)}: ${text}`);
 
 /**
  * Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. `clean` gets
@@ -169,9 +174,9 @@ export const withdraw = (
       ...wantOf(def, props, held, []),
       ...(await planFor(def, world, props, part)),
       fence,
-      isGone: isGone(pool, held),
+      isLeaseGone: isGone(pool, held),
     }),
-    ({ connection }) => clean.push(machineOf(connection)),
+    ({ connection }) => clean.push(machineKey(connection)),
   );
 
 /**
@@ -182,16 +187,16 @@ export const withdraw = (
 async function applyParts(
   world: World,
   parts: Part[],
-  workOf: (part: Part) => Work | Promise<Work>,
+  workOf: (part: Part) => ApplyRequest | Promise<ApplyRequest>,
   done: (part: Part) => void = () => {},
-): Promise<Seen[]> {
-  const applyPart = async (part: Part, work: Work): Promise<Seen> => {
+): Promise<InspectResult[]> {
+  const applyPart = async (part: Part, work: ApplyRequest): Promise<InspectResult> => {
     const seen = await world.fleet.apply(part.connection, work);
     done(part);
     return seen;
   };
   if (parts.length < 2) return everyPart(parts, async (part) => applyPart(part, await workOf(part)));
-  const check = async (part: Part): Promise<{ work: Work; peerMoves: boolean }> => {
+  const check = async (part: Part): Promise<{ work: ApplyRequest; peerMoves: boolean }> => {
     const work = await workOf(part);
     const { peerMoves } = await world.fleet.check(part.connection, work);
     return { work, peerMoves };
@@ -200,7 +205,7 @@ async function applyParts(
   const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
-  const apply = async (part: Part): Promise<Seen> => {
+  const apply = async (part: Part): Promise<InspectResult> => {
     const checked = checks[parts.indexOf(part)]!;
     if (checked.status === "rejected") throw checked.reason;
     return applyPart(part, checked.value.work);
@@ -277,7 +282,7 @@ export async function drift(
     const parts = def.hosts(props).map(async ({ role, connection }) => {
       const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
       const unleased = await promise(def, pool, props, [seen]);
-      const texts = [...seen.foreign, ...seen.differences.map(differenceText), ...unleased];
+      const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
       return texts.map((text) => driftText(connection, text));
     });
     const found = (await Promise.all(parts)).flat();
@@ -286,7 +291,7 @@ export async function drift(
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     // Without the number of tries and the like, or every refresh would find something else.
-    const machines = def.hosts(props).map(({ connection }) => machineOf(connection));
+    const machines = def.hosts(props).map(({ connection }) => machineKey(connection));
     const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
     return { found: [`${which}: could not be read (${error.code})`], complete: false };
   }

@@ -1,6 +1,6 @@
-import { fromLine } from "../addressing/ip";
+import { formatIp } from "../addressing/ip";
 import { isOverlayError } from "../errors";
-import type { Seen } from "../host/reconcile/types";
+import type { InspectResult } from "../host/reconcile/types";
 import { isContainers } from "../owner";
 import { type Fact, isFirm, type Pool } from "../pool/types";
 import type { Definition } from "../resource";
@@ -13,7 +13,7 @@ import type { World } from "./world";
  */
 
 /** What containers have and nobody holds. */
-async function unheld(def: Definition, pool: Pool, props: Values, seen: Seen[]): Promise<Fact[]> {
+async function unheld(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
   const containers = seen.flatMap(({ containers }) => containers);
   const facts = def.inUse?.(props, containers) ?? [];
   if (facts.length === 0) return [];
@@ -25,7 +25,13 @@ async function unheld(def: Definition, pool: Pool, props: Values, seen: Seen[]):
 }
 
 /** They are `used` from now on. */
-export async function enter(def: Definition, world: World, pool: Pool, props: Values, seen: Seen[]): Promise<void> {
+export async function enter(
+  def: Definition,
+  world: World,
+  pool: Pool,
+  props: Values,
+  seen: InspectResult[],
+): Promise<void> {
   const facts = await unheld(def, pool, props, seen);
   if (facts.length === 0) return;
   const { conflicts } = await pool.enrol(facts);
@@ -49,12 +55,12 @@ export async function forget(pool: Pool, name: string): Promise<Fact[]> {
 }
 
 /** Returns them as drift. What a preview has promised to others is not taken from them by a look. */
-export async function promise(def: Definition, pool: Pool, props: Values, seen: Seen[]): Promise<string[]> {
+export async function promise(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<string[]> {
   const facts = await unheld(def, pool, props, seen);
   await Promise.all(facts.map((fact) => pool.offer(fact).catch(unlessTaken)));
   return facts.map(
     ({ usedBy, want }) =>
-      `container ${usedBy} has ${want.map(({ first }) => fromLine(first)).join(" and ")}, which is not reserved`,
+      `container ${usedBy} has ${want.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
   );
 }
 

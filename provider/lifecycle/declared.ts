@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { pointOf } from "../addressing/ip";
+import { tryParseIp } from "../addressing/ip";
 import type { Lease } from "../pool/types";
 
 /**
@@ -39,6 +39,6 @@ function markOf(owner: string): string {
 }
 
 function isIn(value: string, { first, last }: Lease["extents"][number]): boolean {
-  const point = /^\d{1,9}$/.test(value) ? BigInt(value) : pointOf(value);
+  const point = /^\d{1,9}$/.test(value) ? BigInt(value) : tryParseIp(value);
   return point !== undefined && first <= point && point <= last;
 }

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError, OverlayError } from "../errors";
-import { machineOf } from "../host/connection";
+import { machineKey } from "../host/connection";
 import { isForgotten } from "../owner";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
 import type { Definition, Part } from "../resource";
@@ -327,7 +327,7 @@ export class Lifecycle {
         await withdraw(this.def, this.world, pool, props, held, [part], () => fence(pool, held));
       } catch (error) {
         if (!isOverlayError(error)) throw error;
-        const machine = machineOf(part.connection);
+        const machine = machineKey(part.connection);
         this.world.warn(`${machine} is no longer part of it, but could not be cleaned: ${error.message}`);
       }
     }

@@ -1,4 +1,4 @@
-import { machineOf } from "../host/connection";
+import { machineKey } from "../host/connection";
 import type { Lease } from "../pool/types";
 import type { Definition, Part } from "../resource";
 import { dataOf } from "./apply";
@@ -25,13 +25,13 @@ export const cleanAfter = (
   before: Part[],
 ): string[] => {
   const earlier = new Set(machinesOf(before));
-  const isClean = ({ connection }: Part) => !earlier.has(machineOf(connection)) && !fleet.wasWritten(connection, uid);
+  const isClean = ({ connection }: Part) => !earlier.has(machineKey(connection)) && !fleet.wasWritten(connection, uid);
   return machinesOf(def.hosts(props).filter(isClean));
 };
 
 /** Hosts that may have something of the resource. */
 export function usedParts(def: Definition, props: Values, clean: string[]): Part[] {
-  return def.hosts(props).filter(({ connection }) => !clean.includes(machineOf(connection)));
+  return def.hosts(props).filter(({ connection }) => !clean.includes(machineKey(connection)));
 }
 
 /** The same before a change, with the hosts that an earlier change has not finished leaving. */
@@ -43,10 +43,10 @@ export function partsBefore(def: Definition, olds: Values, news: Values, clean: 
 /** Hosts that are no longer part of it: since this change, or since an earlier one that was not finished. */
 export function leftParts(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
   const now = new Set(machinesOf(def.hosts(news)));
-  return partsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(machineOf(connection)));
+  return partsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(machineKey(connection)));
 }
 
-export const machinesOf = (parts: Part[]): string[] => parts.map(({ connection }) => machineOf(connection));
+export const machinesOf = (parts: Part[]): string[] => parts.map(({ connection }) => machineKey(connection));
 
 /** A host to come back to, without credentials: those of the host that has its role now are used. */
 export const partText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;

@@ -2,7 +2,7 @@ import type { OverlayError } from "../errors";
 import { isSameTenant, sameStack } from "../owner";
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, restOf, sweep, vacate, waiterOf } from "./endings";
-import { common, covers, isBoundary, meetsAny, merged, sameExtents, sizeOf, total, zonesOf } from "./extents";
+import { common, covers, isBoundary, meetsAny, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey, sharersOf } from "./keys";
 import { log, sitting } from "./ledger";
@@ -325,5 +325,5 @@ async function countHeldOnlyBy(tx: Draft, leases: Lease[]): Promise<bigint> {
     const sharers = key === undefined ? [] : await tx.all(sharersOf(lease.pool, key, lease.extents[0]!.last));
     if (sharers.every((uid) => uids.has(uid))) extents.push(...lease.extents);
   }
-  return total(merged(extents));
+  return total(mergeExtents(extents));
 }

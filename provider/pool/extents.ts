@@ -1,8 +1,8 @@
 import { V4_START } from "../addressing/ip";
-import { merged } from "../addressing/ranges";
+import { mergeExtents } from "../addressing/ranges";
 import type { Extent, PoolSpec } from "./types";
 
-export { merged };
+export { mergeExtents };
 
 /** Arithmetic of extents. Lists that come out are sorted, disjoint and never touch each other. */
 
@@ -18,7 +18,7 @@ export const sameExtents = (a: Extent[], b: Extent[]): boolean =>
   a.length === b.length && a.every((extent, i) => extent.first === b[i]!.first && extent.last === b[i]!.last);
 
 export function common(some: Extent[], others: Extent[]): Extent[] {
-  const [a, b] = [merged(some), merged(others)];
+  const [a, b] = [mergeExtents(some), mergeExtents(others)];
   const result: Extent[] = [];
   for (let i = 0, j = 0; i < a.length && j < b.length; ) {
     const [x, y] = [a[i]!, b[j]!];
@@ -30,10 +30,10 @@ export function common(some: Extent[], others: Extent[]): Extent[] {
 }
 
 export function without(extents: Extent[], holes: Extent[]): Extent[] {
-  const gaps = merged(holes);
+  const gaps = mergeExtents(holes);
   const result: Extent[] = [];
   let next = 0;
-  for (const { first, last } of merged(extents)) {
+  for (const { first, last } of mergeExtents(extents)) {
     while (next < gaps.length && gaps[next]!.last < first) next++;
     let from = first;
     for (let i = next; i < gaps.length && gaps[i]!.first <= last; i++) {

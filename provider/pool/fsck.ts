@@ -1,5 +1,5 @@
 import { type Draft, drafted, type Terms } from "./draft";
-import { merged, total } from "./extents";
+import { mergeExtents, total } from "./extents";
 import { countsKey, derivedOf, leaseKey, leasesOf, names, poolIn, poolKey, poolsFrom, rowsBehind } from "./keys";
 import { eventsIn } from "./ledger";
 import { fits } from "./openings";
@@ -138,7 +138,7 @@ async function checkCounts(tx: Draft, pool: string, leases: Lease[], report: Rep
   const has = (await tx.get(countsKey(pool))) ?? noCounts();
   const live = leases.filter((lease) => occupies(lease) && lease.state !== "resting").flatMap(({ extents }) => extents);
   const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
-  demanded.held = total(merged(live));
+  demanded.held = total(mergeExtents(live));
   const text = ({ soonest: _, events: __, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);
   const tooLate = (has.soonest ?? Infinity) > (demanded.soonest ?? Infinity);
   if (text(has) === text(demanded) && !tooLate) return;

@@ -1,4 +1,4 @@
-import { LINE_END } from "../addressing/ip";
+import { MAX_IP } from "../addressing/ip";
 import { isSameTenant } from "../owner";
 import { PORT_SPACES, SPACES } from "../pool-names";
 import type { Draft } from "./draft";
@@ -15,7 +15,7 @@ import { poolInUse, poolMissing, tenantMismatch } from "./wording";
 
 const addressSpace = (name: string): PoolRecord => {
   const kind = name.startsWith(PORT_SPACES) ? "port" : "space";
-  return { spec: { name, kind, extents: [{ first: 0n, last: LINE_END }], allocation: "external" } };
+  return { spec: { name, kind, extents: [{ first: 0n, last: MAX_IP }], allocation: "external" } };
 };
 
 /** undefined also when the offer that opened it is over. */

@@ -1,4 +1,4 @@
-import { numbersText, rangeText } from "../addressing/ranges";
+import { formatNumberRange, formatRange } from "../addressing/ranges";
 import { type Code, OverlayError } from "../errors";
 import { isForgotten, sameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
@@ -24,7 +24,7 @@ const NAMES: Record<string, Code> = {
 };
 
 export const textOf = (kind: PoolSpec["kind"], extent: Extent): string =>
-  kind === "id" || kind === "port" ? numbersText(extent) : rangeText(extent);
+  kind === "id" || kind === "port" ? formatNumberRange(extent) : formatRange(extent);
 
 export const listOf = (kind: PoolSpec["kind"], extents: Extent[]): string =>
   extents.map((extent) => textOf(kind, extent)).join(", ");

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { fromLine, pointOf } from "../addressing/ip";
+import { formatIp, tryParseIp } from "../addressing/ip";
 import { plainName, resourceName, tenant } from "../resources/inputs";
 
 /**
@@ -9,8 +9,8 @@ import { plainName, resourceName, tenant } from "../resources/inputs";
 
 /** In its usual form only: `10.128.064.006` is another address to some programs. */
 const ip = z.string().transform((text, context): bigint => {
-  const point = pointOf(text);
-  if (point !== undefined && fromLine(point) === text.toLowerCase()) return point;
+  const point = tryParseIp(text);
+  if (point !== undefined && formatIp(point) === text.toLowerCase()) return point;
   context.addIssue({ code: "custom", message: "must be an IP address in its usual form, like 10.128.64.5 or fd00::5" });
   return z.NEVER;
 });

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { familyOf, fromLine } from "../addressing/ip";
+import { familyOf, formatIp } from "../addressing/ip";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userName } from "../resources/addresses";
@@ -39,7 +39,7 @@ export const IMPORTED_LABEL = { [IMPORTED]: "true" };
 
 export const isPort = (value: bigint): boolean => value <= 65_535n;
 
-export const valueText = (value: bigint): string => (isPort(value) ? String(value) : fromLine(value));
+export const valueText = (value: bigint): string => (isPort(value) ? String(value) : formatIp(value));
 export const extentsText = (extents: Extent[]): string => extents.map(({ first }) => valueText(first)).join(", ");
 
 /** The address of a lease; in a pool of ports, the port. */
@@ -70,7 +70,7 @@ export function describeLease(lease: Lease): AddressLease {
   const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels, owner, leaseId } = lease;
   return {
     ip: valueText(first),
-    ...(second !== undefined && familyOf(second) === 6 && { ip6: fromLine(second) }),
+    ...(second !== undefined && familyOf(second) === 6 && { ip6: formatIp(second) }),
     ...(isPort(first) && { port: Number(first) }),
     pool,
     ...(network !== undefined && { network, runner: runner! }),

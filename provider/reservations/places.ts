@@ -1,4 +1,4 @@
-import { fromLine, overlaps } from "../addressing/ip";
+import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isOfOtherTenant } from "../owner";
 import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
@@ -92,10 +92,10 @@ export async function placeOf(pool: Pool, where: Where, ip: bigint): Promise<Pla
   const { places, reason } = await placesOf(pool, ip);
   const [place, ...others] = places;
   if (!place)
-    throw new OverlayError("IP_OUTSIDE_POOL", `${fromLine(ip)}: ${reason}.`, "Check the address and the store.");
+    throw new OverlayError("IP_OUTSIDE_POOL", `${formatIp(ip)}: ${reason}.`, "Check the address and the store.");
   if (others.length === 0) return place;
   const names = places.map((each) => describePool(each.pool)).join(" and ");
-  throw new OverlayError("INPUT_INVALID", `${fromLine(ip)} is in ${names}.`, "Say which pool is meant: --pool NAME.");
+  throw new OverlayError("INPUT_INVALID", `${formatIp(ip)} is in ${names}.`, "Say which pool is meant: --pool NAME.");
 }
 
 /** What a request asks for: exactly this value, or one address of each family of the runner's network. */
@@ -105,7 +105,7 @@ export function choiceIn(
 ): Pick<Request, "want" | "within" | "also"> {
   const value = valueIn(spec, { ip, port });
   if (value !== undefined) return { want: [single(value)] };
-  const [main, ...others] = runner?.layouts.map(({ block }) => block) ?? [];
+  const [main, ...others] = runner?.layouts.map(({ extent }) => extent) ?? [];
   return main && others.length > 0 ? { within: main, also: others } : {};
 }
 

@@ -76,4 +76,4 @@ export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Pr
 }
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>
-  layoutsOf(settingsIn(storedNetwork, spec).subnets).find(({ block }) => block.first <= ip && ip <= block.last);
+  layoutsOf(settingsIn(storedNetwork, spec).subnets).find(({ extent }) => extent.first <= ip && ip <= extent.last);

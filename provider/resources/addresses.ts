@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { overlaps, pointOf, toLine } from "../addressing/ip";
+import { overlaps, parseIp, tryParseIp } from "../addressing/ip";
 import { runnerLayout } from "../addressing/layout";
 import type { Container } from "../network/model/facts";
 import { containerOwner } from "../owner";
@@ -47,8 +47,8 @@ export function containerFacts(addresses: PoolSpec, containers: Container[]): Fa
   return containers.flatMap(({ name, addresses: has }) => {
     if (!plainName.safeParse(name).success) return [];
     const want = has
-      .filter((text) => pointOf(text) !== undefined)
-      .map(toLine)
+      .filter((text) => tryParseIp(text) !== undefined)
+      .map(parseIp)
       .map((point) => ({ first: point, last: point }))
       .filter(isOurs);
     const owner = containerOwner(network, runner, name);
@@ -76,7 +76,7 @@ export function addressPoolOf(
     name: addressPool(network.networkName, runnerName),
     kind: "address",
     extents: layouts.flatMap(({ usable }) => usable),
-    ...(ranges.length > 0 && { reserved: ranges.map(({ block }) => block) }),
+    ...(ranges.length > 0 && { reserved: ranges.map(({ extent }) => extent) }),
     allocation: "hashed",
     data: { settings },
   };

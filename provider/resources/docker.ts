@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { type DockerRange, dockerRange, fitsDocker, largestShare } from "../addressing/docker-range";
+import { canUseDocker, type DockerRange, dockerRange, maxDockerShare } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
 import type { DockerPlan } from "../network/plan/hub";
 import type { Impossible } from "../resource";
@@ -51,23 +51,23 @@ export const dockerFor = (network: { docker?: Docker }, override: z.output<typeo
 
 /** What Docker gets on each runner; undefined: nothing. */
 export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
-  enabled === "off" || !fitsDocker(layouts)
+  enabled === "off" || !canUseDocker(layouts)
     ? undefined
     : { name: networkName, required: enabled === "on", share: shareOf(range) };
 
 /** Docker's own part of a runner's subnets, one for each family; none when it is off. */
 export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runnerId: number): DockerRange[] =>
-  enabled === "off" || !fitsDocker(layouts)
+  enabled === "off" || !canUseDocker(layouts)
     ? []
     : layouts.map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
 
 export function* dockerImpossible({ enabled, range }: Docker, layouts: Layout[]): Generator<Impossible> {
   if (enabled === "off") return;
-  const largest = Math.min(...layouts.map(largestShare));
+  const largest = Math.min(...layouts.map(maxDockerShare));
   if (shareOf(range) > largest) {
     yield { property: "docker.range", reason: `must be at least 1/${largest} of a runner's subnet, not ${range}` };
   }
-  if (enabled === "on" && !fitsDocker(layouts)) {
+  if (enabled === "on" && !canUseDocker(layouts)) {
     yield {
       property: "docker.enabled",
       reason: "cannot be on: a Docker network needs IPv4, and at most 64 SUBNET_BITS in IPv6",

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { numbersOf } from "../addressing/ranges";
+import { parseNumberRange } from "../addressing/ranges";
 import type { HostAccess, HostPort } from "../network/plan/isolation";
 
 const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
@@ -7,7 +7,7 @@ const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
 /** `tcp/22` or `udp/6000-6100`; undefined: it is neither. */
 function parsePorts(text: string): HostPort | undefined {
   const [, protocol, range = ""] = PORTS.exec(text) ?? [];
-  const numbers = protocol === undefined ? undefined : numbersOf(range);
+  const numbers = protocol === undefined ? undefined : parseNumberRange(range);
   if (!numbers || numbers.first < 1n || numbers.last > 65535n) return undefined;
   return { protocol: protocol as HostPort["protocol"], first: Number(numbers.first), last: Number(numbers.last) };
 }

@@ -1,7 +1,7 @@
 import { z } from "zod";
-import { fromLine, pointOf } from "../addressing/ip";
-import { layoutOf } from "../addressing/layout";
-import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
+import { formatIp, tryParseIp } from "../addressing/ip";
+import { parseLayout } from "../addressing/layout";
+import { formatNumberRange, formatRange, mergeExtents, parseNumberRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 
 /** Inputs that several resources share. Everything that can reach a shell is confined by its type here. */
@@ -17,7 +17,7 @@ export const layouts = z
   .superRefine((given, context) => {
     for (const [i, text] of [given].flat().entries()) {
       try {
-        layoutOf(text);
+        parseLayout(text);
       } catch (error) {
         if (!(error instanceof OverlayError)) throw error;
         context.addIssue({ code: "custom", message: error.message, path: typeof given === "string" ? [] : [i] });
@@ -25,13 +25,13 @@ export const layouts = z
     }
   })
   .transform((given): string | [string, string] =>
-    typeof given === "string" ? layoutOf(given).text : [layoutOf(given[0]).text, layoutOf(given[1]).text],
+    typeof given === "string" ? parseLayout(given).text : [parseLayout(given[0]).text, parseLayout(given[1]).text],
   );
 
 /** One range as `BASE/PREFIX`, without host bits. */
 export const cidr = z
   .string()
-  .refine((text) => text.includes("/") && rangeOf(text) !== undefined, "must be a CIDR without host bits");
+  .refine((text) => text.includes("/") && parseRange(text) !== undefined, "must be a CIDR without host bits");
 
 /** A layout of a network, or the CIDR of a part of it. */
 export const layoutOrCidr = z
@@ -40,7 +40,7 @@ export const layoutOrCidr = z
 
 export function isLayout(text: string): boolean {
   try {
-    layoutOf(text);
+    parseLayout(text);
     return true;
   } catch (error) {
     if (error instanceof OverlayError) return false;
@@ -50,8 +50,8 @@ export function isLayout(text: string): boolean {
 
 export const address = z
   .string()
-  .refine((text) => pointOf(text) !== undefined, { message: "must be an IP address", abort: true })
-  .transform((text) => fromLine(pointOf(text)!));
+  .refine((text) => tryParseIp(text) !== undefined, { message: "must be an IP address", abort: true })
+  .transform((text) => formatIp(tryParseIp(text)!));
 
 export const resourceName = z
   .string()
@@ -71,16 +71,16 @@ export const machineName = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-
 /** In their shortest form, so that another way to write the same is no change. */
 export const ranges = z
   .array(
-    z.string().refine((text) => rangeOf(text) !== undefined, {
+    z.string().refine((text) => parseRange(text) !== undefined, {
       message: "must be a CIDR without host bits, an address, or FIRST-LAST in one family",
       abort: true,
     }),
   )
   .min(1)
-  .transform((texts) => merged(texts.map((text) => rangeOf(text)!)).map(rangeText));
+  .transform((texts) => mergeExtents(texts.map((text) => parseRange(text)!)).map(formatRange));
 
 /** Of addresses, or of ports: which of them the pool has is for its type to say. */
-export const part = z.string().refine((text) => (rangeOf(text) ?? numbersOf(text)) !== undefined, {
+export const part = z.string().refine((text) => (parseRange(text) ?? parseNumberRange(text)) !== undefined, {
   message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
   abort: true,
 });
@@ -89,17 +89,17 @@ export const parts = z
   .array(part)
   .min(1)
   .transform((texts) => [
-    ...merged(texts.flatMap((text) => rangeOf(text) ?? [])).map(rangeText),
-    ...merged(texts.flatMap((text) => numbersOf(text) ?? [])).map(numbersText),
+    ...mergeExtents(texts.flatMap((text) => parseRange(text) ?? [])).map(formatRange),
+    ...mergeExtents(texts.flatMap((text) => parseNumberRange(text) ?? [])).map(formatNumberRange),
   ]);
 
 export const ports = z
   .string()
-  .refine((text) => (numbersOf(text)?.last ?? 0n) <= 65535n && (numbersOf(text)?.first ?? 0n) >= 1n, {
+  .refine((text) => (parseNumberRange(text)?.last ?? 0n) <= 65535n && (parseNumberRange(text)?.first ?? 0n) >= 1n, {
     message: "must be FIRST-LAST between 1 and 65535",
     abort: true,
   })
-  .transform((text) => numbersText(numbersOf(text)!));
+  .transform((text) => formatNumberRange(parseNumberRange(text)!));
 
 export const tenant = z
   .strictObject({

@@ -1,6 +1,6 @@
 import { z } from "zod";
-import { exactNumber, familyOf, widthOf } from "../addressing/ip";
-import { merged, numbersOf, numbersText, rangeOf, rangeText } from "../addressing/ranges";
+import { addressBits, exactNumber, familyOf } from "../addressing/ip";
+import { formatNumberRange, formatRange, mergeExtents, parseNumberRange, parseRange } from "../addressing/ranges";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import {
@@ -54,7 +54,7 @@ export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): Pool
 /** The same for ranges alone. A pool that is not there yet is made by the same run, and nothing changes about it. */
 export function rangeChange(texts: string[], stored: string[] | undefined, replaced: boolean): PoolChange | undefined {
   if (!stored || JSON.stringify(stored) === JSON.stringify(texts)) return undefined;
-  const whole = merged(texts.map((text) => rangeOf(text) ?? numbersOf(text)!));
+  const whole = mergeExtents(texts.map((text) => parseRange(text) ?? parseNumberRange(text)!));
   const isPart = (part: Extent) => whole.some(({ first, last }) => first <= part.first && part.last <= last);
   return { replaced, keeps: (extents) => extents.every(isPart) };
 }
@@ -131,7 +131,7 @@ export const ipPool = defineResource({
   opens: specOf,
   poolChange: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
   unaffectedBy: ["parent.ranges"],
-  values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? numbersText : rangeText) }),
+  values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
   held: ({ ranges, type }) => extentsOf(ranges, type),
 
   hosts: () => [],
@@ -145,11 +145,11 @@ const PORTS = "30000-32767";
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
 
 const extentOf = (text: string, type: Inputs["type"]): Extent | undefined =>
-  (type === "nodePort" ? numbersOf : rangeOf)(text);
+  (type === "nodePort" ? parseNumberRange : parseRange)(text);
 
 /** Texts that were checked. */
 const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
-  merged(texts.map((text) => extentOf(text, type)!));
+  mergeExtents(texts.map((text) => extentOf(text, type)!));
 
 /** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
 function place({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
@@ -158,13 +158,13 @@ function place({ poolName, addressSpace, type, ranges, parent, prefixLength, por
   }
   if (!parent) return { pool: spaceNamed(addressSpace), want: extentsOf(ranges!, type) };
   const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
-  const size = 1n << BigInt(widthOf(familyOf(within.first)) - prefixLength!);
+  const size = 1n << BigInt(addressBits(familyOf(within.first)) - prefixLength!);
   return { pool: poolNamed(parent.poolName), size, within };
 }
 
 /** A parent can have both families; a prefix over 32 bits can only mean IPv6. */
 function familyPart(extents: Extent[], prefixLength: number): Extent {
-  const fits = extents.filter(({ first }) => widthOf(familyOf(first)) >= prefixLength);
+  const fits = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
   const family = familyOf((fits.find(({ first }) => familyOf(first) === 4) ?? fits[0] ?? extents[0]!).first);
   const part = extents.filter(({ first }) => familyOf(first) === family);
   return { first: part[0]!.first, last: part.at(-1)!.last };
@@ -172,7 +172,7 @@ function familyPart(extents: Extent[], prefixLength: number): Extent {
 
 export function specOf(inputs: Inputs, extents: Extent[]): PoolSpec {
   const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
-  const ranges = extents.map(isPorts(inputs) ? numbersText : rangeText);
+  const ranges = extents.map(isPorts(inputs) ? formatNumberRange : formatRange);
   const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }) };
   return {
     name: poolNamed(poolName),
@@ -222,13 +222,13 @@ function* impossible(inputs: Inputs): Generator<Impossible> {
 /** A block must fit into one range of its parent. */
 function* tooLarge({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<Impossible> {
   const extents = extentsOf(ranges, type);
-  const wide = extents.filter(({ first }) => widthOf(familyOf(first)) >= prefixLength);
+  const wide = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
   if (wide.length === 0) {
     yield { property: "prefixLength", reason: `is ${prefixLength}, and addresses of ${poolName} have 32 bits` };
     return;
   }
   const { first } = familyPart(extents, prefixLength);
-  const size = 1n << BigInt(widthOf(familyOf(first)) - prefixLength);
+  const size = 1n << BigInt(addressBits(familyOf(first)) - prefixLength);
   const sizes = wide
     .filter((extent) => familyOf(extent.first) === familyOf(first))
     .map((extent) => extent.last - extent.first + 1n);
@@ -252,7 +252,7 @@ function* misplaced({ type, ranges, portRange = PORTS, reserved, staticOnly }: I
     const outside = texts.find((text) => !isPart(text));
     if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in the pool` };
   }
-  const withheld = merged((reserved ?? []).flatMap((text) => extentOf(text, type) ?? []));
+  const withheld = mergeExtents((reserved ?? []).flatMap((text) => extentOf(text, type) ?? []));
   const never = staticOnly?.find((text) => {
     const part = extentOf(text, type);
     return part && withheld.some(({ first, last }) => first <= part.first && part.last <= last);

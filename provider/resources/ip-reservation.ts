@@ -1,8 +1,8 @@
 import { z } from "zod";
-import { cidrText, familyOf, fromLine, toLine, widthOf } from "../addressing/ip";
-import { gatewayIn } from "../addressing/layout";
+import { addressBits, familyOf, formatCidr, formatIp, parseIp } from "../addressing/ip";
+import { gatewayOf } from "../addressing/layout";
 import { tapName, vmMac } from "../addressing/names";
-import { rangeOf } from "../addressing/ranges";
+import { parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
@@ -137,7 +137,7 @@ export const ipReservation = defineResource({
   unaffectedBy: ["pool.ranges"],
   values,
   held: ({ ip, ip6, port }) =>
-    port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(toLine(text))) : [one(BigInt(port))],
+    port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(parseIp(text))) : [one(BigInt(port))],
   refuseEnd,
 
   hosts: () => [],
@@ -180,10 +180,10 @@ async function settle(inputs: Inputs, settling: Settling): Promise<Inputs> {
 /** Whoever asks for one address of a dual-stack network holds two: the second is the one that it has, or lies alike. */
 function withSecond(inputs: Inputs, { olds }: Settling): Inputs {
   const { ip, ip6, runner } = inputs;
-  const [main, second] = runner?.subnets.map((cidr) => rangeOf(cidr)!) ?? [];
+  const [main, second] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   if (ip === undefined || ip6 !== undefined || !main || !second) return inputs;
   if (olds?.ip === ip && typeof olds.ip6 === "string") return { ...inputs, ip6: olds.ip6 };
-  return { ...inputs, ip6: fromLine(second.first + (toLine(ip) - main.first)) };
+  return { ...inputs, ip6: formatIp(second.first + (parseIp(ip) - main.first)) };
 }
 
 const one = (value: bigint): Extent => ({ first: value, last: value });
@@ -194,8 +194,8 @@ const placeOf = ({ runner, pool }: Inputs): string =>
 /** Exactly what is asked for, or one address of each family. */
 function wanted({ runner, ip, ip6, port }: Inputs) {
   if (port !== undefined) return { want: [one(BigInt(port))] };
-  if (ip !== undefined) return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => one(toLine(text))) };
-  const [main, ...others] = runner?.subnets.map((cidr) => rangeOf(cidr)!) ?? [];
+  if (ip !== undefined) return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => one(parseIp(text))) };
+  const [main, ...others] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   return main && others.length > 0 ? { within: main, also: others } : {};
 }
 
@@ -212,12 +212,16 @@ function namesOf({ network, runner, tenant, type, usedBy }: Inputs, owner: strin
 function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
   const [main, second] = extents.map(({ first }) => first);
   if (pool?.type === "nodePort") return { ip: `${main}`, cidr: `${main}`, port: Number(main) };
-  const ip = fromLine(main!);
+  const ip = formatIp(main!);
   if (!runner)
-    return { ip, cidr: cidrText(main!, widthOf(familyOf(main!))), ...(kind === "vm" && forVm(pool!.poolName, ip)) };
+    return {
+      ip,
+      cidr: formatCidr(main!, addressBits(familyOf(main!))),
+      ...(kind === "vm" && forVm(pool!.poolName, ip)),
+    };
   const { networkName, runnerName, subnets, dockerNetwork } = runner;
   const [prefix, prefix6] = subnets.map((cidr) => Number(cidr.split("/")[1]));
-  const ip6 = second === undefined ? undefined : fromLine(second);
+  const ip6 = second === undefined ? undefined : formatIp(second);
   const args = [
     `--network ${dockerNetwork}`,
     `${familyOf(main!) === 4 ? "--ip" : "--ip6"} ${ip}`,
@@ -225,10 +229,10 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
   ];
   return {
     ip,
-    cidr: cidrText(main!, prefix!),
-    gateway: gatewayIn(rangeOf(subnets[0]!)!),
+    cidr: formatCidr(main!, prefix!),
+    gateway: gatewayOf(parseRange(subnets[0]!)!),
     runnerName,
-    ...(ip6 && { ip6, cidr6: cidrText(second!, prefix6!), gateway6: gatewayIn(rangeOf(subnets[1]!)!) }),
+    ...(ip6 && { ip6, cidr6: formatCidr(second!, prefix6!), gateway6: gatewayOf(parseRange(subnets[1]!)!) }),
     ...(kind === "vm" && forVm(networkName, ip)),
     ...(kind === "container" && dockerNetwork && { dockerRunArgs: args.join(" ") }),
   };

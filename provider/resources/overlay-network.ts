@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { exactNumber } from "../addressing/ip";
-import { type Layout, layoutOf } from "../addressing/layout";
+import { type Layout, parseLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import { machineOf } from "../host/connection";
+import { machineKey } from "../host/connection";
 import { effectiveMtu, type Network, planHub } from "../network/plan/hub";
 import type { Json, PoolSpec } from "../pool/types";
 import { DEFAULT_SPACE, networkPool } from "../pool-names";
@@ -71,7 +71,7 @@ export function hubIn({ data }: PoolSpec): string | undefined {
 }
 
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
-  (typeof subnets === "string" ? [subnets] : subnets).map(layoutOf);
+  (typeof subnets === "string" ? [subnets] : subnets).map(parseLayout);
 
 export function asNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
   const layouts = layoutsOf(settings.subnets);
@@ -136,10 +136,10 @@ export const overlayNetwork = defineResource({
   request: (inputs) => {
     const { networkName, hubConnection, labels } = inputs;
     const layouts = layoutsOf(inputs.subnets);
-    const host = hubConnection && `host/${machineOf(hubConnection)}`;
+    const host = hubConnection && `host/${machineKey(hubConnection)}`;
     return {
       pool: DEFAULT_SPACE,
-      want: layouts.map(({ block }) => block),
+      want: layouts.map(({ extent }) => extent),
       names: [
         networkPool(networkName),
         ...(host ? [`${host}/devices/${inputs.devicePrefix}`, `${host}/link/${inputs.hubInterface}`] : []),
@@ -155,7 +155,7 @@ export const overlayNetwork = defineResource({
     ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
     data: {
       settings: settingsOf(inputs) as unknown as Json,
-      hub: inputs.hubConnection ? machineOf(inputs.hubConnection) : null,
+      hub: inputs.hubConnection ? machineKey(inputs.hubConnection) : null,
     },
   }),
   values: ({ subnets }) => {
@@ -170,7 +170,7 @@ export const overlayNetwork = defineResource({
       ...(second && { cidr6: second.cidr, hubIp6: second.hubIp }),
     };
   },
-  held: ({ subnets }) => layoutsOf(subnets).map(({ block }) => block),
+  held: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
   refuse: (props, others) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
     for (const other of others) {
@@ -180,7 +180,7 @@ export const overlayNetwork = defineResource({
         settings.networkName === props.networkName ||
         !hub ||
         !props.hubConnection ||
-        hub !== machineOf(props.hubConnection)
+        hub !== machineKey(props.hubConnection)
       )
         continue;
       if (settings.vxlanPort !== props.vxlanPort || mine.first > theirs || settings.vniBase + 1 > mine.last) continue;

@@ -1,4 +1,4 @@
-import { isIn } from "../addressing/ranges";
+import { isIpInRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";
@@ -39,7 +39,7 @@ export async function placed(wish: Wish, { pool, owner, olds }: Settling): Promi
 }
 
 const hasAddress = (spec: PoolSpec, { ip }: Wish): boolean =>
-  ip === undefined || settingsIn(storedRunner, spec).subnets.some((cidr) => isIn(ip, cidr));
+  ip === undefined || settingsIn(storedRunner, spec).subnets.some((cidr) => isIpInRange(ip, cidr));
 
 /** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
 function rank(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {

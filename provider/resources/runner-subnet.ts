@@ -1,9 +1,9 @@
 import { z } from "zod";
-import { besideDocker } from "../addressing/docker-range";
+import { withoutDockerRange } from "../addressing/docker-range";
 import { exactNumber } from "../addressing/ip";
 import { runnerLayout } from "../addressing/layout";
-import { deviceName as tunnelName } from "../addressing/names";
-import { machineOf } from "../host/connection";
+import { tunnelName } from "../addressing/names";
+import { machineKey } from "../host/connection";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type Impossible, type Machines, settingsIn } from "../resource";
@@ -118,8 +118,8 @@ export const runnerSubnet = defineResource({
       addressPool(network.networkName, runnerName),
       ...(connection
         ? [
-            `host/${machineOf(connection)}/link/${network.bridgeName}`,
-            `host/${machineOf(connection)}/devices/${network.devicePrefix}`,
+            `host/${machineKey(connection)}/link/${network.bridgeName}`,
+            `host/${machineKey(connection)}/devices/${network.devicePrefix}`,
           ]
         : []),
     ],
@@ -136,7 +136,7 @@ export const runnerSubnet = defineResource({
     const layouts = layoutsOf(inputs.network.subnets);
     const docker = dockerFor(inputs.network, inputs.docker);
     const ranges = dockerRanges(docker, layouts, runnerId);
-    const [main, second] = layouts.map((layout, i) => besideDocker(runnerLayout(layout, runnerId), ranges[i]));
+    const [main, second] = layouts.map((layout, i) => withoutDockerRange(runnerLayout(layout, runnerId), ranges[i]));
     const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
     const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
     return {
@@ -201,7 +201,7 @@ function* impossible({
   }
   yield* tooSmall(mtu, layoutsOf(network.subnets));
   yield* dockerImpossible(dockerFor(network, docker), layoutsOf(network.subnets));
-  if (machineOf(connection) === machineOf(hubConnection)) {
+  if (machineKey(connection) === machineKey(hubConnection)) {
     yield {
       property: "connection.host",
       reason: `is ${connection.host}, the network's hub; a runner must be another machine`,

@@ -1,6 +1,6 @@
-import { type Family, familyBlock, familyOf, toLine } from "../addressing/ip";
-import { type Layout, layoutOf, runnerLayout } from "../addressing/layout";
-import { isIn, rangeOf } from "../addressing/ranges";
+import { type Family, familyExtent, familyOf, parseIp } from "../addressing/ip";
+import { type Layout, parseLayout, runnerLayout } from "../addressing/layout";
+import { isIpInRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { StaticAddress } from "../network/plan/static-ip";
 import type { Impossible } from "../resource";
@@ -10,7 +10,7 @@ import type { Inputs, StaticProps } from "./static-ip-inputs";
 
 /** Where a static address leads, and how replies find back. */
 
-const familyOfText = (text: string): Family => familyOf(toLine(text.split("/")[0]!));
+const familyOfText = (text: string): Family => familyOf(parseIp(text.split("/")[0]!));
 
 export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
   const wrong = forwards.findIndex(({ to }) => familyOfText(to) !== familyOfText(ip));
@@ -24,11 +24,11 @@ export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
 
 /** Only a pool with both families leaves it open which of them is meant; the workloads tell. */
 export function familyWanted({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
-  const families = new Set(ranges.map((text) => familyOf(rangeOf(text)!.first)));
-  return families.size === 2 && forwards[0] ? { within: familyBlock(familyOfText(forwards[0].to)) } : {};
+  const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
+  return families.size === 2 && forwards[0] ? { within: familyExtent(familyOfText(forwards[0].to)) } : {};
 }
 
-const layoutsOf = ({ subnets }: Inputs["attach"]): Layout[] => [subnets].flat().map(layoutOf);
+const layoutsOf = ({ subnets }: Inputs["attach"]): Layout[] => [subnets].flat().map(parseLayout);
 
 export const staticAddress = ({ ip, forwards, attach, preserveClientIp }: StaticProps): StaticAddress => ({
   ip,
@@ -51,8 +51,8 @@ export function returnRunners({ ip, attach, runners, runnerConnections, preserve
   if (!layout) return [];
   return runners.flatMap(({ runnerName, subnets }, i) => {
     const subnet = subnets.find((text) => familyOfText(text) === layout.family)!;
-    const led = forwards.filter(({ to }) => isIn(to, subnet)).map(withPort);
-    const id = Number((rangeOf(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
+    const led = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
+    const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
     const { hubIp } = runnerLayout(layout, id);
     const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, hubIp, bridge: attach.bridgeName! };
     return led.length > 0 ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, led }] : [];
@@ -88,7 +88,7 @@ function* noWayBack({ attach, forwards, runners }: Inputs): Generator<Impossible
   const reached = attach.runnerName ? [attach.subnets].flat() : runners.flatMap(({ subnets }) => subnets);
   const where = attach.runnerName ? `runner ${attach.runnerName}, which carries the address` : "one of `runners`";
   for (const [i, { to }] of forwards.entries()) {
-    if (!reached.some((subnet) => isIn(to, subnet)))
+    if (!reached.some((subnet) => isIpInRange(to, subnet)))
       yield {
         property: `forwards.${i}.to`,
         reason: `must be a workload of ${where}: only from there do replies to clients lead back`,

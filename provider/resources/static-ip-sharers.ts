@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { toLine } from "../addressing/ip";
+import { parseIp } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { sameStack } from "../owner";
 import type { Lease, Pool } from "../pool/types";
@@ -9,7 +9,7 @@ import type { Inputs, StaticProps } from "./static-ip-inputs";
 
 /** Who else has a part in the address. */
 export async function fellowsOf(pool: Pool, name: string, ip: string, owner: string): Promise<Lease[]> {
-  const [value, leases] = [toLine(ip), await pool.leases(name, { after: toLine(ip) - 1n, limit: 1 })];
+  const [value, leases] = [parseIp(ip), await pool.leases(name, { after: parseIp(ip) - 1n, limit: 1 })];
   return leases.filter(
     (lease) => lease.owner !== owner && lease.state !== "resting" && lease.extents.some(({ first }) => first === value),
   );

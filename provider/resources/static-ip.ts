@@ -1,6 +1,6 @@
 import { z } from "zod";
-import { fromLine, toLine } from "../addressing/ip";
-import { labelOf } from "../addressing/names";
+import { formatIp, parseIp } from "../addressing/ip";
+import { dnsLabel } from "../addressing/names";
 import { planCarrier, planReturn } from "../network/plan/static-ip";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { defineResource, type Part } from "../resource";
@@ -69,7 +69,7 @@ export const staticIp = defineResource({
   id: ({ ip, staticIpName }) => `${ip}/${staticIpName}`,
   request: ({ pool, tenant, ip, sharingKey, onConflict, onPortConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
-    ...(ip !== undefined && { want: [{ first: toLine(ip), last: toLine(ip) }] }),
+    ...(ip !== undefined && { want: [{ first: parseIp(ip), last: parseIp(ip) }] }),
     ...(ip === undefined && familyWanted(pool, forwards)),
     ...(sharingKey !== undefined && { sharingKey }),
     ports: forwards.map(({ protocol, port }) => ({ protocol, port })),
@@ -79,12 +79,12 @@ export const staticIp = defineResource({
     ...(labels && { labels }),
   }),
   values: ({ sharingKey, staticIpName, forwards }, [extent]) => ({
-    ip: fromLine(extent!.first),
+    ip: formatIp(extent!.first),
     ...(forwards && {
-      names: forwards.map(({ protocol, port }) => `${labelOf(sharingKey ?? staticIpName)}-${protocol}-${port}`),
+      names: forwards.map(({ protocol, port }) => `${dnsLabel(sharingKey ?? staticIpName)}-${protocol}-${port}`),
     }),
   }),
-  held: ({ ip }) => [{ first: toLine(ip), last: toLine(ip) }],
+  held: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
   notes: ({ attach }) => ({ attach: carrierName(attach) }),
   refuse: refuseOtherFamily,
   beside: async (props, owner, pool) => {

@@ -1,5 +1,5 @@
-import { familyOf, widthOf } from "../addressing/ip";
-import { rangeOf, rangeText } from "../addressing/ranges";
+import { addressBits, familyOf } from "../addressing/ip";
+import { formatRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
@@ -89,7 +89,7 @@ async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask
   const { range, prefixLength } = tenantDefaults[type] ?? unknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.find(DEFAULT_SPACE, { owner: sharedName(type) });
   if (!shared || shared.state === "offered") await pool[ask](sharedRange(type, range)).catch(explained(type));
-  const size = 1n << BigInt(widthOf(familyOf(range.first)) - prefixLength);
+  const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
   const { extents } = await pool[ask](block(tenant, type, size));
   return settingsIn(storedPool, blockSpec(tenant, type, extents));
 }
@@ -102,7 +102,7 @@ async function isClaimed({ pool }: Settling, tenant: Tenant, type: string): Prom
 /** The leases of a tenant's block and of the range that it is in, as they must stand; none for an IPPool. */
 export function tenantFacts({ poolName, tenant, type, ranges }: PoolSettings, tenantDefaults: TenantDefaults): Fact[] {
   if (poolName !== blockName(tenant!, type)) return [];
-  const want = ranges.map((text) => rangeOf(text)!);
+  const want = ranges.map((text) => parseRange(text)!);
   const { size: _, ...request } = block(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;
   return [...(range ? [sharedRange(type, range)] : []), { ...request, want, opens: blockSpec(tenant!, type, want) }];
@@ -119,7 +119,7 @@ const sharedRange = (type: string, range: Extent) => ({
     kind: "address",
     extents: [range],
     allocation: "lowest",
-    data: { settings: { poolName: sharedName(type), addressSpace: "default", type, ranges: [rangeText(range)] } },
+    data: { settings: { poolName: sharedName(type), addressSpace: "default", type, ranges: [formatRange(range)] } },
   } satisfies PoolSpec,
 });
 
@@ -135,7 +135,7 @@ const block = (tenant: Tenant, type: string, size: bigint): Request => ({
 
 function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
   const poolName = blockName(tenant, type);
-  const settings = { poolName, addressSpace: "default", type, ranges: extents.map(rangeText), tenant };
+  const settings = { poolName, addressSpace: "default", type, ranges: extents.map(formatRange), tenant };
   return {
     name: poolNamed(poolName),
     kind: "address",

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { fromLine, toLine } from "../../provider/addressing/ip";
+import { formatIp, parseIp } from "../../provider/addressing/ip";
 import { openPool, openStore, type Pool } from "../../provider/pool";
 import { lockOf } from "../../provider/pool/stores/postgres-schema";
 import { addressOf } from "../../provider/pool/stores/postgres-url";
@@ -161,7 +161,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
           { address: "10.1.2.10", last_address: "10.1.2.255", static_only: false },
           { address: "10.1.2.6", last_address: "10.1.2.8", static_only: false },
           { address: "10.1.2.9", last_address: "10.1.2.9", static_only: true },
-        ].sort((a, b) => (name === "SQLite" ? 0 : Number(toLine(a.address) - toLine(b.address)))),
+        ].sort((a, b) => (name === "SQLite" ? 0 : Number(parseIp(a.address) - parseIp(b.address)))),
       );
     });
 
@@ -179,7 +179,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       await pool.end();
       const rows = await engine.query("SELECT owner, address FROM leases WHERE owner LIKE 'random %'");
       const found = new Map(rows.map(({ owner, address }) => [owner, address]));
-      expect(values.map((_, i) => found.get(`random ${i}`))).toEqual(values.map(fromLine));
+      expect(values.map((_, i) => found.get(`random ${i}`))).toEqual(values.map(formatIp));
     });
 
     test("the queries of docs/stores.md give their answers", async () => {
@@ -259,9 +259,9 @@ const timeOf = (value: unknown): number => (value instanceof Date ? value.getTim
 
 /** Of either family, with runs of zeros; no two are the same. */
 function randomAddress(i: number): bigint {
-  if (i % 3 === 0) return toLine(`172.16.${Math.floor(i / 200)}.${i % 200}`);
+  if (i % 3 === 0) return parseIp(`172.16.${Math.floor(i / 200)}.${i % 200}`);
   const groups = Array.from({ length: 6 }, () => (Math.random() < 0.6 ? 0 : Math.floor(Math.random() * 0x10000)));
-  return toLine([0x2001, ...groups, i].map((group) => group.toString(16)).join(":"));
+  return parseIp([0x2001, ...groups, i].map((group) => group.toString(16)).join(":"));
 }
 
 describe.skipIf(postgresMissing)("PostgreSQL", () => {

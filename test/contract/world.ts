@@ -1,4 +1,4 @@
-import { pointOf, toLine } from "../../provider/addressing/ip";
+import { parseIp, tryParseIp } from "../../provider/addressing/ip";
 import { LivePool, type Settings } from "../../provider/pool/pool";
 import type { Store } from "../../provider/pool/store";
 import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
@@ -38,11 +38,11 @@ export async function world(engine: Engine, settings: Partial<Settings> = {}): P
 /** `10.0.0.0/29`, `10.0.0.2-10.0.0.9`, `10.0.0.1`, `fd00::/64`, or plain numbers `1-63`, `7`. */
 export function extent(text: string): Extent {
   const [first, last = first] = text.split("-") as [string, string?];
-  const point = (part: string) => (pointOf(part) === undefined && /^\d+$/.test(part) ? BigInt(part) : toLine(part));
+  const point = (part: string) => (tryParseIp(part) === undefined && /^\d+$/.test(part) ? BigInt(part) : parseIp(part));
   if (!text.includes("/")) return { first: point(first), last: point(last!) };
   const [base, prefix] = text.split("/") as [string, string];
   const size = 1n << BigInt((base.includes(":") ? 128 : 32) - Number(prefix));
-  return { first: toLine(base), last: toLine(base) + size - 1n };
+  return { first: parseIp(base), last: parseIp(base) + size - 1n };
 }
 
 export const extents = (...texts: string[]): Extent[] => texts.map(extent);

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/queue";
-import type { Work } from "../../provider/host/reconcile/types";
+import type { ApplyRequest } from "../../provider/host/reconcile/types";
 import type { Item } from "../../provider/network/model/items";
 import { planRunner } from "../../provider/network/plan/hub";
 import { training } from "../network";
@@ -30,18 +30,18 @@ raw.sendto(struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0), ("ff02::1", 0
 const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const items = (): Item[] =>
   planRunner(
-    training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] }),
+    training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] }),
     1,
     "vxkr1",
     machine("hub"),
     machine("r1"),
   );
-const work = (wanted: Item[]): Work => ({
+const work = (wanted: Item[]): ApplyRequest => ({
   record: { uid: "r1", owner: "r1", network: "training", store: "s" },
   items: wanted,
   persist: true,
   fence: async () => {},
-  isGone: async () => false,
+  isLeaseGone: async () => false,
 });
 const reconciler = new Reconciler();
 async function learnRoute(): Promise<void> {

@@ -2,12 +2,12 @@ import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseLayout } from "../../provider/addressing/layout";
 import { tapName } from "../../provider/addressing/names";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/queue";
-import type { ConversationReport, Work } from "../../provider/host/reconcile/types";
-import { differenceText } from "../../provider/network/kinds";
+import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
+import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
@@ -34,27 +34,27 @@ const reconciler = new Reconciler((report) => reports.push(report), { warn: (tex
 
 const network = (changes: Partial<Network> = {}) =>
   training({
-    layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")],
+    layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")],
     mtu: "auto",
     docker: { name: "kohakuriver-overlay", required: false, share: 4 },
     ...changes,
   });
 const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const hostOf = (name: string): Host => labHost(lab, name);
-const work = (uid: string, items: Item[], more: Partial<Work> = {}): Work => ({
+const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}): ApplyRequest => ({
   record: { uid, owner: uid, network: "training", store: "s" },
   items,
   fence: async () => {},
-  isGone: async () => false,
+  isLeaseGone: async () => false,
   ...more,
 });
 const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>
   planRunner(network(changes), id, `vxkr${id}`, machine("hub"), machine(`r${id}`));
-const apply = (name: string, items: Item[], more: Partial<Work> = {}) =>
+const apply = (name: string, items: Item[], more: Partial<ApplyRequest> = {}) =>
   reconciler.apply(hostOf(name), work(name, items, more));
 const drift = async (id: number): Promise<string[]> => {
   const { record, items } = work(`r${id}`, runnerItems(id));
-  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).differences.map(differenceText);
+  return (await reconciler.inspect(hostOf(`r${id}`), { record, items })).differences.map(formatDifference);
 };
 
 /** A conversation is reported after its works are answered. */

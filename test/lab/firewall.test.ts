@@ -33,7 +33,7 @@ const apply = (name: string, uid: string, items: Item[]) =>
     record: { uid, owner: uid, network: "training", store: "s" },
     items,
     fence: async () => {},
-    isGone: async () => false,
+    isLeaseGone: async () => false,
   });
 
 async function overlay(): Promise<void> {

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { isOverlayError } from "../../provider/errors";
 import { openHosts, type SshHosts } from "../../provider/host/ssh/hosts";
-import { recorded } from "../../provider/network/model/items";
+import { toRecordItem } from "../../provider/network/model/items";
 import { planHub } from "../../provider/network/plan/hub";
 import { quote } from "../../provider/network/render/shell";
 import { training } from "../network";
@@ -72,7 +72,7 @@ const others = recordPart({
   owner: "other/urn:pulumi:prod::shop::overlay:index:OverlayNetwork::training",
   network: "training",
   store: "s",
-  items: planHub(training({})).map(recorded),
+  items: planHub(training({})).map(toRecordItem),
 });
 
 /** Scripts are sent as `(eval '…')`. */

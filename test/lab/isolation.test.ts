@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
@@ -14,11 +14,15 @@ import { labHost } from "./world";
 let lab: Lab;
 
 const network = (changes: Partial<Network> = {}) =>
-  training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")], mtu: "auto", ...changes });
+  training({
+    layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")],
+    mtu: "auto",
+    ...changes,
+  });
 const second = () =>
   network({
     networkName: "second",
-    layouts: [layoutOf("10.64.0.0/12/6/14"), layoutOf("fd00:64::/48/16/64")],
+    layouts: [parseLayout("10.64.0.0/12/6/14"), parseLayout("fd00:64::/48/16/64")],
     vniBase: 300,
     devicePrefix: "vxse",
     bridgeName: "second",
@@ -33,7 +37,7 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
     record: { uid, owner: uid, network: of.networkName, store: "s" },
     items,
     fence: async () => {},
-    isGone: async () => false,
+    isLeaseGone: async () => false,
   });
 
 async function runner(of: Network, name: string, id: number): Promise<void> {
@@ -239,7 +243,7 @@ test("workloads reach no service of the hosts, unless hostAccess names it", asyn
 });
 
 test("IPv6 of a network that has none leads nowhere either", async () => {
-  const v4 = network({ layouts: [layoutOf("10.128.0.0/12/6/14")] });
+  const v4 = network({ layouts: [parseLayout("10.128.0.0/12/6/14")] });
   await overlay(v4, { r1: 1, r2: 2 });
   const [local] = (await sh("r1", "ip -6 -o addr show dev kohaku-overlay scope link | awk '{print $4}'")).split("/");
   const device = await sh("r1", "ip netns exec job ip -o link show type veth | sed -E 's/^[0-9]+: ([^@:]+).*/\\1/'");
@@ -256,7 +260,7 @@ test("a second run changes nothing, and a host is told once what it should know"
     items: planTunnel(network(), 1, machine("hub"), machine("r1")),
   };
   expect((await again.inspect(labHost(lab, "hub"), { record, items })).differences).toEqual([]);
-  await again.apply(labHost(lab, "hub"), { record, items, fence: async () => {}, isGone: async () => false });
+  await again.apply(labHost(lab, "hub"), { record, items, fence: async () => {}, isLeaseGone: async () => false });
   await vi.waitFor(() => expect(reports).toEqual([0, 0]));
   expect(warnings.filter((text) => text.includes("not dropped"))).toEqual([]);
 });

@@ -1,8 +1,8 @@
 import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { toLine } from "../../provider/addressing/ip";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseIp } from "../../provider/addressing/ip";
+import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { ConversationReport } from "../../provider/host/reconcile/types";
@@ -38,7 +38,7 @@ const apply = (uid: string, items: Item[], adopt = false) =>
     items,
     adopt,
     fence: async () => {},
-    isGone: async () => false,
+    isLeaseGone: async () => false,
   });
 /** A conversation is reported after its works are answered. */
 const lastSteps = async (): Promise<number> => {
@@ -64,7 +64,7 @@ const layoutText = (cidr: string, subnet: string): string => {
 };
 
 const network = (subnets: string, changes: Partial<Network> = {}): Network =>
-  training({ layouts: [layoutOf(subnets)], ...changes });
+  training({ layouts: [parseLayout(subnets)], ...changes });
 
 function runnerItems({ config, base, mtu, port }: Vector, runnerId = config.runner_id, vniBase = base): Item[] {
   const subnets = layoutText(config.overlay_network_cidr, config.subnet);
@@ -80,8 +80,8 @@ async function earlierLife(vector: Vector): Promise<void> {
   const bridge = vector.preexisting.find(({ kind }) => kind === "bridge");
   const tunnel = vector.preexisting.find(({ kind }) => kind === "vxlan");
   if (!bridge || !tunnel) return;
-  const layout = layoutOf(layoutText(vector.config.overlay_network_cidr, vector.config.subnet));
-  const runnerId = Number((toLine(bridge.addrs![0]!) - layout.base) >> BigInt(layout.subnetBits));
+  const layout = parseLayout(layoutText(vector.config.overlay_network_cidr, vector.config.subnet));
+  const runnerId = Number((parseIp(bridge.addrs![0]!) - layout.base) >> BigInt(layout.subnetBits));
   await apply("r1", runnerItems(vector, runnerId, tunnel.vni! - runnerId));
 }
 
@@ -142,9 +142,9 @@ describe("a hub", () => {
       await sh(
         `{ ip link add ${name} type dummy || ip link add ${name} type bridge; }; ip addr add ${addrs[0]}/12 dev ${name}`,
       );
-    await leave(layoutOf(subnet).cidr);
+    await leave(parseLayout(subnet).cidr);
     await apply("net", planHub(network(subnet)), preexisting.length > 0);
-    const { hubIp, cidr } = layoutOf(subnet);
+    const { hubIp, cidr } = parseLayout(subnet);
     expect(await addressesOf("kohaku-host")).toContain(hubIp);
     expect(await sh("cat /sys/class/net/kohaku-host/flags /proc/sys/net/ipv4/ip_forward | xargs")).toMatch(
       /[13579bdf] 1$/,

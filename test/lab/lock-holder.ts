@@ -1,5 +1,5 @@
 import { expect } from "vitest";
-import type { Result } from "../../provider/host/connection";
+import type { CommandResult } from "../../provider/host/connection";
 
 /** Locks every file and directory of /run and of our records that an unprivileged user can open, for a minute. */
 const HOLD_ALL = `
@@ -14,7 +14,7 @@ exec 3<>/run/user-locks # with a writer of its own, so that there is no end of f
 head -n "$(echo "$paths" | wc -l)" <&3 | sort
 `;
 
-export async function holdAllAsUser(exec: (script: string) => Promise<Result>): Promise<void> {
+export async function holdAllAsUser(exec: (script: string) => Promise<CommandResult>): Promise<void> {
   const held = (await exec(HOLD_ALL)).stdout.split("\n");
   expect(held).toContain("/run");
   expect(held).not.toContain("/run/pulumi-overlay");

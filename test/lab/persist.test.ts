@@ -1,13 +1,13 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/queue";
-import type { Work } from "../../provider/host/reconcile/types";
-import { differenceText } from "../../provider/network/kinds";
+import type { ApplyRequest } from "../../provider/host/reconcile/types";
+import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
-import type { Want } from "../../provider/network/model/steps";
+import type { DesiredState } from "../../provider/network/model/steps";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { holdAllAsUser } from "./lock-holder";
@@ -33,7 +33,10 @@ beforeEach(async () => {
   for (const { name, uid, items } of parts()) await reconciler.apply(hostOf(name), work(uid, items));
 });
 
-const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: 1430 });
+const network = training({
+  layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
+  mtu: 1430,
+});
 
 function parts() {
   const [hub, runner] = ["hub", "r1"].map((name) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 }));
@@ -44,15 +47,15 @@ function parts() {
   ];
 }
 
-const want = (uid: string, items: Item[], persist = true): Want => ({
+const want = (uid: string, items: Item[], persist = true): DesiredState => ({
   record: { uid, owner: uid, network: "training", store: "s" },
   items,
   persist,
 });
-const work = (uid: string, items: Item[], persist = true): Work => ({
+const work = (uid: string, items: Item[], persist = true): ApplyRequest => ({
   ...want(uid, items, persist),
   fence: async () => {},
-  isGone: async () => false,
+  isLeaseGone: async () => false,
 });
 
 const hostOf = (name: string): Host => labHost(lab, name);
@@ -62,7 +65,7 @@ const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
 
 async function drift(): Promise<string[]> {
   const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), want(uid, items)));
-  return (await Promise.all(found)).flatMap(({ differences }) => differences.map(differenceText));
+  return (await Promise.all(found)).flatMap(({ differences }) => differences.map(formatDifference));
 }
 
 async function powerCycle(name: string): Promise<void> {

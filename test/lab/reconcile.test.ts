@@ -1,11 +1,11 @@
 import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { layoutOf } from "../../provider/addressing/layout";
+import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/queue";
-import type { ConversationReport, Work } from "../../provider/host/reconcile/types";
-import { differenceText } from "../../provider/network/kinds";
+import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
+import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
@@ -37,11 +37,11 @@ const other = network({ networkName: "other", hubInterface: "other-host", device
 const here = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
 const there = { underlayIp: "10.254.9.9", underlayMtu: 1500 };
 
-const work = (uid: string, items: Item[], more: Partial<Work> = {}, owner = uid): Work => ({
+const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}, owner = uid): ApplyRequest => ({
   record: { uid, owner, network: "training", store: "s" },
   items,
   fence: async () => {},
-  isGone: async () => false,
+  isLeaseGone: async () => false,
   ...more,
 });
 const tunnel = (id: number, changes: Partial<Network> = {}): Item[] => planTunnel(network(changes), id, here, there);
@@ -75,10 +75,10 @@ test("a record of the same owner is taken over only when its lease is gone, and 
   await reconciler.apply(host, work("old", tunnel(1), {}, "me"));
   await reconciler.apply(host, work("new", tunnel(2), {}, "me"));
   expect(await devices()).toBe("vxkr1 vxkr2");
-  await reconciler.apply(host, work("new", tunnel(2), { isGone: async (uid) => uid === "old" }, "me"));
+  await reconciler.apply(host, work("new", tunnel(2), { isLeaseGone: async (uid) => uid === "old" }, "me"));
   expect(await devices()).toBe("vxkr2");
   expect(await records()).toBe("./training/new.json");
-  const elsewhere = work("third", tunnel(2), { isGone: async () => true }, "me");
+  const elsewhere = work("third", tunnel(2), { isLeaseGone: async () => true }, "me");
   elsewhere.record.store = "another";
   await expect(reconciler.apply(host, elsewhere)).rejects.toThrow("DEVICE_FOREIGN");
 });
@@ -86,7 +86,7 @@ test("a record of the same owner is taken over only when its lease is gone, and 
 test("a reclaimed id: the device of a lease that is gone is taken over by the next runner", async () => {
   await reconciler.apply(host, work("a", tunnel(1)));
   await expect(reconciler.apply(host, work("b", tunnel(1)))).rejects.toThrow(/DEVICE_FOREIGN: hub: .* belongs to a/);
-  await reconciler.apply(host, work("b", tunnel(1), { isGone: async (uid) => uid === "a" }));
+  await reconciler.apply(host, work("b", tunnel(1), { isLeaseGone: async (uid) => uid === "a" }));
   expect(await records()).toBe("./training/b.json");
 });
 
@@ -149,7 +149,7 @@ test("one owner's failure is not another's, and nobody is told that a rule is go
 
 const inspect = async (uid: string, items: Item[]) => {
   const { differences, foreign } = await reconciler.inspect(host, { record: work(uid, items).record, items });
-  return [...foreign, ...differences.map(differenceText)];
+  return [...foreign, ...differences.map(formatDifference)];
 };
 
 test("a foreign tunnel with our VNI and port is named before anything is changed, and as what up will refuse", async () => {
@@ -189,7 +189,7 @@ test("a tunnel of ours that another program made anew is drift that says that up
 });
 
 test("foreign rules in our chains, and jumps to them, are shown; what would delete the chain is refused with the commands", async () => {
-  const dual = network({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] });
+  const dual = network({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] });
   await reconciler.apply(host, work("net", planHub(dual)));
   await reconciler.apply(host, work("r1", tunnel(1)));
   const mine = ["-s 203.0.113.7/32 -j DROP", "-i eth0 -j OVERLAY-FWD", "-s 2001:db8::7/128 -j DROP"];

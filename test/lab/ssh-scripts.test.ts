@@ -3,7 +3,7 @@ import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { askMachine } from "../../provider/host/fleet";
+import { readUnderlay } from "../../provider/host/fleet";
 import { holdAllAsUser } from "./lock-holder";
 import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
 import { emptyFile, USERS } from "./sshd";
@@ -76,7 +76,7 @@ describe.skipIf(!ready)("exec", () => {
   test("a user without rights and with sudo: false is told so before anything is changed", async () => {
     const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined, sudo: false };
     const host = await open().connect(at(main, bob));
-    const error = await failure(host.locked("bob", (shell) => shell.run("id")));
+    const error = await failure(host.withLock("bob", (shell) => shell.run("id")));
     expect(error.message).toMatch(
       /^SSH_SUDO: User bob is not root on .*, and the connection says sudo: false\. Leave sudo out/,
     );
@@ -88,7 +88,7 @@ describe.skipIf(!ready)("exec", () => {
     async (tool) => {
       const server = await serve({ setup: `mount --bind ${BUSYBOX} "$(readlink -f "$(command -v ${tool})")"` });
       const host = await open().connect(at(server));
-      const { message } = await failure(askMachine(host, {}));
+      const { message } = await failure(readUnderlay(host, {}));
       expect(message).toContain(`HOST_TOOL_MISSING: \`ip\` on ${host.name} is BusyBox's, which lacks options`);
       expect(message).toMatch(/Install iproute2 there .*If \/bin\/sh is BusyBox/);
     },
@@ -99,7 +99,7 @@ describe.skipIf(!ready)("exec", () => {
     const host = await open().connect(at(main, alice));
     expect((await host.exec("id -un")).stdout).toBe("root\n");
     const script = "id -un; head -c 3000000 /dev/zero >&2";
-    const { stdout, stderr } = await host.locked("alice", (shell) => shell.run(script));
+    const { stdout, stderr } = await host.withLock("alice", (shell) => shell.run(script));
     expect([stdout, stderr.length]).toEqual(["root\n", 3_000_000]);
   });
 });
@@ -107,7 +107,7 @@ describe.skipIf(!ready)("exec", () => {
 describe.skipIf(!ready)("locked", () => {
   test("results come back one for one, in order, whatever the scripts do", async () => {
     const host = await open().connect(at(main));
-    const results = await host.locked("me", async (shell) => [
+    const results = await host.withLock("me", async (shell) => [
       await shell.run("echo one; exit 3"),
       await shell.run("set -e; false"),
       await shell.run("cat; exec 0</dev/null; echo two >&2"),
@@ -125,7 +125,7 @@ describe.skipIf(!ready)("locked", () => {
   test("megabytes go both ways", async () => {
     const host = await open().connect(at(main));
     const input = "0123456789abcde\n".repeat(100_000);
-    const result = await host.locked("me", (shell) =>
+    const result = await host.withLock("me", (shell) =>
       shell.run(`cat <<'EOF'\n${input}EOF\nhead -c 8000000 /dev/zero >&2`),
     );
     expect(result.stdout === input).toBe(true);
@@ -140,7 +140,7 @@ describe.skipIf(!ready)("locked", () => {
       expect((await shell.run("sleep 0.1; head -1 /run/pulumi-overlay/holder")).stdout).toBe(`${holder}\n`);
       log.push(`${holder} out`);
     };
-    await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.locked(holder, turn(holder))));
+    await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.withLock(holder, turn(holder))));
     expect(log.map((line) => line.slice(2))).toEqual(["in", "out", "in", "out", "in", "out", "in", "out"]);
     expect(
       log
@@ -155,7 +155,7 @@ describe.skipIf(!ready)("locked", () => {
   test("HOST_LOCKED names the holder and since when", async () => {
     const first = await open().connect(at(main));
     const second = await open({ operationTimeout: 2 }).connect(at(main));
-    const error = await first.locked("acme/prod/it's $HOME", () => failure(second.locked("other", async () => {})));
+    const error = await first.withLock("acme/prod/it's $HOME", () => failure(second.withLock("other", async () => {})));
     expect(error.message).toMatch(
       /^HOST_LOCKED: 127.0.0.1:\d+ is locked by acme\/prod\/it's \$HOME since \d{4}-\d\d-\d\dT[\d:]+Z; waited 1 s/,
     );
@@ -163,9 +163,9 @@ describe.skipIf(!ready)("locked", () => {
 
   test("an unprivileged user who locks all that it can open does not hold up others", async () => {
     const host = await open({ operationTimeout: 4 }).connect(at(await serve()));
-    await host.locked("first", async () => {});
+    await host.withLock("first", async () => {});
     await holdAllAsUser((script) => host.exec(script));
-    expect((await host.locked("second", (shell) => shell.run("echo here"))).stdout).toBe("here\n");
+    expect((await host.withLock("second", (shell) => shell.run("echo here"))).stdout).toBe("here\n");
   });
 
   test.each([
@@ -175,7 +175,7 @@ describe.skipIf(!ready)("locked", () => {
     ["another user's directory", "mkdir -m 700 /run/pulumi-overlay; chown bob /run/pulumi-overlay"],
   ])("%s in the place of the lock is refused before anything is run", async (_, setup) => {
     const host = await open().connect(at(await serve({ setup })));
-    const error = await failure(host.locked("me", (shell) => shell.run("touch /run/ran")));
+    const error = await failure(host.withLock("me", (shell) => shell.run("touch /run/ran")));
     expect(error.message).toMatch(
       /^HOST_COMMAND_FAILED: \/run\/pulumi-overlay on 127\.0\.0\.1:\d+ is not a directory of root with mode 0700/,
     );
@@ -184,23 +184,23 @@ describe.skipIf(!ready)("locked", () => {
 
   test("an error in the work passes through and frees the lock", async () => {
     const host = await open().connect(at(main));
-    await expect(host.locked("a", () => Promise.reject(new Error("mine")))).rejects.toThrow("mine");
-    expect((await host.locked("b", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
+    await expect(host.withLock("a", () => Promise.reject(new Error("mine")))).rejects.toThrow("mine");
+    expect((await host.withLock("b", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
   });
 
   test("work that hangs, or a script that does, loses the lock in time", async () => {
     const host = await open({ operationTimeout: 1 }).connect(at(main));
-    const script = await failure(host.locked("a", (shell) => shell.run("sleep 77")));
+    const script = await failure(host.withLock("a", (shell) => shell.run("sleep 77")));
     expect(script.message).toMatch(/^HOST_TIMEOUT: .*after 1 s with running `sleep 77`/);
-    const nested = failure(host.locked("a", () => host.locked("b", async () => {})));
+    const nested = failure(host.withLock("a", () => host.withLock("b", async () => {})));
     expect((await nested).code).toBe("HOST_TIMEOUT");
-    expect((await host.locked("c", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
+    expect((await host.withLock("c", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
   });
 
   test("a background child does not keep the lock", async () => {
     const host = await open().connect(at(main));
-    const child = Number((await host.locked("a", (shell) => shell.run("sleep 60 & echo $!"))).stdout);
-    await host.locked("b", (shell) => shell.run("true"));
+    const child = Number((await host.withLock("a", (shell) => shell.run("sleep 60 & echo $!"))).stdout);
+    await host.withLock("b", (shell) => shell.run("true"));
     expect(process.kill(child, "SIGKILL"), "the child was still running").toBe(true);
   });
 
@@ -211,7 +211,7 @@ describe.skipIf(!ready)("locked", () => {
     await new Promise((resolve) => child.stdout.once("data", resolve));
     child.kill("SIGKILL");
     const host = await open().connect(at(main));
-    expect((await host.locked("next", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"))).stdout).toBe(
+    expect((await host.withLock("next", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"))).stdout).toBe(
       "next\n",
     );
   });
@@ -221,9 +221,9 @@ describe.skipIf(!ready)("locked", () => {
     const host = await open({ operationTimeout: 2 }).connect(at(server));
     const script = "cat; set -e; [ -n \"$BASH_VERSION\" ]; cat <<'EOF'\nit's bash\nEOF\nfalse";
     expect(await host.exec(script)).toEqual({ code: 1, stdout: "it's bash\n", stderr: "" });
-    const hung = await failure(host.locked("me", (shell) => shell.run("sleep 78")));
+    const hung = await failure(host.withLock("me", (shell) => shell.run("sleep 78")));
     expect(hung.code).toBe("HOST_TIMEOUT");
-    const after = await host.locked("you", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"));
+    const after = await host.withLock("you", (shell) => shell.run("head -1 /run/pulumi-overlay/holder"));
     expect(after).toEqual({ code: 0, stdout: "you\n", stderr: "" });
     expect((await host.exec("ls /run/pulumi-overlay")).stdout).toBe("");
   });
@@ -235,7 +235,7 @@ describe.skipIf(!ready)("locked", () => {
       ["timeout", "coreutils"],
     ]) {
       const server = await serve({ setup: `mount --bind ${nothing} /usr/bin/${tool}` });
-      const error = await failure((await open().connect(at(server))).locked("me", async () => {}));
+      const error = await failure((await open().connect(at(server))).withLock("me", async () => {}));
       expect(error.message).toMatch(new RegExp(`^HOST_TOOL_MISSING: .* has no \`${tool}\`.*apt-get install ${debian}`));
     }
   });

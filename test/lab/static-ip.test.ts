@@ -4,12 +4,12 @@ import { dirname, join } from "node:path";
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { fromLine } from "../../provider/addressing/ip";
-import { layoutOf, runnerLayout } from "../../provider/addressing/layout";
+import { formatIp } from "../../provider/addressing/ip";
+import { parseLayout, runnerLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
-import { askMachine } from "../../provider/host/fleet";
+import { readUnderlay } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/queue";
-import type { ConversationReport, Work } from "../../provider/host/reconcile/types";
+import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
 import type { Item } from "../../provider/network/model/items";
 import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/plan/static-ip";
@@ -26,7 +26,10 @@ let reconciler: Reconciler;
 const machines: Record<string, Machine> = {};
 const machines6: Record<string, Machine> = {};
 
-const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: "auto" });
+const network = training({
+  layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
+  mtu: "auto",
+});
 const IP = "10.254.200.10";
 const IP6 = "fd00:254::200:10";
 const CLIENT6 = "fd00:254::255:250";
@@ -41,7 +44,7 @@ type Workload = keyof typeof WORKLOADS;
 function addressOf(workload: Workload, family: 4 | 6 = 4): string {
   const [, runner, offset] = WORKLOADS[workload];
   const layout = network.layouts.find((each) => each.family === family)!;
-  return fromLine(runnerLayout(layout, runner).block.first + offset);
+  return formatIp(runnerLayout(layout, runner).extent.first + offset);
 }
 
 const CLIENTS: Record<string, Client> = {
@@ -54,11 +57,11 @@ const CLIENTS: Record<string, Client> = {
 
 const hostOf = (name: string): Host => labHost(lab, name);
 
-const work = (uid: string, items: Item[]): Work => ({
+const work = (uid: string, items: Item[]): ApplyRequest => ({
   record: { uid, owner: uid, network: uid.startsWith("static") ? IP : "training", store: "s" },
   items,
   fence: async () => {},
-  isGone: async () => false,
+  isLeaseGone: async () => false,
 });
 
 /** A conversation is reported after its last job is answered. */
@@ -72,8 +75,8 @@ beforeAll(async () => {
   reconciler = new Reconciler((report) => reports.push(report), { warn: (text) => warnings.push(text) });
   [reports, warnings] = [[], []];
   for (const name of HOSTS) {
-    machines[name] = await askMachine(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });
-    machines6[name] = await askMachine(hostOf(name), { toward: CLIENT6, carries: IP6 });
+    machines[name] = await readUnderlay(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });
+    machines6[name] = await readUnderlay(hostOf(name), { toward: CLIENT6, carries: IP6 });
     await lab.exec(name, "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
   }
   const { hub, r1, r2 } = machines as Record<string, Machine>;

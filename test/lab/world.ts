@@ -1,7 +1,7 @@
 import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
-import { type Host, type Hosts, machineOf } from "../../provider/host/connection";
-import { fleetOf } from "../../provider/host/fleet";
+import { type Host, type Hosts, machineKey } from "../../provider/host/connection";
+import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { ConversationReport } from "../../provider/host/reconcile/types";
 import { Incomplete, Lifecycle } from "../../provider/lifecycle/lifecycle";
@@ -18,7 +18,7 @@ export function labHost(lab: Lab, name: string, login = ""): Host {
     const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
     return { code: code ?? -1, stdout, stderr };
   };
-  return { name, machine: name, exec, locked: (_, work) => work({ run: exec }) };
+  return { name, machine: name, exec, withLock: (_, work) => work({ run: exec }) };
 }
 
 /** All of them, by their addresses, and as if somebody had come by SSH. */
@@ -31,7 +31,7 @@ export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: 
       if (!found && elsewhere) return elsewhere.connect(connection);
       const { name, address } = found!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
-      return { ...labHost(lab, name, login), name: connection.host, machine: machineOf(connection) };
+      return { ...labHost(lab, name, login), name: connection.host, machine: machineKey(connection) };
     },
     end: async () => {},
   };
@@ -61,7 +61,7 @@ export class LabStack {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.world = worldOf(fleetOf(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
+    this.world = worldOf(createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
   }
 
   at(host: string): { host: string } {

@@ -4,7 +4,7 @@ import { refuse } from "../../provider/cli/command";
 import { Output } from "../../provider/cli/output";
 import { OverlayError } from "../../provider/errors";
 import { readCredentials } from "../../provider/host/ssh/credentials";
-import { Frames, LARGEST_ANSWER } from "../../provider/host/ssh/shell-protocol";
+import { Frames, MAX_ANSWER_BYTES } from "../../provider/host/ssh/shell-protocol";
 import { parseDocker } from "../../provider/network/kinds/docker";
 import { containerOwner, isStackOwner } from "../../provider/owner";
 import { readSettings } from "../../provider/settings";
@@ -99,7 +99,7 @@ test("a host that says more than 64 MiB is cut off, and little of it is kept", a
   const frames = new Frames(stream, "mark", () => overflows++);
   const chunk = Buffer.alloc(1 << 20, "x");
   const next = frames.next();
-  for (let i = 0; i < LARGEST_ANSWER / chunk.length + 3; i++) stream.write(chunk);
+  for (let i = 0; i < MAX_ANSWER_BYTES / chunk.length + 3; i++) stream.write(chunk);
   expect(await next).toEqual({ text: "", word: undefined });
   expect(overflows).toBe(1);
 });
@@ -108,9 +108,9 @@ test("many answers together may be larger than one", async () => {
   const stream = new PassThrough();
   const frames = new Frames(stream, "mark", () => expect.unreachable());
   for (let i = 0; i < 3; i++) {
-    stream.write(Buffer.alloc(LARGEST_ANSWER / 2, "x"));
+    stream.write(Buffer.alloc(MAX_ANSWER_BYTES / 2, "x"));
     stream.write("\nmark 0\n");
-    expect((await frames.next()).text.length).toBe(LARGEST_ANSWER / 2 + 1);
+    expect((await frames.next()).text.length).toBe(MAX_ANSWER_BYTES / 2 + 1);
   }
 });
 

@@ -1,14 +1,14 @@
 import type { Command } from "commander";
 import { isOverlayError } from "../../errors";
-import { type Connection, machineOf } from "../../host/connection";
-import { fleetOf } from "../../host/fleet";
+import { type Connection, machineKey } from "../../host/connection";
+import { createFleet } from "../../host/fleet";
 import { type DryRun, dryRun } from "../../host/reconcile/dry-run";
 import { Reconciler } from "../../host/reconcile/queue";
-import type { Work } from "../../host/reconcile/types";
+import type { ApplyRequest } from "../../host/reconcile/types";
 import { storeOf, wantsOn } from "../../lifecycle/apply";
 import { requestOf } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
-import { keyOf } from "../../network/model/items";
+import { itemKey } from "../../network/model/items";
 import type { Pool } from "../../pool";
 import { resourceOf } from "../../resources";
 import { command, type Session, withPool } from "../command";
@@ -41,19 +41,19 @@ export const planCommand = (): Command =>
 /** Resources come in any order; the same plan is to be the same text. */
 const byNumber = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
-type Works = Map<string, { connection: Connection; all: Work[] }>;
+type Works = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
 async function worksFor(pool: Pool, machines: Machines, planned: Planned[], given: Given) {
-  const world = { fleet: fleetOf(machines, new Reconciler(), {}) };
+  const world = { fleet: createFleet(machines, new Reconciler(), {}) };
   const store = await storeOf(pool);
   const [works, unknown]: [Works, string[]] = [new Map(), []];
   for (const each of planned) {
     const props = await connected(pool, each, given);
     if (!props) unknown.push(each.name);
     for (const { part, want } of props ? await wants(world, each, props, store) : []) {
-      const at = works.get(machineOf(part.connection)) ?? { connection: part.connection, all: [] };
-      at.all.push({ ...want, fence: async () => {}, isGone: isGone(pool, each) });
-      works.set(machineOf(part.connection), at);
+      const at = works.get(machineKey(part.connection)) ?? { connection: part.connection, all: [] };
+      at.all.push({ ...want, fence: async () => {}, isLeaseGone: isGone(pool, each) });
+      works.set(machineKey(part.connection), at);
     }
   }
   return { works, unknown };
@@ -77,7 +77,7 @@ function report({ out }: Session, machine: string, { steps, script, records, ref
     return error.message;
   });
   if (reasons.length > 0) process.exitCode = 1;
-  const changes = steps.map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+  const changes = steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`);
   out.emit({ machine, changes, script, records, refused: reasons });
   out.say(`# ${machine}: ${steps.length} change${steps.length === 1 ? "" : "s"}`);
   for (const { network, uid, items } of records)

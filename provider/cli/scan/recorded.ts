@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { HostRecord } from "../../network/model/items";
-import type { SeenRunner } from "../../network/read/survey";
+import type { DiscoveredRunner } from "../../network/read/survey";
 import { networkSettings } from "../../resources/overlay-network";
 import type { Exported } from "../exports";
 import { placeText, type Read, type Surveyed, type SurveyedRunner, surveyOf } from "./surveyed";
@@ -74,7 +74,7 @@ function settingsOf({ network, hub, runners }: Surveyed) {
   });
 }
 
-const fromRunner = ({ bridgeName, masquerade, isAutoMtu, mtu }: SeenRunner) => ({
+const fromRunner = ({ bridgeName, masquerade, isAutoMtu, mtu }: DiscoveredRunner) => ({
   bridgeName,
   masquerade,
   mtu: isAutoMtu ? ("auto" as const) : mtu,

@@ -1,12 +1,17 @@
 import { z } from "zod";
-import { pointOf } from "../../addressing/ip";
-import { layoutOf, runnerLayout } from "../../addressing/layout";
-import { type Connection, nameOf } from "../../host/connection";
-import { factsOf, onHost } from "../../host/reconcile/facts";
-import { devicesWith } from "../../network/kinds/device";
+import { tryParseIp } from "../../addressing/ip";
+import { parseLayout, runnerLayout } from "../../addressing/layout";
+import { type Connection, connectionName } from "../../host/connection";
+import { namingHost, readHostFacts } from "../../host/reconcile/facts";
+import { devicesWithAddress } from "../../network/kinds/device";
 import type { Facts } from "../../network/model/facts";
-import { listOf, parseAnswer } from "../../network/model/host-json";
-import { networksOn, runnerOn, type SeenNetwork, type SeenRunner } from "../../network/read/survey";
+import { boundedArray, parseHostJson } from "../../network/model/host-json";
+import {
+  type DiscoveredNetwork,
+  type DiscoveredRunner,
+  discoverNetworks,
+  discoverRunner,
+} from "../../network/read/survey";
 import type { Machines } from "../hosts/machines";
 
 /** A machine that was read. */
@@ -21,7 +26,7 @@ export interface Read {
 /** One network, with the machines on which it was found. */
 export interface Surveyed {
   name: string;
-  network: SeenNetwork;
+  network: DiscoveredNetwork;
   hub: Read;
   runners: SurveyedRunner[];
 }
@@ -33,18 +38,20 @@ export interface SurveyedRunner {
   /** The hub's view of where it is. */
   remote: string;
   /** undefined: the machine was not among those that were read. */
-  at?: { host: Read; seen: SeenRunner; inUse: string[] };
+  at?: { host: Read; seen: DiscoveredRunner; inUse: string[] };
 }
 
-const neighbourList = listOf(z.object({ dst: z.string(), dev: z.string(), state: listOf(z.string()).default([]) }));
+const neighbourList = boundedArray(
+  z.object({ dst: z.string(), dev: z.string(), state: boundedArray(z.string()).default([]) }),
+);
 
 const MORE = "uname -n; ip -j neigh show";
 
 export async function readMachine(machines: Machines, connection: Connection): Promise<Read> {
   const host = await machines.connect(connection);
-  const [facts, { stdout }] = await Promise.all([factsOf(host), host.exec(MORE)]);
+  const [facts, { stdout }] = await Promise.all([readHostFacts(host), host.exec(MORE)]);
   const [hostname = "", ...rest] = stdout.split("\n");
-  const neighbours = onHost(host, () => parseAnswer(neighbourList, rest.join("\n").trim() || "[]"));
+  const neighbours = namingHost(host, () => parseHostJson(neighbourList, rest.join("\n").trim() || "[]"));
   const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
   return {
     connection,
@@ -58,7 +65,7 @@ export async function readMachine(machines: Machines, connection: Connection): P
 export function surveyOf(reads: Read[]): Surveyed[] {
   const taken = new Set<string>();
   return reads.flatMap((hub) =>
-    networksOn(hub.facts).map((network, i) => {
+    discoverNetworks(hub.facts).map((network, i) => {
       const runners = network.tunnels.map(({ runnerId, device, remote }) => {
         const at = reads.map((host) => found(host, network, runnerId, remote)).find((each) => each !== undefined);
         return { runnerId, device, remote, name: "", ...(at && { at }) };
@@ -69,19 +76,23 @@ export function surveyOf(reads: Read[]): Surveyed[] {
   );
 }
 
-function found(host: Read, network: SeenNetwork, runnerId: number, remote: string): SurveyedRunner["at"] {
-  const seen = runnerOn(host.facts, network);
-  const isIt = devicesWith(remote, host.facts).length > 0;
+function found(host: Read, network: DiscoveredNetwork, runnerId: number, remote: string): SurveyedRunner["at"] {
+  const seen = discoverRunner(host.facts, network);
+  const isIt = devicesWithAddress(remote, host.facts).length > 0;
   if (!seen || !isIt || seen.runnerId !== runnerId) return undefined;
   return { host, seen, inUse: inUse(host, network, seen) };
 }
 
 /** Workloads that the bridge knows, without the hub's end of the tunnel. */
-function inUse({ neighbours }: Read, { subnets }: SeenNetwork, { bridgeName, runnerId }: SeenRunner): string[] {
-  const usable = subnets.flatMap((text) => runnerLayout(layoutOf(text), runnerId).usable);
+function inUse(
+  { neighbours }: Read,
+  { subnets }: DiscoveredNetwork,
+  { bridgeName, runnerId }: DiscoveredRunner,
+): string[] {
+  const usable = subnets.flatMap((text) => runnerLayout(parseLayout(text), runnerId).usable);
   return neighbours
     .filter(({ dev, address }) => {
-      const point = pointOf(address);
+      const point = tryParseIp(address);
       return dev === bridgeName && usable.some(({ first, last }) => point && point >= first && point <= last);
     })
     .map(({ address }) => address);
@@ -105,4 +116,4 @@ function unique(name: string, taken: Set<string>): string {
   return free;
 }
 
-export const placeText = ({ connection }: Read): string => nameOf(connection);
+export const placeText = ({ connection }: Read): string => connectionName(connection);

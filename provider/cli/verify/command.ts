@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Connection, Host } from "../../host/connection";
-import { factsOf } from "../../host/reconcile/facts";
+import { readHostFacts } from "../../host/reconcile/facts";
 import { openPool, type Pool } from "../../pool";
 import { command, guarded, wholeNumber } from "../command";
 import { connectionOf, type Login, Machines, namedConnection, withLogin } from "../hosts/machines";
@@ -49,7 +49,7 @@ async function findingsOf(machines: Machines, { network, hub, runners }: Members
   const ask = async (name: string, role: End["role"], connection: Connection): Promise<void> => {
     try {
       const host = await machines.connect(connection);
-      findings.ends.set(name, endOf(name, role, network, await factsOf(host)));
+      findings.ends.set(name, endOf(name, role, network, await readHostFacts(host)));
       hosts.set(name, host);
     } catch (error) {
       if (!isOverlayError(error)) throw error;

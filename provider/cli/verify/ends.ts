@@ -1,5 +1,5 @@
-import { foreignTexts, mendable } from "../../host/reconcile/conversation";
-import { differences, differenceText } from "../../network/kinds";
+import { describeForeign, excludeForeign } from "../../host/reconcile/conversation";
+import { diffItems, formatDifference } from "../../network/kinds";
 import type { Facts } from "../../network/model/facts";
 import type { HostRecord, Item, Link } from "../../network/model/items";
 
@@ -64,7 +64,10 @@ function addressesOn(dev: string, records: HostRecord[]): string[] {
 /** What other programs put in the way comes first: it is the likelier cause. */
 function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {
   const want = { record, items };
-  return [...foreignTexts(want, facts), ...mendable(differences(items, facts), want, facts).map(differenceText)];
+  return [
+    ...describeForeign(want, facts),
+    ...excludeForeign(diffItems(items, facts), want, facts).map(formatDifference),
+  ];
 }
 
 /** Only those that look at nothing else: a rule about another port or an answer to somebody is not to blame. */

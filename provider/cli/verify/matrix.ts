@@ -1,4 +1,4 @@
-import { bareWord } from "../../network/render/shell";
+import { requireWord } from "../../network/render/shell";
 import type { End } from "./ends";
 
 /** Who pings whom, in one script for each machine. Pure. */
@@ -63,7 +63,7 @@ export function probeScript(probes: Probe[], count: number): string {
     '  echo "$1 $full $said"',
     "}",
     ...probes.map(
-      ({ target, mtu }, i) => `probe ${i} ${bareWord(target)} ${mtu === 0 ? 0 : mtu - headersOf(target)} &`,
+      ({ target, mtu }, i) => `probe ${i} ${requireWord(target)} ${mtu === 0 ? 0 : mtu - headersOf(target)} &`,
     ),
     "wait",
   ].join("\n");

@@ -1,95 +1,101 @@
-import { keptKeys, ownedItems } from "../../network/diff/ownership";
-import { goneItems, planSteps } from "../../network/diff/steps";
-import { differences, differenceText } from "../../network/kinds";
-import { devicesWith, emptiedBridges, formerPeer } from "../../network/kinds/device";
+import { findKeptKeys, findOwnedItems } from "../../network/diff/ownership";
+import { findItemsToRemove, planSteps } from "../../network/diff/steps";
+import { diffItems, formatDifference } from "../../network/kinds";
+import { devicesWithAddress, findEmptiedBridges, formerPeer } from "../../network/kinds/device";
 import { containersOn } from "../../network/kinds/docker";
-import type { Difference } from "../../network/kinds/kind";
+import type { ItemDifference } from "../../network/kinds/kind";
 import type { Facts } from "../../network/model/facts";
-import { keyOf } from "../../network/model/items";
+import { itemKey } from "../../network/model/items";
 import { recordPath, scriptPath } from "../../network/model/paths";
-import type { Want } from "../../network/model/steps";
+import type { DesiredState } from "../../network/model/steps";
 import { localWarnings } from "../../network/plan/local-rules";
-import { onThisHost } from "../../network/plan/this-host";
-import { foreignDeviceTexts, isForeignDevice } from "../../network/preflight/foreign";
-import { foreignRoutes, foreignRouteText } from "../../network/preflight/foreign-routes";
-import { blockedRemovals, foreignRuleTexts } from "../../network/preflight/foreign-rules";
+import { adaptToHost } from "../../network/plan/this-host";
+import { describeForeignDevices, isForeignDevice } from "../../network/preflight/foreign";
+import { findForeignRoutes, formatForeignRoute } from "../../network/preflight/foreign-routes";
+import { describeForeignRules, findBlockedRemovals } from "../../network/preflight/foreign-rules";
 import { preflight } from "../../network/preflight/preflight";
-import { endangersSsh } from "../../network/preflight/ssh-path";
-import { preflightScript, readbackScript, UNREAD } from "../../network/read/facts";
-import { UNDO_UNCONFIRMED } from "../../network/render/revert";
-import { renderChange, warningsIn } from "../../network/render/script";
-import type { Host, Result, Shell } from "../connection";
-import { commandFailed, factsOf, onHost, readFacts, withHost } from "./facts";
-import { changeCautiously } from "./guarded-change";
-import { unpluggedPorts, withLostPorts } from "./lost-ports";
+import { findRiskySteps } from "../../network/preflight/ssh-path";
+import { NOT_READ, preflightScript, readbackScript } from "../../network/read/facts";
+import { REVERT_UNCONFIRMED } from "../../network/render/revert";
+import { parseWarnings, renderChange } from "../../network/render/script";
+import type { CommandResult, Host, Shell } from "../connection";
+import { commandFailed, namingHost, parseHostFacts, readHostFacts, withHostName } from "./facts";
+import { applyGuarded } from "./guarded-change";
+import { findUnpluggedPorts, withLostPorts } from "./lost-ports";
 import {
+  desiredRecord,
   dockerWarnings,
-  earlierLives,
+  findStaleUids,
   invalidWarnings,
-  isWritten,
   planRecord,
   recordDifferences,
-  recordOf,
   refuseUnplanned,
-  renderSettled,
+  renderFinalRecords,
+  wasRecordWritten,
 } from "./records";
-import type { Job, Manner, Plan, RecordWork, Seen, Work } from "./types";
+import type { ApplyRequest, CheckRequest, InspectResult, Job, ReconcileOptions, RecordChange } from "./types";
 
-export interface Accepted extends RecordWork {
+export interface Accepted extends RecordChange {
   job: Job;
 }
 
-export const isWork = (want: Job["want"]): want is Work => "fence" in want;
+export const isApply = (request: Job["request"]): request is ApplyRequest => "fence" in request;
 
 /** Fenced off and foreign work is refused here, before anything is written. */
-export async function accept(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
+export async function acceptRequests(host: Host, jobs: Job[], facts: Facts): Promise<Accepted[]> {
   const accepted: Accepted[] = [];
   for (const job of jobs) {
-    if (!isWork(job.want)) continue;
+    if (!isApply(job.request)) continue;
     try {
-      await job.want.fence();
-      const want = onThisHost({ ...job.want, earlier: await earlierLives(job.want, facts) }, facts);
-      const planned = accepted.map(({ want }) => recordOf(want));
-      onHost(host, () => refuseUnplanned(want, facts));
-      onHost(host, () => preflight(want, { ...facts, records: [...facts.records, ...planned] }));
-      accepted.push({ job, ...planRecord(want, facts) });
+      await job.request.fence();
+      const request: ApplyRequest = { ...job.request, staleUids: await findStaleUids(job.request, facts) };
+      const desired = adaptToHost(request, facts);
+      const planned = accepted.map(({ desired }) => desiredRecord(desired));
+      namingHost(host, () => refuseUnplanned(desired, facts));
+      namingHost(host, () => preflight(desired, { ...facts, records: [...facts.records, ...planned] }));
+      accepted.push({ job, ...planRecord(desired, facts) });
     } catch (error) {
       job.fail(error);
     }
   }
-  return withoutBlocked(host, accepted, facts);
+  return refuseBlocked(host, accepted, facts);
 }
 
 /** Refuses work whose chains cannot be removed. Which chains stay depends on what is refused, so the rest is checked again. */
-function withoutBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
-  const blocked = blockedRemovals(wantsOf(accepted), facts);
+function refuseBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
+  const blocked = findBlockedRemovals(desiredOf(accepted), facts);
   if (blocked.size === 0) return accepted;
-  for (const { job, want } of accepted) {
-    const error = blocked.get(want.record.uid);
-    if (error) job.fail(withHost(host, error));
+  for (const { job, desired } of accepted) {
+    const error = blocked.get(desired.record.uid);
+    if (error) job.fail(withHostName(host, error));
   }
-  const rest = accepted.filter(({ want }) => !blocked.has(want.record.uid));
-  return withoutBlocked(host, rest, facts);
+  const rest = accepted.filter(({ desired }) => !blocked.has(desired.record.uid));
+  return refuseBlocked(host, rest, facts);
 }
 
-export const wantsOf = (accepted: Accepted[]): Work[] => accepted.map(({ want }) => want);
+export const desiredOf = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
 
-export const isPlan = (want: Job["want"]): want is Plan => "isGone" in want && !isWork(want);
+export const isCheck = (request: Job["request"]): request is CheckRequest =>
+  "isLeaseGone" in request && !isApply(request);
 
 /** Answers every job, one way or the other; returns the number of changes made. */
-export async function converse(jobs: Job[], later: Job[], manner: Manner): Promise<number> {
+export async function runConversation(jobs: Job[], later: Job[], manner: ReconcileOptions): Promise<number> {
   const { host } = jobs[0]!;
   try {
-    if (!jobs.some(({ want }) => isWork(want))) {
-      const isPreflight = jobs.some(({ want }) => isPlan(want));
-      const facts = await (isPreflight ? preflightFactsOf(host, jobs) : factsOf(host));
-      join(jobs, later, ({ want }) => !isWork(want) && (isPlan(want) ? isPreflight : isRead(want, facts)));
+    if (!jobs.some(({ request }) => isApply(request))) {
+      const isPreflight = jobs.some(({ request }) => isCheck(request));
+      const facts = await (isPreflight ? readPreflightFacts(host, jobs) : readHostFacts(host));
+      mergeWaiting(
+        jobs,
+        later,
+        ({ request }) => !isApply(request) && (isCheck(request) ? isPreflight : wasScriptRead(request, facts)),
+      );
       for (const warning of invalidWarnings(host.name, [], facts)) manner.warn(warning);
       await answerInspections(host, jobs, facts);
       return 0;
     }
-    const holder = jobs.map(({ want }) => want.record.owner).join(", ");
-    return await host.locked(holder.slice(0, 200), (shell) => underLock(host, shell, jobs, later, manner));
+    const holder = jobs.map(({ request }) => request.record.owner).join(", ");
+    return await host.withLock(holder.slice(0, 200), (shell) => applyUnderLock(host, shell, jobs, later, manner));
   } catch (error) {
     for (const job of jobs) job.fail(error);
     return 0;
@@ -97,93 +103,103 @@ export async function converse(jobs: Job[], later: Job[], manner: Manner): Promi
 }
 
 /** What came while the host was being read is not late: nothing of ours has changed it since. */
-export function join(jobs: Job[], later: Job[], may: (job: Job) => boolean): void {
+export function mergeWaiting(jobs: Job[], later: Job[], may: (job: Job) => boolean): void {
   jobs.push(...later.filter(may));
   later.splice(0, later.length, ...later.filter((job) => !may(job)));
 }
 
 /** Whether the script of its record was read, and not only seen to be there. */
-export const isRead = ({ record }: Want, { files }: Facts): boolean => files.get(scriptPath(record)) !== UNREAD;
+export const wasScriptRead = ({ record }: DesiredState, { files }: Facts): boolean =>
+  files.get(scriptPath(record)) !== NOT_READ;
 
 /** Facts with what is read before a change only, without the host's lock. */
-const preflightFactsOf = async (host: Host, jobs: Job[]): Promise<Facts> =>
-  readFacts(host, await host.exec(preflightScript(jobs.map(({ want }) => want.record))));
+const readPreflightFacts = async (host: Host, jobs: Job[]): Promise<Facts> =>
+  parseHostFacts(host, await host.exec(preflightScript(jobs.map(({ request }) => request.record))));
 
 export async function answerInspections(host: Host, jobs: Job[], facts: Facts): Promise<void> {
-  for (const job of jobs) if (isPlan(job.want)) await answerPlan(host, job, job.want, facts);
-  for (const { want, done } of jobs) {
-    if (isWork(want) || isPlan(want)) continue;
-    const fitting = onThisHost(want, facts);
+  for (const job of jobs) if (isCheck(job.request)) await answerCheck(host, job, job.request, facts);
+  for (const { request, done } of jobs) {
+    if (isApply(request) || isCheck(request)) continue;
+    const fitting = adaptToHost(request, facts);
     const found = [
-      ...recordDifferences(want, facts),
-      ...differences(fitting.items, facts),
-      ...emptiedBridges(fitting.items, facts),
+      ...recordDifferences(request, facts),
+      ...diffItems(fitting.items, facts),
+      ...findEmptiedBridges(fitting.items, facts),
     ];
-    done(seen(fitting, facts, mendable(found, fitting, facts)));
+    done(inspectResult(fitting, facts, excludeForeign(found, fitting, facts)));
   }
 }
 
-async function answerPlan(host: Host, job: Job, plan: Plan, facts: Facts): Promise<void> {
+async function answerCheck(host: Host, job: Job, plan: CheckRequest, facts: Facts): Promise<void> {
   const work = { ...plan, fence: async () => {} };
-  const [accepted] = await accept(host, [{ ...job, want: work }], facts);
-  if (accepted) job.done(seen(accepted.want, facts, []));
+  const [accepted] = await acceptRequests(host, [{ ...job, request: work }], facts);
+  if (accepted) job.done(inspectResult(accepted.desired, facts, []));
 }
 
-export const seen = (want: Want, facts: Facts, differences: Difference[]): Seen => ({
+export const inspectResult = (desired: DesiredState, facts: Facts, differences: ItemDifference[]): InspectResult => ({
   differences,
-  foreign: foreignTexts(want, facts),
-  containers: containersOn(want.items, facts.docker),
-  peerMoves: want.items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined),
+  foreign: describeForeign(desired, facts),
+  containers: containersOn(desired.items, facts.docker),
+  peerMoves: desired.items.some((item) => item.kind === "link" && formerPeer(item, facts) !== undefined),
 });
 
-async function underLock(host: Host, shell: Shell, jobs: Job[], later: Job[], manner: Manner): Promise<number> {
-  const look = preflightScript(jobs.map(({ want }) => want.record));
-  const facts = readFacts(host, await shell.run(`${UNDO_UNCONFIRMED}\n${look}`));
-  join(jobs, later, ({ want }) => isRead(want, facts));
+async function applyUnderLock(
+  host: Host,
+  shell: Shell,
+  jobs: Job[],
+  later: Job[],
+  manner: ReconcileOptions,
+): Promise<number> {
+  const look = preflightScript(jobs.map(({ request }) => request.record));
+  const facts = parseHostFacts(host, await shell.run(`${REVERT_UNCONFIRMED}\n${look}`));
+  mergeWaiting(jobs, later, ({ request }) => wasScriptRead(request, facts));
   await answerInspections(host, jobs, facts);
-  const accepted = await accept(host, jobs, facts);
-  const wants = wantsOf(accepted);
-  const { steps, warnings } = await withLostPorts(shell, planSteps(wants, facts), wants, facts);
-  const records = accepted.flatMap(({ union }) => union);
-  const aside = accepted.flatMap(({ aside }) => aside);
-  const asked = jobs.map(({ want }) => want);
-  for (const warning of [...invalidWarnings(host.name, wants, facts), ...dockerWarnings(host.name, asked, facts)])
+  const accepted = await acceptRequests(host, jobs, facts);
+  const desiredStates = desiredOf(accepted);
+  const { steps, warnings } = await withLostPorts(shell, planSteps(desiredStates, facts), desiredStates, facts);
+  const records = accepted.flatMap(({ written }) => written);
+  const aside = accepted.flatMap(({ invalidFiles }) => invalidFiles);
+  const asked = jobs.map(({ request }) => request);
+  for (const warning of [
+    ...invalidWarnings(host.name, desiredStates, facts),
+    ...dockerWarnings(host.name, asked, facts),
+  ])
     manner.warn(warning);
   let passed = accepted;
   if (steps.length + records.length > 0) {
     const script = renderChange(steps, records, aside);
-    const risky = endangersSsh(steps, facts);
-    manner.begin(host, wants);
+    const risky = findRiskySteps(steps, facts);
+    manner.begin(host, desiredStates);
     const result =
       risky.length > 0
-        ? await changeCautiously(host, shell, { steps, risky, records, aside, before: facts }, manner.revertAfter)
-        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readbackOf(accepted, facts)}`);
-    passed = judge(host, accepted, facts, result, script);
-    warnings.push(...warningsIn(result.stderr), ...(await unpluggedPorts(shell, steps)));
-    if (steps.length > 0) warnings.push(...new Set(wants.flatMap(({ items }) => localWarnings(items, facts))));
+        ? await applyGuarded(host, shell, { steps, risky, records, aside, before: facts }, manner.revertAfter)
+        : await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${renderReadback(accepted, facts)}`);
+    passed = checkResult(host, accepted, facts, result, script);
+    warnings.push(...parseWarnings(result.stderr), ...(await findUnpluggedPorts(shell, steps)));
+    if (steps.length > 0) warnings.push(...new Set(desiredStates.flatMap(({ items }) => localWarnings(items, facts))));
     for (const warning of warnings) manner.warn(`${host.name}: ${warning}`);
-    const lasting = accepted.some(({ want, union }) => want.persist && union.length > 0);
+    const lasting = accepted.some(({ desired, written }) => desired.persist && written.length > 0);
     if (lasting && !facts.systemd) manner.warnWithoutSystemd(host);
   }
-  const settled = renderSettled(passed, facts);
+  const settled = renderFinalRecords(passed, facts);
   if (settled) {
     const { code, stderr } = await shell.run(settled);
     if (code !== 0) throw commandFailed(host, String(code), stderr, settled, []);
   }
-  for (const { job, want } of passed) job.done(seen(want, facts, []));
+  for (const { job, desired } of passed) job.done(inspectResult(desired, facts, []));
   return steps.length;
 }
 
 /** All that this work can have touched, now or before. */
-function readbackOf(accepted: Accepted[], facts: Facts): string {
-  const items = accepted.flatMap(({ want }) => [...want.items, ...ownedItems(want, facts)]);
+function renderReadback(accepted: Accepted[], facts: Facts): string {
+  const items = accepted.flatMap(({ desired }) => [...desired.items, ...findOwnedItems(desired, facts)]);
   const files = [
     ...items.flatMap((item) => (item.kind === "file" ? [item.path] : [])),
-    ...accepted.flatMap(({ union }) => union.map(recordPath)),
+    ...accepted.flatMap(({ written }) => written.map(recordPath)),
   ];
   const devices = items.flatMap((item) => {
     if (item.kind === "link") return [item.name];
-    if (item.kind === "zone") return item.underlay ? devicesWith(item.underlay, facts) : [];
+    if (item.kind === "zone") return item.underlay ? devicesWithAddress(item.underlay, facts) : [];
     return "dev" in item && item.dev !== undefined ? [item.dev] : [];
   });
   return readbackScript({
@@ -194,19 +210,25 @@ function readbackOf(accepted: Accepted[], facts: Facts): string {
 }
 
 /** Each owner is judged by what the host now looks like, not by the exit code of a batch that it shared with others. */
-function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, script: string): Accepted[] {
+function checkResult(
+  host: Host,
+  accepted: Accepted[],
+  before: Facts,
+  result: CommandResult,
+  script: string,
+): Accepted[] {
   const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
-  const after = readFacts(host, result);
-  const ownOf = (want: Want) => ownedItems(want, before);
-  const wants = wantsOf(accepted);
-  const keep = keptKeys(wants.flatMap(ownOf), wants, before);
+  const after = parseHostFacts(host, result);
+  const ownOf = (desired: DesiredState) => findOwnedItems(desired, before);
+  const desiredStates = desiredOf(accepted);
+  const keep = findKeptKeys(desiredStates.flatMap(ownOf), desiredStates, before);
   return accepted.filter((each) => {
-    const { job, want } = each;
-    const left = goneItems(ownOf(want), keep, after).filter(({ kind }) => kind !== "sysctl");
+    const { job, desired } = each;
+    const left = findItemsToRemove(ownOf(desired), keep, after).filter(({ kind }) => kind !== "sysctl");
     const failed = [
-      ...(isWritten(each, after) ? [] : [`${recordPath(want.record)}: not written`]),
-      ...differences(want.items, after).map(differenceText),
-      ...left.map((i) => `${keyOf(i)}: still there`),
+      ...(wasRecordWritten(each, after) ? [] : [`${recordPath(desired.record)}: not written`]),
+      ...diffItems(desired.items, after).map(formatDifference),
+      ...left.map((i) => `${itemKey(i)}: still there`),
     ];
     if (failed.length > 0) job.fail(commandFailed(host, code, result.stderr, script, failed));
     return failed.length === 0;
@@ -214,12 +236,12 @@ function judge(host: Host, accepted: Accepted[], before: Facts, result: Result, 
 }
 
 /** Objects of other programs that work against what this owner has on the host, as drift. They are never removed by us. */
-export const foreignTexts = (want: Want, facts: Facts): string[] => [
-  ...foreignDeviceTexts(want, facts),
-  ...foreignRoutes(want, facts).map(foreignRouteText),
-  ...foreignRuleTexts(want, facts),
+export const describeForeign = (desired: DesiredState, facts: Facts): string[] => [
+  ...describeForeignDevices(desired, facts),
+  ...findForeignRoutes(desired, facts).map(formatForeignRoute),
+  ...describeForeignRules(desired, facts),
 ];
 
 /** Without those of devices that other programs have made: no `up` mends them. */
-export const mendable = (all: Difference[], want: Want, facts: Facts): Difference[] =>
-  all.filter(({ item }) => !isForeignDevice(item, want, facts));
+export const excludeForeign = (all: ItemDifference[], desired: DesiredState, facts: Facts): ItemDifference[] =>
+  all.filter(({ item }) => !isForeignDevice(item, desired, facts));

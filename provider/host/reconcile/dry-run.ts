@@ -1,14 +1,14 @@
-import { afterRemoval, planSteps } from "../../network/diff/steps";
+import { factsAfterRemoval, planSteps } from "../../network/diff/steps";
 import type { HostRecord } from "../../network/model/items";
 import type { Step } from "../../network/model/steps";
-import { onThisHost } from "../../network/plan/this-host";
-import { blockedRemovals } from "../../network/preflight/foreign-rules";
+import { adaptToHost } from "../../network/plan/this-host";
+import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
 import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
-import { accept, wantsOf } from "./conversation";
-import { readFacts, withHost } from "./facts";
-import type { Job, Work } from "./types";
+import { acceptRequests, desiredOf } from "./conversation";
+import { parseHostFacts, withHostName } from "./facts";
+import type { ApplyRequest, Job } from "./types";
 
 export interface DryRun {
   steps: Step[];
@@ -21,25 +21,25 @@ export interface DryRun {
 }
 
 /** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
-export async function dryRun(host: Host, works: Work[]): Promise<DryRun> {
-  const facts = readFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
+export async function dryRun(host: Host, works: ApplyRequest[]): Promise<DryRun> {
+  const facts = parseHostFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
   const refused: unknown[] = [];
-  const ending = works.filter(({ items }) => items.length === 0).map((work) => onThisHost(work, facts));
-  const blocked = blockedRemovals(ending, facts);
-  for (const error of blocked.values()) refused.push(withHost(host, error));
+  const ending = works.filter(({ items }) => items.length === 0).map((work) => adaptToHost(work, facts));
+  const blocked = findBlockedRemovals(ending, facts);
+  for (const error of blocked.values()) refused.push(withHostName(host, error));
   const leaving = ending.filter(({ record }) => !blocked.has(record.uid));
   const before = planSteps(leaving, facts);
-  const cleared = afterRemoval(before, leaving, facts);
-  const jobs = works.filter(({ items }) => items.length > 0).map((want) => jobOf(host, want, refused));
-  const accepted = await accept(host, jobs, cleared);
-  const steps = [...before, ...planSteps(wantsOf(accepted), cleared)];
-  const records = accepted.flatMap(({ union }) => union);
+  const cleared = factsAfterRemoval(before, leaving, facts);
+  const jobs = works.filter(({ items }) => items.length > 0).map((request) => toJob(host, request, refused));
+  const accepted = await acceptRequests(host, jobs, cleared);
+  const steps = [...before, ...planSteps(desiredOf(accepted), cleared)];
+  const records = accepted.flatMap(({ written }) => written);
   return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
 }
 
-const jobOf = (host: Host, want: Work, refused: unknown[]): Job => ({
+const toJob = (host: Host, request: ApplyRequest, refused: unknown[]): Job => ({
   host,
-  want,
+  request,
   done: () => {},
   fail: (error) => refused.push(error),
 });

@@ -1,15 +1,15 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
 import { FACTS_SCRIPT, parseFacts } from "../../network/read/facts";
-import type { Host, Result } from "../connection";
+import type { CommandResult, Host } from "../connection";
 import { busyboxTool } from "../ssh/shell-errors";
 
 /** What a host answered: facts, or an error that names the host. */
 
 /** What a host looks like, without its lock; changes nothing. */
-export const factsOf = async (host: Host): Promise<Facts> => readFacts(host, await host.exec(FACTS_SCRIPT));
+export const readHostFacts = async (host: Host): Promise<Facts> => parseHostFacts(host, await host.exec(FACTS_SCRIPT));
 
-export function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
+export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResult): Facts {
   if (code === 127) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
@@ -18,7 +18,7 @@ export function readFacts(host: Host, { code, stdout, stderr }: Result): Facts {
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return onHost(host, () => parseFacts(stdout));
+  return namingHost(host, () => parseFacts(stdout));
 }
 
 export function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
@@ -37,13 +37,13 @@ export function commandFailed(host: Host, code: string, stderr: string, script: 
 }
 
 /** Runs `look`. An error about what is on a machine names the machine. */
-export function onHost<T>(host: Pick<Host, "name">, look: () => T): T {
+export function namingHost<T>(host: Pick<Host, "name">, look: () => T): T {
   try {
     return look();
   } catch (error) {
-    throw isOverlayError(error) ? withHost(host, error) : error;
+    throw isOverlayError(error) ? withHostName(host, error) : error;
   }
 }
 
-export const withHost = ({ name }: Pick<Host, "name">, error: OverlayError): OverlayError =>
+export const withHostName = ({ name }: Pick<Host, "name">, error: OverlayError): OverlayError =>
   new OverlayError(error.code, `${name}: ${error.what}`, error.fix, error);

@@ -1,15 +1,15 @@
 import { randomBytes } from "node:crypto";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
-import { type HostRecord, keyOf } from "../../network/model/items";
+import { type HostRecord, itemKey } from "../../network/model/items";
 import type { Step } from "../../network/model/steps";
 import { FACTS_SCRIPT } from "../../network/read/facts";
-import { renderArm, renderDisarm, undoing } from "../../network/render/revert";
+import { invertSteps, renderCancelTimer, renderStartTimer } from "../../network/render/revert";
 import { renderChange } from "../../network/render/script";
-import type { Host, Result, Shell } from "../connection";
+import type { CommandResult, Host, Shell } from "../connection";
 
 /** A change, and those of its steps that could cut the way by which it is made. */
-export interface RiskyChange {
+export interface GuardedChange {
   steps: Step[];
   risky: Step[];
   records: HostRecord[];
@@ -23,34 +23,39 @@ export interface RiskyChange {
  * a new connection, which proves that there can be one: connections that stand outlive much that keeps new ones out.
  * What brings the overlay back after a boot is changed last: a machine that is cut off can still be saved by its switch.
  */
-export async function changeCautiously(
+export async function applyGuarded(
   host: Host,
   shell: Shell,
-  change: RiskyChange,
+  change: GuardedChange,
   seconds: number,
-): Promise<Result> {
+): Promise<CommandResult> {
   const { steps, records, aside, before } = change;
   const isLasting = ({ item }: Step): boolean => item.kind === "file" || item.kind === "service";
   const now = steps.filter((step) => !isLasting(step));
   const id = randomBytes(8).toString("hex");
-  const arm = renderArm({ id, seconds, script: renderChange(undoing(now, before), []) });
-  const made = await confirmed(host, change, seconds, async () => {
-    const result = await within(seconds / 4, shell.run(applied(`${arm}\n${renderChange(now, records, aside)}`)));
-    const { code } = await host.exec(renderDisarm(id), { anew: seconds / 2 });
+  const arm = renderStartTimer({ id, seconds, script: renderChange(invertSteps(now, before), []) });
+  const made = await requireConfirmation(host, change, seconds, async () => {
+    const result = await withTimeout(seconds / 4, shell.run(wrapApply(`${arm}\n${renderChange(now, records, aside)}`)));
+    const { code } = await host.exec(renderCancelTimer(id), { anew: seconds / 2 });
     if (code !== 0) throw new Error("its timer could not be called off any more.");
     return result;
   });
-  const last = await shell.run(`${applied(renderChange(steps.filter(isLasting), []))}\n${FACTS_SCRIPT}`);
+  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLasting), []))}\n${FACTS_SCRIPT}`);
   return { code: last.code, stdout: made.stdout + last.stdout, stderr: made.stderr + last.stderr };
 }
 
-const applied = (script: string): string => `(\n${script}\n) >&2\necho "@@ applied $?"`;
+const wrapApply = (script: string): string => `(\n${script}\n) >&2\necho "@@ applied $?"`;
 
-async function confirmed<T>(host: Host, { risky }: RiskyChange, seconds: number, act: () => Promise<T>): Promise<T> {
+async function requireConfirmation<T>(
+  host: Host,
+  { risky }: GuardedChange,
+  seconds: number,
+  act: () => Promise<T>,
+): Promise<T> {
   try {
     return await act();
   } catch (error) {
-    const what = risky.map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+    const what = risky.map(({ verb, item }) => `${verb} ${itemKey(item)}`);
     const why = error instanceof OverlayError ? error.what : (error as Error).message;
     throw new OverlayError(
       "SSH_CUT",
@@ -61,7 +66,7 @@ async function confirmed<T>(host: Host, { risky }: RiskyChange, seconds: number,
   }
 }
 
-async function within<T>(seconds: number, work: Promise<T>): Promise<T> {
+async function withTimeout<T>(seconds: number, work: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(new Error(`there was no answer in ${seconds} s.`)), seconds * 1000);

@@ -1,8 +1,8 @@
 import type { OverlayError } from "../../errors";
-import type { Difference } from "../../network/kinds/kind";
+import type { ItemDifference } from "../../network/kinds/kind";
 import type { Container } from "../../network/model/facts";
 import type { HostRecord } from "../../network/model/items";
-import type { Want } from "../../network/model/steps";
+import type { DesiredState } from "../../network/model/steps";
 import type { Host } from "../connection";
 
 /**
@@ -10,21 +10,21 @@ import type { Host } from "../connection";
  * machine, never with memory. Work that waits for one host is done together in one conversation, so that 63 runners do
  * not mean 63 scans of the hub; one owner's error does not fail the others.
  */
-export interface Work extends Want {
+export interface ApplyRequest extends DesiredState {
   /** Asked under the host's lock, before the first write; throws when the work is no longer ours to do. */
   fence(): Promise<void>;
   /** Whether the lease behind a record of our own store is gone for good, so that what it lists is nobody's. */
-  isGone(uid: string): Promise<boolean>;
+  isLeaseGone(uid: string): Promise<boolean>;
   /** Why there is no plan of what is to be removed. */
   planError?: OverlayError;
 }
 
 /** Work that is only checked: whether it would be refused. */
-export type Plan = Omit<Work, "fence">;
+export type CheckRequest = Omit<ApplyRequest, "fence">;
 
 /** What a host was found to have. */
-export interface Seen {
-  differences: Difference[];
+export interface InspectResult {
+  differences: ItemDifference[];
   /** Objects of other programs that are in its way, as text; they stay, whatever is applied. */
   foreign: string[];
   /** On the owner's Docker network. */
@@ -42,12 +42,12 @@ export interface ConversationReport {
 }
 
 /** How it goes about its work. */
-export interface Manner {
+export interface ReconcileOptions {
   warn(text: string): void;
   /** Called for each host that cannot restore its part after a boot. */
   warnWithoutSystemd(host: Host): void;
   /** Called before the first write for these owners. */
-  begin(host: Host, wants: Want[]): void;
+  begin(host: Host, desiredStates: DesiredState[]): void;
   /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
   revertAfter: number;
 }
@@ -56,16 +56,16 @@ export interface Manner {
 
 export interface Job {
   host: Host;
-  want: Want | Plan | Work;
-  done(seen: Seen): void;
+  request: DesiredState | CheckRequest | ApplyRequest;
+  done(seen: InspectResult): void;
   fail(error: unknown): void;
 }
 
 /** An owner's record on a host through one piece of work: written before the first change, cut or removed after the last. */
-export interface RecordWork {
-  want: Work;
+export interface RecordChange {
+  desired: ApplyRequest;
   /** The record to write before the first change; none where it stands already. */
-  union: HostRecord[];
+  written: HostRecord[];
   /** A file in its place that is no record, to be moved aside first. */
-  aside: string[];
+  invalidFiles: string[];
 }

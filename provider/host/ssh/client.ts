@@ -3,19 +3,19 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { ClientCallback, ClientChannel, Client as Ssh } from "ssh2";
 
 /** sshd allows ten sessions on one connection, and counts one that we closed until it has looked around: five and five. */
-const SESSIONS = 5;
+const MAX_SESSIONS = 5;
 
 /** The first pause before a host that refused a session is asked again. */
-const PAUSE = 20;
+const FIRST_RETRY_MS = 20;
 
 /** At most this many handshakes at a time go through a jump host, or MaxStartups behind it drops some. */
-const HANDSHAKES = 8;
+const MAX_HANDSHAKES = 8;
 
 /** A peer that leaves this many keepalives in a row without an answer is dead. */
-const UNANSWERED = 3;
+const MAX_UNANSWERED = 3;
 
 /** The channel was not opened: nothing has run on the host, and asking again is safe. */
-export class NotOpened extends Error {
+export class ChannelNotOpened extends Error {
   constructor(
     message: string,
     /** The host itself said no, and why by number (RFC 4254, 5.1): 1 is for what its configuration forbids. */
@@ -26,11 +26,11 @@ export class NotOpened extends Error {
 }
 
 /** One SSH connection that is logged in, shared by all who talk to that host. */
-export class Link {
+export class SshClient {
   /** Why it cannot be used any more. */
   lost: string | undefined;
-  readonly handshakes = new Gate(HANDSHAKES);
-  readonly #sessions = new Gate(SESSIONS);
+  readonly handshakes = new Semaphore(MAX_HANDSHAKES);
+  readonly #sessions = new Semaphore(MAX_SESSIONS);
 
   constructor(
     private readonly ssh: Ssh,
@@ -46,7 +46,7 @@ export class Link {
   /** A channel that runs `command`, for the time of `use`. `limit` milliseconds are for opening it. */
   async session<T>(command: string, limit: number, use: (channel: ClientChannel) => Promise<T>): Promise<T> {
     for (;;) {
-      const result = await this.#sessions.pass(async () => {
+      const result = await this.#sessions.run(async () => {
         const channel = await this.#openSession(command, limit);
         return channel && { value: await use(channel) };
       });
@@ -75,12 +75,12 @@ export class Link {
    */
   async #openSession(command: string, limit: number): Promise<ClientChannel | undefined> {
     const until = Date.now() + limit;
-    for (let pause = PAUSE; ; pause *= 2) {
+    for (let pause = FIRST_RETRY_MS; ; pause *= 2) {
       try {
         return await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
       } catch (error) {
-        if (!(error instanceof NotOpened) || error.refusal === undefined) throw error;
-        if (this.#sessions.narrow()) return undefined;
+        if (!(error instanceof ChannelNotOpened) || error.refusal === undefined) throw error;
+        if (this.#sessions.shrink()) return undefined;
         if (Date.now() + pause > until) throw error;
         await sleep(pause);
       }
@@ -92,11 +92,11 @@ export class Link {
       let late = false;
       const timer = setTimeout(() => {
         late = true;
-        reject(new NotOpened(`no answer in ${limit / 1000} s`));
+        reject(new ChannelNotOpened(`no answer in ${limit / 1000} s`));
       }, limit);
       const fail = (error: Error & { reason?: number }) => {
         clearTimeout(timer);
-        reject(new NotOpened(error.message, error.reason));
+        reject(new ChannelNotOpened(error.message, error.reason));
       };
       const done: ClientCallback = (error, channel) => {
         if (error) return fail(error);
@@ -132,7 +132,7 @@ export class Link {
       unanswered = 0;
     };
     const beat = () => {
-      if (++unanswered <= UNANSWERED) return this.#ask(() => this.ssh.unforwardIn("", 0, answered), answered);
+      if (++unanswered <= MAX_UNANSWERED) return this.#ask(() => this.ssh.unforwardIn("", 0, answered), answered);
       this.#lose("the host stopped answering");
       this.ssh.destroy();
     };
@@ -142,13 +142,13 @@ export class Link {
 }
 
 /** Runs at most `limit` pieces of work at a time; the others wait, first come, first served. */
-export class Gate {
+export class Semaphore {
   #running = 0;
   readonly #waiting: (() => void)[] = [];
 
   constructor(private limit: number) {}
 
-  async pass<T>(work: () => Promise<T>): Promise<T> {
+  async run<T>(work: () => Promise<T>): Promise<T> {
     if (this.#running < this.limit) this.#running++;
     else await new Promise<void>((go) => this.#waiting.push(go));
     try {
@@ -162,7 +162,7 @@ export class Gate {
   }
 
   /** From now on one less than the number that is running; false if that would be none. */
-  narrow(): boolean {
+  shrink(): boolean {
     if (this.#running < 2) return false;
     this.limit = this.#running - 1;
     return true;

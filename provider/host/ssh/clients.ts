@@ -1,31 +1,31 @@
 import { setMaxListeners } from "node:events";
 import { isOverlayError, OverlayError } from "../../errors";
-import { type Connection, type HostSettings, nameOf, routeOf, sameConnection } from "../connection";
-import { Gate, type Link } from "./client";
+import { type Connection, connectionKey, connectionName, type HostSettings, sameConnection } from "../connection";
+import { Semaphore, type SshClient } from "./client";
 import { type Credentials, readCredentials } from "./credentials";
 import { DialFailed, dial } from "./dial";
 import { HostKeys } from "./host-keys";
-import { Tries } from "./retry";
+import { DialRetries } from "./retry";
 
-interface Shared {
+interface SharedClient {
   connection: Connection;
-  link: Promise<Link>;
+  client: Promise<SshClient>;
 }
 
 /** A connection, and what to try when its credentials are refused. */
-export type Ways = [Connection, ...Connection[]];
+export type ConnectionChoices = [Connection, ...Connection[]];
 
-export interface Way {
+export interface ChosenConnection {
   connection: Connection;
-  link: Link;
+  client: SshClient;
 }
 
 /** The SSH connections of this process: one for each route, made when first asked for, and anew when it was lost. */
-export class Links {
-  readonly #shared = new Map<string, Shared>();
-  readonly #up = new Set<Link>();
+export class SshClients {
+  readonly #shared = new Map<string, SharedClient>();
+  readonly #up = new Set<SshClient>();
   readonly #ended = new AbortController();
-  readonly #dials: Gate;
+  readonly #dials: Semaphore;
   readonly #hostKeys: HostKeys;
 
   constructor(
@@ -34,77 +34,77 @@ export class Links {
     private readonly connected: (connection: Connection) => void,
     private readonly notify: (text: string) => void,
   ) {
-    this.#dials = new Gate(settings.parallelHosts);
+    this.#dials = new Semaphore(settings.parallelHosts);
     this.#hostKeys = new HostKeys(settings);
     setMaxListeners(0, this.#ended.signal);
   }
 
   /** The first of these that the host lets in; for a failure other than refused credentials there is no second. */
-  async get([first, ...fallbacks]: Ways): Promise<Way> {
+  async get([first, ...fallbacks]: ConnectionChoices): Promise<ChosenConnection> {
     try {
-      return { connection: first, link: await this.#share(first) };
+      return { connection: first, client: await this.#share(first) };
     } catch (error) {
-      unlessRefused(error);
-      for (const connection of distinct(first, fallbacks)) {
-        const link = await this.#share(connection).catch(unlessRefused);
-        if (link) return { connection, link };
+      rethrowUnlessRefused(error);
+      for (const connection of distinctConnections(first, fallbacks)) {
+        const client = await this.#share(connection).catch(rethrowUnlessRefused);
+        if (client) return { connection, client };
       }
       throw error;
     }
   }
 
   /** A connection that is nobody else's, had in so many seconds; whoever asked for it ends it. */
-  anew(connection: Connection, seconds: number): Promise<Link> {
+  openNew(connection: Connection, seconds: number): Promise<SshClient> {
     const patience = { ...this.settings, operationTimeout: seconds };
     return this.#dialUntilUp({ ...connection, dialErrorLimit: 0 }, patience);
   }
 
   async end(): Promise<void> {
-    await Promise.all([...this.#up].map((link) => link.end()));
+    await Promise.all([...this.#up].map((client) => client.end()));
     this.#ended.abort();
   }
 
-  async #share(connection: Connection): Promise<Link> {
-    const route = routeOf(connection);
+  async #share(connection: Connection): Promise<SshClient> {
+    const route = connectionKey(connection);
     const shared = this.#shared.get(route);
     if (!shared) return this.#start(route, connection);
-    const link = await shared.link.catch((error) => {
+    const client = await shared.client.catch((error) => {
       // What was refused to another caller may have been its key or its limits: ask again with our own.
       if (sameConnection(shared.connection, connection)) throw error;
     });
-    if (link && !link.lost) return this.#sameServer(link, connection);
-    if (link) this.#up.delete(link);
+    if (client && !client.lost) return this.#sameServer(client, connection);
+    if (client) this.#up.delete(client);
     if (this.#shared.get(route) === shared) this.#shared.delete(route);
     return this.#share(connection);
   }
 
-  async #sameServer(link: Link, connection: Connection): Promise<Link> {
-    if (!connection.hostKey) return link;
-    const refused = (await this.#hostKeys.expect(connection)).refuse(link.hostKey);
+  async #sameServer(client: SshClient, connection: Connection): Promise<SshClient> {
+    if (!connection.hostKey) return client;
+    const refused = (await this.#hostKeys.expect(connection)).refuse(client.hostKey);
     if (refused) throw refused;
-    return link;
+    return client;
   }
 
-  #start(route: string, connection: Connection): Promise<Link> {
-    const shared = { connection, link: this.#dialUntilUp(connection) };
+  #start(route: string, connection: Connection): Promise<SshClient> {
+    const shared = { connection, client: this.#dialUntilUp(connection) };
     this.#shared.set(route, shared);
-    shared.link.catch(() => {
+    shared.client.catch(() => {
       if (this.#shared.get(route) === shared) this.#shared.delete(route);
     });
-    return shared.link;
+    return shared.client;
   }
 
-  async #dialUntilUp(connection: Connection, settings = this.settings): Promise<Link> {
+  async #dialUntilUp(connection: Connection, settings = this.settings): Promise<SshClient> {
     const credentials = await readCredentials(connection);
-    const tries = new Tries(connection, settings);
-    const silence = tries.announce(this.notify);
+    const tries = new DialRetries(connection, settings);
+    const silence = tries.notifyWhenSlow(this.notify);
     try {
       for (;;) {
         try {
-          const link = await this.#dial(connection, credentials, tries);
+          const client = await this.#dial(connection, credentials, tries);
           this.connected(connection);
-          this.#up.add(link);
-          return link;
+          this.#up.add(client);
+          return client;
         } catch (error) {
           if (!(error instanceof DialFailed)) throw error;
           await tries.pause(error, this.#ended.signal);
@@ -116,25 +116,27 @@ export class Links {
   }
 
   /** The turn is taken for one dial, and given back for the pause: a host that is down must not hold up the others. */
-  async #dial(connection: Connection, credentials: Credentials, tries: Tries): Promise<Link> {
-    const jump = connection.proxy && (await this.#share(connection.proxy).catch(behind(connection)));
+  async #dial(connection: Connection, credentials: Credentials, tries: DialRetries): Promise<SshClient> {
+    const jump = connection.proxy && (await this.#share(connection.proxy).catch(explainJumpFailure(connection)));
     const expected = await this.#hostKeys.expect(connection);
     const request = { connection, credentials, expected, jump, keepalive: this.keepalive, ended: this.#ended.signal };
-    const turn = () => this.#dials.pass(() => dial({ ...request, limit: tries.limit() }));
-    return jump ? jump.handshakes.pass(turn) : turn();
+    const turn = () => this.#dials.run(() => dial({ ...request, limit: tries.limit() }));
+    return jump ? jump.handshakes.run(turn) : turn();
   }
 }
 
 /** Asking twice with the same key would only bring the host closer to locking us out. */
-const distinct = (first: Connection, fallbacks: Connection[]): Connection[] =>
-  fallbacks.filter((way, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, way)));
+const distinctConnections = (first: Connection, fallbacks: Connection[]): Connection[] =>
+  fallbacks.filter(
+    (choice, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, choice)),
+  );
 
-function unlessRefused(error: unknown): undefined {
+function rethrowUnlessRefused(error: unknown): undefined {
   if (!isOverlayError(error, "SSH_AUTH")) throw error;
 }
 
-const behind = (connection: Connection) => (error: unknown) => {
+const explainJumpFailure = (connection: Connection) => (error: unknown) => {
   if (!isOverlayError(error)) throw error;
-  const what = `${nameOf(connection)} is behind a jump host that fails: ${error.what}`;
+  const what = `${connectionName(connection)} is behind a jump host that fails: ${error.what}`;
   throw new OverlayError(error.code, what, error.fix, error);
 };

@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import type { Config } from "node-ssh";
 import { OverlayError } from "../../errors";
-import { type Connection, nameOf, userOf } from "../connection";
+import { type Connection, connectionName, userOf } from "../connection";
 
 /** What ssh2 logs in with, and the names of the methods for messages: never what is in them. */
 export interface Credentials {
@@ -52,7 +52,7 @@ async function readPrivateKey(connection: Connection): Promise<string | undefine
   } catch (error) {
     throw new OverlayError(
       "SSH_AUTH",
-      `The private key file ${path} for ${userOf(connection)}@${nameOf(connection)} cannot be read (${(error as NodeJS.ErrnoException).code}).`,
+      `The private key file ${path} for ${userOf(connection)}@${connectionName(connection)} cannot be read (${(error as NodeJS.ErrnoException).code}).`,
       "Correct privateKeyPath, or give the key's text as privateKey.",
     );
   }
@@ -61,7 +61,7 @@ async function readPrivateKey(connection: Connection): Promise<string | undefine
 const keyForPath = (connection: Connection): OverlayError =>
   new OverlayError(
     "SSH_AUTH",
-    `privateKeyPath for ${userOf(connection)}@${nameOf(connection)} is the text of a key, not the name of a file.`,
+    `privateKeyPath for ${userOf(connection)}@${connectionName(connection)} is the text of a key, not the name of a file.`,
     "Give it as privateKey.",
   );
 
@@ -71,7 +71,7 @@ export function refusedCredentials(connection: Connection, methods: string[], ca
   const reason = cause.message.startsWith("All configured") ? "" : `; ${cause.message}`;
   return new OverlayError(
     "SSH_AUTH",
-    `${nameOf(connection)} refused to log in ${userOf(connection)} (${tried}${reason}).`,
+    `${connectionName(connection)} refused to log in ${userOf(connection)} (${tried}${reason}).`,
     `Check user and key: the public key must stand in ~${userOf(connection)}/.ssh/authorized_keys there.`,
     cause,
   );
@@ -82,7 +82,7 @@ export function unreadableKey(connection: Connection, cause: Error): OverlayErro
   const locked = /passphrase|encrypted|integrity|decrypt/i.test(cause.message);
   return new OverlayError(
     "SSH_AUTH",
-    `The private key (${keySource(connection)}) for ${userOf(connection)}@${nameOf(connection)} cannot be used: ` +
+    `The private key (${keySource(connection)}) for ${userOf(connection)}@${connectionName(connection)} cannot be used: ` +
       (locked
         ? "it is encrypted, and privateKeyPassword is missing or wrong."
         : "it is not a private key that we can read."),

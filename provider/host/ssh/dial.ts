@@ -3,8 +3,8 @@ import { addAbortSignal, type Duplex } from "node:stream";
 import { NodeSSH } from "node-ssh";
 import type { MacAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
-import { type Connection, nameOf, portOf } from "../connection";
-import { Link, type NotOpened } from "./client";
+import { type Connection, connectionName, portOf } from "../connection";
+import { type ChannelNotOpened, SshClient } from "./client";
 import { type Credentials, refusedCredentials, unreadableKey } from "./credentials";
 import type { ExpectedKey } from "./host-keys";
 
@@ -36,12 +36,12 @@ const REASONS: Record<string, string> = {
 /** ssh2 offers these by default, and no key exchange with SHA-1. */
 const SHA1_MACS: MacAlgorithm[] = ["hmac-sha1", "hmac-sha1-etm@openssh.com"];
 
-export interface Dial {
+export interface DialRequest {
   connection: Connection;
   credentials: Credentials;
   expected: ExpectedKey;
   /** The connection to dial through. */
-  jump: Link | undefined;
+  jump: SshClient | undefined;
   /** Milliseconds for all of it. */
   limit: number;
   /** Seconds between two keepalives. */
@@ -51,13 +51,13 @@ export interface Dial {
 }
 
 /** One dial: the stream, the handshake, the login. Throws DialFailed when it is worth another try. */
-export async function dial(request: Dial): Promise<Link> {
+export async function dial(request: DialRequest): Promise<SshClient> {
   const start = Date.now();
   const stream = await (request.jump ? openThrough(request, request.jump) : openDirect(request));
   return login(request, stream, Math.max(1, request.limit - (Date.now() - start)));
 }
 
-function openDirect({ connection, limit, ended }: Dial): Promise<Duplex> {
+function openDirect({ connection, limit, ended }: DialRequest): Promise<Duplex> {
   // Nagle's delay costs ssh2 40 ms in the handshake and in every command.
   const socket = connectTcp({ host: connection.host, port: portOf(connection), noDelay: true, signal: ended });
   // An open connection must not keep the process alive: whatever is under way has a timer of its own, and that does.
@@ -77,19 +77,19 @@ function openDirect({ connection, limit, ended }: Dial): Promise<Duplex> {
   });
 }
 
-async function openThrough({ connection, limit, ended }: Dial, jump: Link): Promise<Duplex> {
+async function openThrough({ connection, limit, ended }: DialRequest, jump: SshClient): Promise<Duplex> {
   try {
     return addAbortSignal(ended, await jump.forward(connection.host, portOf(connection), limit));
   } catch (error) {
-    const { message, refusal } = error as NotOpened;
+    const { message, refusal } = error as ChannelNotOpened;
     const outcome = refusal === CONNECT_FAILED ? "closed" : "noAnswer";
-    if (refusal !== FORBIDDEN) throw new DialFailed(`dial${way(connection)}`, message, outcome);
-    const what = `The jump host ${nameOf(connection.proxy!)} forbids to reach ${nameOf(connection)} through it.`;
+    if (refusal !== FORBIDDEN) throw new DialFailed(`dial${jumpText(connection)}`, message, outcome);
+    const what = `The jump host ${connectionName(connection.proxy!)} forbids to reach ${connectionName(connection)} through it.`;
     throw new OverlayError("SSH_UNREACHABLE", what, "Set AllowTcpForwarding yes in its sshd_config.", error);
   }
 }
 
-async function login(request: Dial, stream: Duplex, limit: number): Promise<Link> {
+async function login(request: DialRequest, stream: Duplex, limit: number): Promise<SshClient> {
   const { credentials, expected } = request;
   let refused: OverlayError | undefined;
   let hostKey: Buffer = Buffer.alloc(0);
@@ -111,10 +111,10 @@ async function login(request: Dial, stream: Duplex, limit: number): Promise<Link
   client.once("handshake", () => requireRsaSha2(client));
   try {
     await ready;
-    return new Link(client, hostKey, request.keepalive);
+    return new SshClient(client, hostKey, request.keepalive);
   } catch (error) {
     stream.destroy();
-    throw refused ?? explain(request, error as Error & { level?: string });
+    throw refused ?? explainLoginError(request, error as Error & { level?: string });
   }
 }
 
@@ -127,18 +127,18 @@ function requireRsaSha2(client: object): void {
   _protocol._compatFlags |= IMPLY_RSA_SHA2;
 }
 
-function explain({ connection, credentials }: Dial, error: Error & { level?: string }): Error {
+function explainLoginError({ connection, credentials }: DialRequest, error: Error & { level?: string }): Error {
   if (/privateKey/.test(error.message)) return unreadableKey(connection, error);
   const refused = error.level === "client-authentication" || error.level === "agent";
   if (refused || /authentication failures/i.test(error.message)) {
     return refusedCredentials(connection, credentials.methods, error);
   }
-  if (!/no matching/.test(error.message)) return new DialFailed(`handshake${way(connection)}`, error.message);
+  if (!/no matching/.test(error.message)) return new DialFailed(`handshake${jumpText(connection)}`, error.message);
   return new OverlayError(
     "SSH_UNREACHABLE",
-    `${nameOf(connection)} and we have no SSH algorithm in common (${error.message}).`,
+    `${connectionName(connection)} and we have no SSH algorithm in common (${error.message}).`,
     "Allow a current one in its sshd_config, or update its OpenSSH.",
   );
 }
 
-const way = ({ proxy }: Connection): string => (proxy ? ` through jump host ${nameOf(proxy)}` : "");
+const jumpText = ({ proxy }: Connection): string => (proxy ? ` through jump host ${connectionName(proxy)}` : "");

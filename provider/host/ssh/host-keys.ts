@@ -2,7 +2,7 @@ import { createHash, createHmac } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import type { ServerHostKeyAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
-import { type Connection, type HostSettings, nameOf, portOf } from "../connection";
+import { type Connection, connectionName, type HostSettings, portOf } from "../connection";
 import { expandHome } from "./credentials";
 
 /** What is known of a server's key before it is dialled. */
@@ -42,11 +42,11 @@ export class HostKeys {
   }
 
   #refuse(connection: Connection, known: KnownHost[], key: Buffer): OverlayError | undefined {
-    const verdict = judgeKey(known, connection.host, portOf(connection), key);
+    const verdict = verifyKey(known, connection.host, portOf(connection), key);
     if (verdict === "match") return undefined;
-    if (verdict === "changed") return changed(connection, known, key);
-    if (verdict === "revoked") return revoked(connection, key);
-    if (!this.#acceptUnknown) return unknown(connection, this.#files, key);
+    if (verdict === "changed") return changedKey(connection, known, key);
+    if (verdict === "revoked") return revokedKey(connection, key);
+    if (!this.#acceptUnknown) return unknownKey(connection, this.#files, key);
     const hosts = knownHostName(connection.host, portOf(connection));
     const entry = { hosts, type: keyType(key), key: key.toString("base64"), revoked: false };
     this.#accepted.push(entry);
@@ -69,7 +69,7 @@ function givenKeys(connection: Connection, text: string): KnownHost[] {
   if (pairs.length > 0) return pairs.map(([, type, key]) => ({ hosts, type: type!, key: key!, revoked: false }));
   throw new OverlayError(
     "SSH_HOST_KEY",
-    `The hostKey given for ${nameOf(connection)} is not a public key.`,
+    `The hostKey given for ${connectionName(connection)} is not a public key.`,
     `Give it as \`ssh-ed25519 AAAA…\`: ${keyscan(connection)} prints it.`,
   );
 }
@@ -91,35 +91,35 @@ function preferred(known: KnownHost[]): ServerHostKeyAlgorithm[] {
 
 const keyscan = (connection: Connection): string => `\`ssh-keyscan -p ${portOf(connection)} ${connection.host}\``;
 
-const shown = (key: Buffer): string => `an ${keyType(key)} key ${fingerprint(key)}`;
+const describeKey = (key: Buffer): string => `an ${keyType(key)} key ${fingerprint(key)}`;
 
-function unknown(connection: Connection, files: string[], key: Buffer): OverlayError {
+function unknownKey(connection: Connection, files: string[], key: Buffer): OverlayError {
   const line = `${knownHostName(connection.host, portOf(connection))} ${keyType(key)} ${key.toString("base64")}`;
   return new OverlayError(
     "SSH_HOST_KEY",
-    `${nameOf(connection)} shows ${shown(key)}, which is not in ${files.join(" or ") || "any known_hosts file"}.`,
+    `${connectionName(connection)} shows ${describeKey(key)}, which is not in ${files.join(" or ") || "any known_hosts file"}.`,
     `If that fingerprint is right, add this line to ${files[0] ?? "a known_hosts file"} (${keyscan(connection)} prints it ` +
       `too), name a file that has it (overlay:knownHosts or OVERLAY_KNOWN_HOSTS), or give the key as hostKey: ${line}`,
   );
 }
 
-function changed(connection: Connection, known: KnownHost[], key: Buffer): OverlayError {
+function changedKey(connection: Connection, known: KnownHost[], key: Buffer): OverlayError {
   const name = knownHostName(connection.host, portOf(connection));
   const before = entriesFor(known, name).filter((entry) => !entry.revoked);
   const list = before.map(({ type, key }) => `${type} ${fingerprint(Buffer.from(key, "base64"))}`).join(", ");
   return new OverlayError(
     "SSH_HOST_KEY",
-    `The key of ${nameOf(connection)} has changed: it shows ${shown(key)}, but ${connection.hostKey ? "hostKey" : "known_hosts"} has ${list}.`,
+    `The key of ${connectionName(connection)} has changed: it shows ${describeKey(key)}, but ${connection.hostKey ? "hostKey" : "known_hosts"} has ${list}.`,
     `Someone may be listening in. If the machine was made anew, ${
       connection.hostKey ? "give its new key as hostKey." : `run \`ssh-keygen -R '${name}'\` and add the new key.`
     }`,
   );
 }
 
-function revoked(connection: Connection, key: Buffer): OverlayError {
+function revokedKey(connection: Connection, key: Buffer): OverlayError {
   return new OverlayError(
     "SSH_HOST_KEY",
-    `${nameOf(connection)} shows ${shown(key)}, which known_hosts marks as @revoked.`,
+    `${connectionName(connection)} shows ${describeKey(key)}, which known_hosts marks as @revoked.`,
     "Give the machine a new host key; nobody should trust this one.",
   );
 }
@@ -132,7 +132,7 @@ export interface KnownHost {
   revoked: boolean;
 }
 
-export type Verdict = "match" | "unknown" | "changed" | "revoked";
+export type KeyStatus = "match" | "unknown" | "changed" | "revoked";
 
 export const parseKnownHosts = (text: string): KnownHost[] => text.split("\n").flatMap(parseLine);
 
@@ -151,14 +151,16 @@ export const knownHostName = (host: string, port: number): string =>
 
 /** The lines that speak of this name. */
 export const entriesFor = (known: KnownHost[], name: string): KnownHost[] =>
-  known.filter((entry) => (entry.hosts.startsWith("|1|") ? hashMatches(entry.hosts, name) : listed(entry.hosts, name)));
+  known.filter((entry) =>
+    entry.hosts.startsWith("|1|") ? hashMatches(entry.hosts, name) : matchesPatterns(entry.hosts, name),
+  );
 
 function hashMatches(hashed: string, name: string): boolean {
   const [, , salt = "", hash] = hashed.split("|");
   return createHmac("sha1", Buffer.from(salt, "base64")).update(name).digest("base64") === hash;
 }
 
-function listed(patterns: string, name: string): boolean {
+function matchesPatterns(patterns: string, name: string): boolean {
   const list = patterns.toLowerCase().split(",");
   const hit = (pattern: string) => wildcard(pattern).test(name);
   return list.some(hit) && !list.some((pattern) => pattern.startsWith("!") && hit(pattern.slice(1)));
@@ -176,7 +178,7 @@ const wildcard = (pattern: string): RegExp =>
  * What the files say of a key that a server shows. As in OpenSSH, a server on another port than 22 may also be known by
  * its bare name; but a bare name with another key says nothing, for it may be another server.
  */
-export function judgeKey(known: KnownHost[], host: string, port: number, key: Buffer): Verdict {
+export function verifyKey(known: KnownHost[], host: string, port: number, key: Buffer): KeyStatus {
   const shown = key.toString("base64");
   const own = entriesFor(known, knownHostName(host, port));
   const all = [...own, ...entriesFor(known, knownHostName(host, 22))];

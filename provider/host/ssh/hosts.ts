@@ -1,19 +1,19 @@
 import { randomBytes } from "node:crypto";
 import {
+  type CommandResult,
   type Connection,
+  connectionKey,
+  connectionName,
   type Host,
   type HostSettings,
   type Hosts,
-  machineOf,
-  nameOf,
-  type Result,
-  routeOf,
+  machineKey,
   type Shell,
   userOf,
 } from "../connection";
-import { Gate, NotOpened } from "./client";
-import { Links, type Way, type Ways } from "./clients";
-import { Conversation } from "./shell";
+import { ChannelNotOpened, Semaphore } from "./client";
+import { type ChosenConnection, type ConnectionChoices, SshClients } from "./clients";
+import { ShellSession } from "./shell";
 import { sessionRefused } from "./shell-errors";
 import { type RootShell, rootCommand } from "./shell-protocol";
 
@@ -32,10 +32,10 @@ export interface SshOptions {
 
 export function openHosts(settings: HostSettings, options: SshOptions = {}): SshHosts {
   const stats: Record<string, HostStats> = {};
-  const locks = new Map<string, Gate>();
+  const locks = new Map<string, Semaphore>();
   const statsOf = (connection: Connection) =>
-    (stats[nameOf(connection)] ??= { connections: 0, execs: 0, conversations: 0 });
-  const links = new Links(
+    (stats[connectionName(connection)] ??= { connections: 0, execs: 0, conversations: 0 });
+  const clients = new SshClients(
     settings,
     options.keepalive ?? 5,
     (connection) => statsOf(connection).connections++,
@@ -44,14 +44,20 @@ export function openHosts(settings: HostSettings, options: SshOptions = {}): Ssh
 
   return {
     async connect(connection, fallbacks = []) {
-      const ways: Ways = [connection, ...fallbacks];
-      const { connection: way } = await links.get(ways);
-      const lock = locks.get(routeOf(way)) ?? new Gate(1);
-      locks.set(routeOf(way), lock);
+      const choices: ConnectionChoices = [connection, ...fallbacks];
+      const { connection: choice } = await clients.get(choices);
+      const lock = locks.get(connectionKey(choice)) ?? new Semaphore(1);
+      locks.set(connectionKey(choice), lock);
       // The way that worked comes first from now on: the host is not to see the refused key with every command.
-      return new SshHost(settings, links, [way, ...ways.filter((other) => other !== way)], lock, statsOf(way));
+      return new SshHost(
+        settings,
+        clients,
+        [choice, ...choices.filter((other) => other !== choice)],
+        lock,
+        statsOf(choice),
+      );
     },
-    end: () => links.end(),
+    end: () => clients.end(),
     stats: () => structuredClone(stats),
   };
 }
@@ -69,74 +75,74 @@ export class SshHost implements Host {
 
   constructor(
     private readonly settings: HostSettings,
-    private readonly links: Links,
-    private readonly ways: Ways,
+    private readonly clients: SshClients,
+    private readonly choices: ConnectionChoices,
     /** Who waits for the host's lock in this process waits here, and not on a channel: sshd allows only ten. */
-    private readonly lock: Gate,
+    private readonly lock: Semaphore,
     private readonly stats: HostStats,
   ) {
-    this.name = nameOf(ways[0]);
-    this.machine = machineOf(ways[0]);
+    this.name = connectionName(choices[0]);
+    this.machine = machineKey(choices[0]);
   }
 
-  async exec(script: string, { anew }: { anew?: number } = {}): Promise<Result> {
+  async exec(script: string, { anew }: { anew?: number } = {}): Promise<CommandResult> {
     this.stats.execs++;
-    if (anew === undefined) return this.#converse(undefined, (talk) => talk.once(script));
-    const [connection] = this.ways;
-    const link = await this.links.anew(connection, anew);
+    if (anew === undefined) return this.#converse(undefined, (session) => session.runOnce(script));
+    const [connection] = this.choices;
+    const client = await this.clients.openNew(connection, anew);
     try {
-      return await this.#talk({ connection, link }, anew, undefined, (talk) => talk.once(script));
+      return await this.#talk({ connection, client }, anew, undefined, (session) => session.runOnce(script));
     } finally {
-      await link.end();
+      await client.end();
     }
   }
 
-  locked<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T> {
+  withLock<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T> {
     const wait = Math.max(1, Math.ceil(this.settings.operationTimeout / 2));
-    return this.lock.pass(() => {
+    return this.lock.run(() => {
       this.stats.conversations++;
-      return this.#converse({ holder, wait }, async (talk) => {
-        await talk.begin(wait + this.settings.connectTimeout, wait);
-        return talk.during(work(talk));
+      return this.#converse({ holder, wait }, async (session) => {
+        await session.start(wait + this.settings.connectTimeout, wait);
+        return session.whileAlive(work(session));
       });
     });
   }
 
-  #converse<T>(lock: RootShell["lock"], use: (talk: Conversation) => Promise<T>): Promise<T> {
-    return this.#session((way) => this.#talk(way, this.settings.operationTimeout, lock, use));
+  #converse<T>(lock: RootShell["lock"], use: (session: ShellSession) => Promise<T>): Promise<T> {
+    return this.#session((choice) => this.#talk(choice, this.settings.operationTimeout, lock, use));
   }
 
   #talk<T>(
-    { connection, link }: Way,
+    { connection, client }: ChosenConnection,
     operationTimeout: number,
     lock: RootShell["lock"],
-    use: (talk: Conversation) => Promise<T>,
+    use: (session: ShellSession) => Promise<T>,
   ): Promise<T> {
     const mark = `overlay-${randomBytes(16).toString("hex")}`;
-    const sudo = bySudo(connection);
+    const sudo = usesSudo(connection);
     const command = rootCommand({ mark, sudo, limit: operationTimeout, ...(lock && { lock }) });
-    const place = { name: this.name, user: userOf(connection), sudo, operationTimeout, lost: () => link.lost };
-    return link.session(command, this.settings.connectTimeout * 1000, async (channel) => {
-      const talk = new Conversation(channel, place, mark);
+    const context = { name: this.name, user: userOf(connection), sudo, operationTimeout, lost: () => client.lost };
+    return client.session(command, this.settings.connectTimeout * 1000, async (channel) => {
+      const session = new ShellSession(channel, context, mark);
       try {
-        return await use(talk);
+        return await use(session);
       } finally {
-        await talk.end();
+        await session.end();
       }
     });
   }
 
   /** A connection may have died unnoticed since it was last used; nothing has run then, so it is dialled anew, once. */
-  async #session<T>(use: (way: Way) => Promise<T>, again = true): Promise<T> {
-    const way = await this.links.get(this.ways);
+  async #session<T>(use: (choice: ChosenConnection) => Promise<T>, again = true): Promise<T> {
+    const choice = await this.clients.get(this.choices);
     try {
-      return await use(way);
+      return await use(choice);
     } catch (error) {
-      if (!(error instanceof NotOpened)) throw error;
-      if (way.link.lost && again) return this.#session(use, false);
+      if (!(error instanceof ChannelNotOpened)) throw error;
+      if (choice.client.lost && again) return this.#session(use, false);
       throw sessionRefused(this.name, error);
     }
   }
 }
 
-const bySudo = (connection: Connection): boolean => userOf(connection) !== "root" && (connection.sudo ?? true);
+const usesSudo = (connection: Connection): boolean => userOf(connection) !== "root" && (connection.sudo ?? true);

@@ -1,13 +1,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
-import { type Connection, type HostSettings, nameOf, portOf } from "../connection";
+import { type Connection, connectionName, type HostSettings, portOf } from "../connection";
 import type { DialFailed, DialOutcome } from "./dial";
 
-const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 5000;
+const FIRST_PAUSE_MS = 500;
+const MAX_PAUSE_MS = 5000;
 
 /** Seconds of silence after which the user is told what is being waited for. */
-const NOTICE_AFTER = 15;
+const NOTICE_AFTER_SECONDS = 15;
 
 /**
  * Seconds for which a host is dialled again after a clear answer. A closed port may be a host that is just booting; a name that
@@ -16,7 +16,7 @@ const NOTICE_AFTER = 15;
 const CLEAR_ANSWER_LIMIT: Record<DialOutcome, number> = { unknownName: 0, closed: 9, noAnswer: Infinity };
 
 /** Counts the failed dials of one host, and says whether to go on. */
-export class Tries {
+export class DialRetries {
   #failed = 0;
   #began: number | undefined;
 
@@ -35,7 +35,7 @@ export class Tries {
   /** Waits before the next try, or throws when it was the last one. */
   async pause(failure: DialFailed, ended: AbortSignal): Promise<void> {
     const most = this.connection.dialErrorLimit ?? 10;
-    const wait = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failed);
+    const wait = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#failed);
     this.#failed++;
     const isLast = (most > 0 && this.#failed >= most) || this.#left() <= wait || this.#isAnswered(failure, wait);
     if (ended.aborted || isLast) throw this.#unreachable(failure);
@@ -45,13 +45,13 @@ export class Tries {
   }
 
   /** Calls `notify` once if the host has not been reached after a while; returns what calls that off. */
-  announce(notify: (text: string) => void): () => void {
+  notifyWhenSlow(notify: (text: string) => void): () => void {
     const { host } = this.connection;
     const place = `${host.includes(":") ? `[${host}]` : host}:${portOf(this.connection)}`;
     const text =
-      `waiting for SSH on ${place}: not reached after ${NOTICE_AFTER} s. It is given up ` +
+      `waiting for SSH on ${place}: not reached after ${NOTICE_AFTER_SECONDS} s. It is given up ` +
       `after ${this.settings.operationTimeout} s (overlay:operationTimeout), or as its dialErrorLimit says.`;
-    const timer = setTimeout(() => notify(text), NOTICE_AFTER * 1000);
+    const timer = setTimeout(() => notify(text), NOTICE_AFTER_SECONDS * 1000);
     return () => clearTimeout(timer);
   }
 
@@ -71,7 +71,7 @@ export class Tries {
     const tries = `${this.#failed} ${this.#failed === 1 ? "try" : "tries"} in ${seconds} s`;
     return new OverlayError(
       "SSH_UNREACHABLE",
-      `${nameOf(this.connection)} cannot be reached by SSH: ${phase} failed with ${reason} (${tries}).`,
+      `${connectionName(this.connection)} cannot be reached by SSH: ${phase} failed with ${reason} (${tries}).`,
       "Check that the host is up, its address and port are right, sshd listens, and no firewall is in between. For a host that is " +
         "still booting, set dialErrorLimit in its connection (0: try until overlay:operationTimeout).",
     );

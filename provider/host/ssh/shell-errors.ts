@@ -1,9 +1,9 @@
 import { OverlayError } from "../../errors";
-import { LOCK } from "../../network/model/paths";
-import { LARGEST_ANSWER, PACKAGES } from "./shell-protocol";
+import { LOCK_DIR } from "../../network/model/paths";
+import { MAX_ANSWER_BYTES, PACKAGES } from "./shell-protocol";
 
 /** Where a conversation takes place. */
-export interface Place {
+export interface ShellContext {
   name: string;
   user: string;
   sudo: boolean;
@@ -16,7 +16,7 @@ export interface Place {
 /** timeout's own exit code, and that of a shell which it had to kill. */
 const TIMED_OUT = [124, 137];
 
-export function timedOut({ name }: Place, doing: string, seconds: number): OverlayError {
+export function timedOut({ name }: ShellContext, doing: string, seconds: number): OverlayError {
   return new OverlayError(
     "HOST_TIMEOUT",
     `${name} was not done after ${seconds} s with ${doing}.`,
@@ -24,7 +24,7 @@ export function timedOut({ name }: Place, doing: string, seconds: number): Overl
   );
 }
 
-export function connectionLost({ name }: Place, doing: string, reason: string): OverlayError {
+export function connectionLost({ name }: ShellContext, doing: string, reason: string): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
     `The connection to ${name} was lost while ${doing}: ${reason}.`,
@@ -43,12 +43,17 @@ export function sessionRefused(name: string, cause: Error): OverlayError {
 }
 
 /** The shell was never there: sudo, or the login shell, would not have it. */
-export function shellRefused(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
-  const lost = place.lost();
-  if (lost) return connectionLost(place, doing, lost);
-  const busybox = busyboxTool(place.name, stderr);
+export function shellRefused(
+  context: ShellContext,
+  doing: string,
+  exit: number | undefined,
+  stderr: string,
+): OverlayError {
+  const lost = context.lost();
+  if (lost) return connectionLost(context, doing, lost);
+  const busybox = busyboxTool(context.name, stderr);
   if (busybox) return busybox;
-  const { name, user, sudo } = place;
+  const { name, user, sudo } = context;
   const said = `(exit code ${exit}: ${oneLine(stderr)})`;
   if (!sudo) {
     const fix = `Give ${user} a login shell that runs commands, without a forced command.`;
@@ -63,34 +68,39 @@ export function shellRefused(place: Place, doing: string, exit: number | undefin
 }
 
 /** The shell was there, and ended before it had answered. */
-export function shellEnded(place: Place, doing: string, exit: number | undefined, stderr: string): OverlayError {
-  const lost = place.lost();
-  if (lost) return connectionLost(place, doing, lost);
-  if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(place, doing, place.operationTimeout);
-  const busybox = busyboxTool(place.name, stderr);
+export function shellEnded(
+  context: ShellContext,
+  doing: string,
+  exit: number | undefined,
+  stderr: string,
+): OverlayError {
+  const lost = context.lost();
+  if (lost) return connectionLost(context, doing, lost);
+  if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(context, doing, context.operationTimeout);
+  const busybox = busyboxTool(context.name, stderr);
   if (busybox) return busybox;
   return new OverlayError(
     "HOST_COMMAND_FAILED",
-    `The shell on ${place.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
+    `The shell on ${context.name} ended while ${doing} (exit code ${exit}: ${oneLine(stderr)}).`,
     "Look on that host for what ended it.",
   );
 }
 
-export function answerTooLarge({ name }: Place, doing: string): OverlayError {
+export function answerTooLarge({ name }: ShellContext, doing: string): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
-    `${name} said more than ${LARGEST_ANSWER / 2 ** 20} MiB while ${doing}; the rest was not read.`,
+    `${name} said more than ${MAX_ANSWER_BYTES / 2 ** 20} MiB while ${doing}; the rest was not read.`,
     "Look on that host for what prints so much; if a program was replaced there, treat the host as compromised.",
   );
 }
 
-export function toolMissing({ name }: Place, tool: string): OverlayError {
+export function toolMissing({ name }: ShellContext, tool: string): OverlayError {
   const fix = `Install it there: apt-get install ${PACKAGES[tool] ?? tool}.`;
   return new OverlayError("HOST_TOOL_MISSING", `${name} has no \`${tool}\`.`, fix);
 }
 
 /** The connection says `sudo: false`, and its user is not root. */
-export function notRoot({ name, user }: Place): OverlayError {
+export function notRoot({ name, user }: ShellContext): OverlayError {
   return new OverlayError(
     "SSH_SUDO",
     `User ${user} is not root on ${name}, and the connection says sudo: false.`,
@@ -110,16 +120,16 @@ export function busyboxTool(name: string, stderr: string): OverlayError | undefi
 }
 
 /** Something else has the name of the lock's directory, or others than root can open it, and so hold the lock. */
-export function unsafeLock({ name }: Place): OverlayError {
+export function unsafeLock({ name }: ShellContext): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
-    `${LOCK} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
-    `Look at it with \`ls -ld ${LOCK}\`. If no other program uses it, remove it there: every run makes it.`,
+    `${LOCK_DIR} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
+    `Look at it with \`ls -ld ${LOCK_DIR}\`. If no other program uses it, remove it there: every run makes it.`,
   );
 }
 
 /** `record` is what the holder wrote: its name and the time, a line each. */
-export function hostLocked({ name, operationTimeout }: Place, record: string, waited: number): OverlayError {
+export function hostLocked({ name, operationTimeout }: ShellContext, record: string, waited: number): OverlayError {
   const [holder, since] = record.trim().split("\n");
   const who = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
   return new OverlayError(

@@ -1,5 +1,5 @@
 import type { Readable } from "node:stream";
-import { HOLDER, LOCK, MAKE_LOCK } from "../../network/model/paths";
+import { LOCK_DIR, LOCK_HOLDER_FILE, MAKE_LOCK_DIR } from "../../network/model/paths";
 import { quote } from "../../network/render/shell";
 
 /**
@@ -22,10 +22,10 @@ export interface RootShell {
 export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
 
 /** Exit code of flock for a lock that is not had in time. */
-const CONFLICT = 75;
+const LOCK_TIMEOUT_CODE = 75;
 
 /** Says that we are in (what a login script printed before is noise), then that a tool is missing, if one is. */
-const start = (tools: string): string =>
+const startScript = (tools: string): string =>
   [
     'm=$1; echo "$m start"; PATH=$PATH:/usr/sbin:/sbin; LC_ALL=C; export PATH LC_ALL;',
     `for t in ${tools}; do command -v $t >/dev/null || { echo "$t$m missing"; exit 1; }; done;`,
@@ -36,41 +36,41 @@ const BE_ROOT = '[ "$(id -u)" = 0 ] || { echo "$m notroot"; exit 1; };';
 
 const READY = 'echo "$m ready"; echo "$m ready" >&2;';
 
-const FREE = `${start("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
+const UNLOCKED = `${startScript("timeout")} ${READY} exec timeout -k 5 "$2" sh`;
 
 // Without -o a background child would keep the lock, and without timeout a client that was stopped would, for ever.
 const LOCKED = [
-  start("timeout flock"),
+  startScript("timeout flock"),
   BE_ROOT,
-  `${MAKE_LOCK} || { echo "$m unsafe"; exit 1; };`,
-  `flock -o -E ${CONFLICT} -w "$3" ${LOCK} timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
-  `[ $c = ${CONFLICT} ] && { cat ${HOLDER}; echo "$m locked"; }; exit $c`,
+  `${MAKE_LOCK_DIR} || { echo "$m unsafe"; exit 1; };`,
+  `flock -o -E ${LOCK_TIMEOUT_CODE} -w "$3" ${LOCK_DIR} timeout -k 5 "$2" sh -c "$5" overlay "$m" "$4"; c=$?;`,
+  `[ $c = ${LOCK_TIMEOUT_CODE} ] && { cat ${LOCK_HOLDER_FILE}; echo "$m locked"; }; exit $c`,
 ].join(" ");
 
 // The trap on TERM is for timeout: dash runs no EXIT trap on a signal.
 const HOLD = [
-  `m=$1; trap "rm -f ${HOLDER}" EXIT; trap "exit 143" TERM;`,
-  `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}; ${READY} sh; exit`,
+  `m=$1; trap "rm -f ${LOCK_HOLDER_FILE}" EXIT; trap "exit 143" TERM;`,
+  `{ printf "%s\\n" "$2"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${LOCK_HOLDER_FILE}; ${READY} sh; exit`,
 ].join(" ");
 
 export function rootCommand({ mark, sudo, limit, lock }: RootShell): string {
   const shell = lock
-    ? [LOCKED, "overlay", mark, whole(limit), whole(lock.wait), printable(lock.holder), HOLD]
-    : [FREE, "overlay", mark, whole(limit)];
+    ? [LOCKED, "overlay", mark, wholeSeconds(limit), wholeSeconds(lock.wait), toPrintable(lock.holder), HOLD]
+    : [UNLOCKED, "overlay", mark, wholeSeconds(limit)];
   const asRoot = sudo ? 'sudo -n env SSH_CONNECTION="$SSH_CONNECTION" ' : ""; // sudo clears what sshd has set
-  return asRoot + ["sh", "-c", ...shell].map(quoted).join(" ");
+  return asRoot + ["sh", "-c", ...shell].map(quoteIfNeeded).join(" ");
 }
 
 /** One script, as the root shell gets it. */
 export const scriptCommand = (mark: string, script: string): string =>
-  `(eval ${quoted(script)}) </dev/null; c=$?; echo "${mark} $c"; echo "${mark} $c" >&2\n`;
+  `(eval ${quoteIfNeeded(script)}) </dev/null; c=$?; echo "${mark} $c"; echo "${mark} $c" >&2\n`;
 
-const whole = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)));
+const wholeSeconds = (seconds: number): string => String(Math.max(1, Math.ceil(seconds)));
 
 // csh would expand `!`, and fish `\\`, even within quotes.
-const printable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g, "?").slice(0, 500);
+const toPrintable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g, "?").slice(0, 500);
 
-const quoted = (word: string): string => (/^[\w-]+$/.test(word) ? word : quote(word));
+const quoteIfNeeded = (word: string): string => (/^[\w-]+$/.test(word) ? word : quote(word));
 
 /** What a stream said up to a marker line, and the word on that line; no word: the stream ended instead. */
 export interface Frame {
@@ -78,10 +78,10 @@ export interface Frame {
   word: string | undefined;
 }
 
-const LONGEST_WORD = 16;
+const MAX_WORD = 16;
 
 /** Bytes that a host may say in answer to one command. */
-export const LARGEST_ANSWER = 64 * 1024 * 1024;
+export const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 
 /** Cuts a stream at its marker lines `MARK WORD`. A marker may follow text that has no newline at its end. */
 export class Frames {
@@ -124,7 +124,7 @@ export class Frames {
   #push(chunk: Buffer): void {
     if (this.#ended) return;
     this.#size += chunk.length;
-    if (this.#size > LARGEST_ANSWER) {
+    if (this.#size > MAX_ANSWER_BYTES) {
       this.#held = [];
       this.end();
       this.overflow();
@@ -133,7 +133,7 @@ export class Frames {
     this.#held.push(chunk);
     // Only the new chunk and a marker's length before it are searched: megabytes of output must not cost their square.
     const seen = Buffer.concat([this.#tail, chunk]);
-    this.#tail = seen.subarray(-(this.mark.length + LONGEST_WORD));
+    this.#tail = seen.subarray(-(this.mark.length + MAX_WORD));
     if (seen.includes(this.mark)) this.#split();
   }
 
@@ -144,7 +144,7 @@ export class Frames {
     this.#held = [all];
     if (end < 0) return;
     this.#held = [all.subarray(end + 1)];
-    this.#tail = this.#held[0]!.subarray(-(this.mark.length + LONGEST_WORD));
+    this.#tail = this.#held[0]!.subarray(-(this.mark.length + MAX_WORD));
     const word = all.toString("utf8", start + this.mark.length, end).trim();
     this.#deliver({ text: all.toString("utf8", 0, start), word });
     this.#split();

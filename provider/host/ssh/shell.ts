@@ -1,12 +1,12 @@
 import { constants } from "node:os";
 import type { ClientChannel } from "ssh2";
 import type { OverlayError } from "../../errors";
-import type { Result, Shell } from "../connection";
+import type { CommandResult, Shell } from "../connection";
 import {
   answerTooLarge,
   hostLocked,
   notRoot,
-  type Place,
+  type ShellContext,
   shellEnded,
   shellRefused,
   timedOut,
@@ -16,10 +16,10 @@ import {
 import { type Frame, Frames, scriptCommand } from "./shell-protocol";
 
 /** Milliseconds for a shell to end by itself when its input has ended, before its channel is cut. */
-const GRACE = 2000;
+const GRACE_MS = 2000;
 
 /** The talk with one root shell: scripts out, results back, until `end`. See root-command.ts for the other side. */
-export class Conversation implements Shell {
+export class ShellSession implements Shell {
   readonly #out: Frames;
   readonly #err: Frames;
   readonly #closed: Promise<void>;
@@ -33,10 +33,10 @@ export class Conversation implements Shell {
 
   constructor(
     private readonly channel: ClientChannel,
-    private readonly place: Place,
+    private readonly context: ShellContext,
     private readonly mark: string,
   ) {
-    const overflow = () => this.#stop(answerTooLarge(place, this.#doing));
+    const overflow = () => this.#stop(answerTooLarge(context, this.#doing));
     this.#out = new Frames(channel, mark, overflow);
     this.#err = new Frames(channel.stderr, mark, overflow);
     channel.on("error", () => {});
@@ -56,19 +56,19 @@ export class Conversation implements Shell {
   }
 
   /** Until the shell serves scripts, and has the lock if one is wanted: `limit` seconds at most, `wait` for the lock. */
-  async begin(limit: number, wait = 0): Promise<void> {
+  async start(limit: number, wait = 0): Promise<void> {
     this.#allow(limit);
     const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
     if (start.word === undefined) throw await this.#ended(noise, shellRefused);
-    if (ready.word === "missing") throw toolMissing(this.place, ready.text);
-    if (ready.word === "notroot") throw notRoot(this.place);
-    if (ready.word === "unsafe") throw unsafeLock(this.place);
-    if (ready.word === "locked") throw hostLocked(this.place, ready.text, wait);
+    if (ready.word === "missing") throw toolMissing(this.context, ready.text);
+    if (ready.word === "notroot") throw notRoot(this.context);
+    if (ready.word === "unsafe") throw unsafeLock(this.context);
+    if (ready.word === "locked") throw hostLocked(this.context, ready.text, wait);
     if (ready.word === undefined) throw await this.#ended(noise, shellEnded);
-    this.#allow(this.place.operationTimeout);
+    this.#allow(this.context.operationTimeout);
   }
 
-  async run(script: string): Promise<Result> {
+  async run(script: string): Promise<CommandResult> {
     this.#doing = `running \`${firstLine(script)}\``;
     this.channel.write(scriptCommand(this.mark, script));
     const [out, err] = await Promise.all([this.#out.next(), this.#err.next()]);
@@ -80,8 +80,8 @@ export class Conversation implements Shell {
    * One script and no other. It goes out, and the input ends, before the shell has said that it is there: that saves two
    * round trips.
    */
-  async once(script: string): Promise<Result> {
-    const begun = this.begin(this.place.operationTimeout);
+  async runOnce(script: string): Promise<CommandResult> {
+    const begun = this.start(this.context.operationTimeout);
     const answer = this.run(script);
     this.channel.end();
     // Whatever is wrong with the shell shows in both; how it began says it better.
@@ -91,7 +91,7 @@ export class Conversation implements Shell {
   }
 
   /** `work`, but not for longer than the shell lives: work that hangs must not hold up who waits for its lock. */
-  during<T>(work: Promise<T>): Promise<T> {
+  whileAlive<T>(work: Promise<T>): Promise<T> {
     return Promise.race([work, this.#stopped]);
   }
 
@@ -102,14 +102,14 @@ export class Conversation implements Shell {
   async end(): Promise<void> {
     clearTimeout(this.#timer);
     this.channel.end();
-    if (!this.#why) await soon(this.#gone);
+    if (!this.#why) await waitBriefly(this.#gone);
     this.channel.close();
-    await soon(this.#closed);
+    await waitBriefly(this.#closed);
   }
 
   #allow(seconds: number): void {
     clearTimeout(this.#timer);
-    const late = () => this.#stop(timedOut(this.place, this.#doing, seconds));
+    const late = () => this.#stop(timedOut(this.context, this.#doing, seconds));
     this.#timer = setTimeout(late, seconds * 1000);
   }
 
@@ -123,16 +123,16 @@ export class Conversation implements Shell {
 
   /** Why the streams ended where an answer was due: we gave up, or the connection broke, or the shell itself ended. */
   async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
-    if (!this.#why) await soon(this.#gone);
-    return this.#why ?? otherwise(this.place, this.#doing, this.#exit, err.text);
+    if (!this.#why) await waitBriefly(this.#gone);
+    return this.#why ?? otherwise(this.context, this.#doing, this.#exit, err.text);
   }
 }
 
 /** `event`, or the end of our grace. */
-async function soon(event: Promise<void>): Promise<void> {
+async function waitBriefly(event: Promise<void>): Promise<void> {
   let limit: NodeJS.Timeout | undefined;
   const grace = new Promise<void>((resolve) => {
-    limit = setTimeout(resolve, GRACE);
+    limit = setTimeout(resolve, GRACE_MS);
   });
   await Promise.race([event, grace]);
   clearTimeout(limit);

@@ -1,61 +1,68 @@
-import { deviceName } from "../../addressing/names";
+import { tunnelName } from "../../addressing/names";
 import { OverlayError } from "../../errors";
-import { isOfType } from "../kinds/device";
+import { hasLinkType } from "../kinds/device";
 import type { Facts, LinkFact } from "../model/facts";
-import { type HostRecord, type Item, keyOf, type Link, type Route } from "../model/items";
-import type { Want } from "../model/steps";
+import { type HostRecord, type Item, itemKey, type Link, type Route } from "../model/items";
+import type { DesiredState } from "../model/steps";
 
 /**
  * Taking over what another program made, as it stands: a device of the right name and tunnel stays the device that it is,
  * with its MAC. A new MAC would be right by our own rule, but every neighbour would go on sending to the old one until
  * its ARP entry ages; so the record keeps the one that it was found with, also for the day when it is made anew.
  */
-export function withKeptMacs<W extends Want>(want: W, facts: Facts): W {
-  const recorded = linksIn(facts.records.filter(({ uid }) => uid === want.record.uid));
-  const items = want.items.map((item) => {
+export function withAdoptedMacs<W extends DesiredState>(desired: W, facts: Facts): W {
+  const recorded = linksByName(facts.records.filter(({ uid }) => uid === desired.record.uid));
+  const items = desired.items.map((item) => {
     if (item.kind !== "link" || item.mac === undefined) return item;
-    const have = facts.links.get(item.name);
-    const found = want.adopt && have && isAdoptable(item, have) ? have.mac : undefined;
+    const observed = facts.links.get(item.name);
+    const found = desired.adopt && observed && isAdoptable(item, observed) ? observed.mac : undefined;
     return { ...item, mac: recorded.get(item.name)?.mac ?? found ?? item.mac };
   });
-  return { ...want, items };
+  return { ...desired, items };
 }
 
-const linksIn = (records: HostRecord[]): Map<string, Link> =>
+const linksByName = (records: HostRecord[]): Map<string, Link> =>
   new Map(records.flatMap(({ items }) => items.flatMap((item) => (item.kind === "link" ? [[item.name, item]] : []))));
 
 /** Devices that this work takes over. Each is set once in full: a bridge forgets its MAC unless somebody has set it. */
-export function takenOver(wants: Want[], facts: Facts): Set<string> {
-  const known = linksIn(facts.records);
-  const links = wants.filter(({ adopt }) => adopt).flatMap(({ items }) => items.filter((item) => item.kind === "link"));
-  return new Set(links.filter(({ name }) => facts.links.has(name) && !known.has(name)).map(keyOf));
+export function findAdoptedLinks(desiredStates: DesiredState[], facts: Facts): Set<string> {
+  const known = linksByName(facts.records);
+  const links = desiredStates
+    .filter(({ adopt }) => adopt)
+    .flatMap(({ items }) => items.filter((item) => item.kind === "link"));
+  return new Set(links.filter(({ name }) => facts.links.has(name) && !known.has(name)).map(itemKey));
 }
 
 /** On the hub a tunnel's remote says whose it is; on a runner there is only one, and a hub may have moved. */
-export function isAdoptable(item: Link, have: LinkFact): boolean {
-  if (!isOfType(item.type, have.type)) return false;
+export function isAdoptable(item: Link, observed: LinkFact): boolean {
+  if (!hasLinkType(item.type, observed.type)) return false;
   if (!item.vxlan) return true;
-  const { vni, port, remote } = have.vxlan!;
+  const { vni, port, remote } = observed.vxlan!;
   return (
     vni === item.vxlan.vni && port === item.vxlan.port && (item.master !== undefined || remote === item.vxlan.remote)
   );
 }
 
 /** A route to the same range by the same way only gets our mark. */
-export const isAdoptableRoute = (item: Route, have: { via?: string; dev?: string; unreachable: boolean }): boolean =>
-  have.unreachable === !item.via && have.via === item.via && (item.via === undefined || have.dev === item.dev);
+export const isAdoptableRoute = (
+  item: Route,
+  observed: { via?: string; dev?: string; unreachable: boolean },
+): boolean =>
+  observed.unreachable === !item.via &&
+  observed.via === item.via &&
+  (item.via === undefined || observed.dev === item.dev);
 
 /**
  * The hub may already have a tunnel to this runner, under another id than the pool has given out. Preview asks no host
  * and could not know; a second tunnel to the same machine would cut off what runs there.
  */
-export function refuseOtherId(item: Item, want: Want, facts: Facts): void {
-  if (!want.adopt || item.kind !== "link" || !item.vxlan || item.master !== undefined) return;
-  const known = linksIn(facts.records);
+export function refuseOtherId(item: Item, desired: DesiredState, facts: Facts): void {
+  if (!desired.adopt || item.kind !== "link" || !item.vxlan || item.master !== undefined) return;
+  const known = linksByName(facts.records);
   for (const [name, { vxlan }] of facts.links) {
     if (!vxlan || name === item.name || known.has(name)) continue;
     if (vxlan.remote !== item.vxlan.remote || vxlan.port !== item.vxlan.port) continue;
-    const id = siblingId(item.name, name, vxlan.vni - item.vxlan.vni);
+    const id = parseSiblingId(item.name, name, vxlan.vni - item.vxlan.vni);
     if (id === undefined) continue;
     throw new OverlayError(
       "PLAN_STALE",
@@ -66,10 +73,10 @@ export function refuseOtherId(item: Item, want: Want, facts: Facts): void {
 }
 
 /** The runner id of `other`, if both are names of one network whose VNIs are this far apart. */
-function siblingId(name: string, other: string, apart: number): number | undefined {
+function parseSiblingId(name: string, other: string, apart: number): number | undefined {
   for (let digits = 1; digits <= 4 && digits < name.length; digits++) {
     const [prefix, id] = [name.slice(0, -digits), Number.parseInt(name.slice(-digits), 36)];
-    if (deviceName(prefix, id) === name && deviceName(prefix, id + apart) === other) return id + apart;
+    if (tunnelName(prefix, id) === name && tunnelName(prefix, id + apart) === other) return id + apart;
   }
   return undefined;
 }

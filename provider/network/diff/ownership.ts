@@ -1,12 +1,12 @@
-import { deviceName, macOf } from "../../addressing/names";
+import { deviceMac, tunnelName } from "../../addressing/names";
 import { isPresent } from "../kinds";
-import { isOfType } from "../kinds/device";
-import { isOurNetwork } from "../kinds/docker";
-import { rulesOf } from "../kinds/firewall";
+import { hasLinkType } from "../kinds/device";
+import { isOurDockerNetwork } from "../kinds/docker";
+import { observedRules } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import { type Address, type DockerNetwork, type HostRecord, type Item, keyOf, type Link } from "../model/items";
-import { BOOT_SCRIPT, ownerAt, scriptPath } from "../model/paths";
-import type { Want } from "../model/steps";
+import { type Address, type DockerNetwork, type HostRecord, type Item, itemKey, type Link } from "../model/items";
+import { BOOT_SCRIPT, parseOwnerPath, scriptPath } from "../model/paths";
+import type { DesiredState } from "../model/steps";
 import { isAdoptable } from "./adopt";
 import { canOthersNeed, isOwnRule } from "./shared-items";
 
@@ -15,23 +15,23 @@ import { canOthersNeed, isOwnRule } from "./shared-items";
  * follow from network and id, our routes have a protocol number, our rules are in chains of our own, and the script for the next boot
  * has the owner's uid in its name.
  */
-export const isMine = (record: HostRecord, { record: me, earlier = [] }: Want): boolean =>
-  record.uid === me.uid || earlier.includes(record.uid);
+export const isOwnRecord = (record: HostRecord, { record: me, staleUids = [] }: DesiredState): boolean =>
+  record.uid === me.uid || staleUids.includes(record.uid);
 
 /** Items that this owner has on the host: those of its records; and, when it leaves, those of its plan that are provably its own. */
-export function ownedItems(want: Want, facts: Facts): Item[] {
-  const listed = facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items);
-  const { planned = [] } = want;
-  if (want.items.length > 0 || planned.length === 0) return listed;
-  const keys = new Set(listed.map(keyOf));
-  const unlisted = planned.filter((item) => !keys.has(keyOf(item)));
-  const own = unlisted.filter((item) => isOwn(item, planned, facts));
-  const isHere = own.length > 0 || facts.files.has(scriptPath(want.record));
+export function findOwnedItems(desired: DesiredState, facts: Facts): Item[] {
+  const listed = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
+  const { plannedItems = [] } = desired;
+  if (desired.items.length > 0 || plannedItems.length === 0) return listed;
+  const keys = new Set(listed.map(itemKey));
+  const unlisted = plannedItems.filter((item) => !keys.has(itemKey(item)));
+  const own = unlisted.filter((item) => isProvenOwn(item, plannedItems, facts));
+  const isHere = own.length > 0 || facts.files.has(scriptPath(desired.record));
   return [...listed, ...own, ...(isHere ? unlisted.filter((item) => !own.includes(item) && isShareable(item)) : [])];
 }
 
 /** Whether the host proves that it is there and was made for this plan. */
-function isOwn(item: Item, plan: Item[], facts: Facts): boolean {
+function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
   switch (item.kind) {
     case "link":
       return isProvenLink(item, facts);
@@ -57,8 +57,13 @@ const isShareable = ({ kind }: Item): boolean =>
 
 /** By its MAC, which follows from network and id, or was found when the device was taken over. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
-  const have = facts.links.get(item.name);
-  return have !== undefined && isOfType(item.type, have.type) && item.mac !== undefined && have.mac === item.mac;
+  const observed = facts.links.get(item.name);
+  return (
+    observed !== undefined &&
+    hasLinkType(item.type, observed.type) &&
+    item.mac !== undefined &&
+    observed.mac === item.mac
+  );
 }
 
 /** On a device of the plan; on any other one, exactly as planned and with all rules of the plan in our chains. */
@@ -76,51 +81,56 @@ export function isProvenAddress(item: Address, plan: Item[], facts: Facts): bool
 /** On a bridge of the plan. */
 export function isProvenNetwork(item: DockerNetwork, plan: Item[], facts: Facts): boolean {
   const bridge = plan.find((each): each is Link => each.kind === "link" && each.name === item.bridge);
-  return bridge !== undefined && isProvenLink(bridge, facts) && isOurNetwork(item, facts.docker);
+  return bridge !== undefined && isProvenLink(bridge, facts) && isOurDockerNetwork(item, facts.docker);
 }
 
 /** Records of owners that have no part in this work. */
-export const untouchedRecords = (wants: Want[], facts: Facts): HostRecord[] =>
-  facts.records.filter((record) => !wants.some((want) => isMine(record, want)));
+export const recordsOfOthers = (desiredStates: DesiredState[], facts: Facts): HostRecord[] =>
+  facts.records.filter((record) => !desiredStates.some((desired) => isOwnRecord(record, desired)));
 
 /**
  * Keys of what some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. What
  * owners share also stays while an owner whose record is lost may need it.
  */
-export function keptKeys(mine: Item[], wants: Want[], facts: Facts): Set<string> {
+export function findKeptKeys(mine: Item[], desiredStates: DesiredState[], facts: Facts): Set<string> {
   if (mine.length === 0) return new Set();
-  const keep = new Set([...untouchedRecords(wants, facts), ...wants].flatMap(({ items }) => items.map(keyOf)));
-  const listed = new Set(facts.records.flatMap(({ items }) => items.map(keyOf)));
-  const others = unlistedNetworks(mine, wants, facts);
-  for (const want of others.length > 0 ? wants.filter(({ items }) => items.length === 0) : []) {
-    const owned = ownedItems(want, facts);
-    const needed = owned.filter((item) => canOthersNeed(item, mine, want.record.network, others, facts));
-    for (const item of needed) keep.add(keyOf(item));
+  const keep = new Set(
+    [...recordsOfOthers(desiredStates, facts), ...desiredStates].flatMap(({ items }) => items.map(itemKey)),
+  );
+  const listed = new Set(facts.records.flatMap(({ items }) => items.map(itemKey)));
+  const others = unlistedNetworks(mine, desiredStates, facts);
+  for (const desired of others.length > 0 ? desiredStates.filter(({ items }) => items.length === 0) : []) {
+    const owned = findOwnedItems(desired, facts);
+    const needed = owned.filter((item) => canOthersNeed(item, mine, desired.record.network, others, facts));
+    for (const item of needed) keep.add(itemKey(item));
   }
-  const going = mine.filter((item) => !keep.has(keyOf(item)));
+  const going = mine.filter((item) => !keep.has(itemKey(item)));
   for (const item of going) {
-    if ((others.length > 0 || !listed.has(keyOf(item))) && mayBeNeeded(item, going, others.length > 0, facts))
-      keep.add(keyOf(item));
+    if ((others.length > 0 || !listed.has(itemKey(item))) && isNeededByOthers(item, going, others.length > 0, facts))
+      keep.add(itemKey(item));
   }
   return keep;
 }
 
 /** Networks of the owners whose records are lost; undefined where a file does not tell. A tunnel tells of its owner by its MAC. */
-function unlistedNetworks(mine: Item[], wants: Want[], facts: Facts): (string | undefined)[] {
-  const files = unlistedOwners(wants, facts).map((file) => ownerAt(file)?.network);
+function unlistedNetworks(mine: Item[], desiredStates: DesiredState[], facts: Facts): (string | undefined)[] {
+  const files = unlistedOwners(desiredStates, facts).map((file) => parseOwnerPath(file)?.network);
   if (!mine.some((item) => item.kind === "link" && item.vxlan)) return files;
   const items = [...mine, ...facts.records.flatMap((record) => record.items)];
   const known = new Set(items.flatMap((item) => (item.kind === "link" ? [item.name] : [])));
   const tunnels = [...facts.links].filter(([name, { vxlan }]) => vxlan && !known.has(name));
-  const networks = new Set(wants.map(({ record }) => record.network));
-  return [...files, ...[...networks].filter((each) => tunnels.some(([name, { mac }]) => isTunnelOf(each, name, mac)))];
+  const networks = new Set(desiredStates.map(({ record }) => record.network));
+  return [
+    ...files,
+    ...[...networks].filter((each) => tunnels.some(([name, { mac }]) => isTunnelOfNetwork(each, name, mac))),
+  ];
 }
 
 /** Files of owners whose records are not there or cannot be read: their scripts, and what stands in the place of their records. */
-export function unlistedOwners(wants: Want[], facts: Facts): string[] {
-  const known = new Set([...facts.records, ...wants.map(({ record }) => record)].map(({ uid }) => uid));
+export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): string[] {
+  const known = new Set([...facts.records, ...desiredStates.map(({ record }) => record)].map(({ uid }) => uid));
   const scripts = [...facts.files.keys()].filter((path) => {
-    const owner = path.endsWith(".sh") ? ownerAt(path) : undefined;
+    const owner = path.endsWith(".sh") ? parseOwnerPath(path) : undefined;
     return owner !== undefined && !known.has(owner.uid);
   });
   const invalid = facts.invalidRecords.filter(({ uid }) => uid === undefined || !known.has(uid));
@@ -131,31 +141,31 @@ export function unlistedOwners(wants: Want[], facts: Facts): string[] {
  * Tunnels of a network whose records are lost, beside these: by their MACs, which follow from network and id. Those that were
  * taken over have others, and count while the network has owners here without a record.
  */
-export function lostTunnels(network: string, known: string[], facts: Facts): string[] {
-  const hasUnlisted = unlistedOwners([], facts).some((file) => ownerAt(file)?.network === network);
+export function findLostTunnels(network: string, known: string[], facts: Facts): string[] {
+  const hasUnlisted = unlistedOwners([], facts).some((file) => parseOwnerPath(file)?.network === network);
   return [...facts.links].flatMap(([name, { vxlan, mac }]) =>
-    vxlan && !known.includes(name) && (hasUnlisted || isTunnelOf(network, name, mac)) ? [name] : [],
+    vxlan && !known.includes(name) && (hasUnlisted || isTunnelOfNetwork(network, name, mac)) ? [name] : [],
   );
 }
 
-const LONGEST_ID = 4;
+const MAX_ID_DIGITS = 4;
 
 /** Whether this is a hub's tunnel of the network, by its name and MAC. */
-export function isTunnelOf(network: string, name: string, mac: string): boolean {
-  for (let digits = 1; digits <= LONGEST_ID && digits < name.length; digits++) {
+export function isTunnelOfNetwork(network: string, name: string, mac: string): boolean {
+  for (let digits = 1; digits <= MAX_ID_DIGITS && digits < name.length; digits++) {
     const id = Number.parseInt(name.slice(-digits), 36);
-    if (macOf(network, id, "hub") === mac && deviceName(name.slice(0, -digits), id) === name) return true;
+    if (deviceMac(network, id, "hub") === mac && tunnelName(name.slice(0, -digits), id) === name) return true;
   }
   return false;
 }
 
-function mayBeNeeded(item: Item, mine: Item[], hasUnlisted: boolean, facts: Facts): boolean {
+function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts: Facts): boolean {
   switch (item.kind) {
     case "chain":
     case "jump":
-      return otherRules(item, mine, facts).length > 0;
+      return findOtherRules(item, mine, facts).length > 0;
     case "link":
-      return item.shared === true && otherAddresses(item, mine, facts).length > 0;
+      return item.shared === true && findOtherAddresses(item, mine, facts).length > 0;
     case "sysctl":
     case "service":
       return hasUnlisted;
@@ -169,7 +179,7 @@ function mayBeNeeded(item: Item, mine: Item[], hasUnlisted: boolean, facts: Fact
 }
 
 /** Rules in a chain of ours beside these. */
-export function otherRules(item: Extract<Item, { kind: "chain" | "jump" }>, mine: Item[], facts: Facts): string[] {
+export function findOtherRules(item: Extract<Item, { kind: "chain" | "jump" }>, mine: Item[], facts: Facts): string[] {
   const own = new Set(
     mine.flatMap((each) =>
       each.kind === "rule" && each.family === item.family && each.table === item.table && each.chain === item.chain
@@ -177,10 +187,10 @@ export function otherRules(item: Extract<Item, { kind: "chain" | "jump" }>, mine
         : [],
     ),
   );
-  return rulesOf(facts, item, item.chain).filter((rule) => !own.has(rule));
+  return observedRules(facts, item, item.chain).filter((rule) => !own.has(rule));
 }
 
-const otherAddresses = ({ name }: Link, mine: Item[], { addresses }: Facts): string[] =>
+const findOtherAddresses = ({ name }: Link, mine: Item[], { addresses }: Facts): string[] =>
   [...addresses].filter(
     (text) =>
       text.endsWith(` ${name}`) &&
@@ -189,11 +199,11 @@ const otherAddresses = ({ name }: Link, mine: Item[], { addresses }: Facts): str
   );
 
 /** Devices of a plan that stand, may have been taken over, and have no proof of it left. */
-export function unprovenLinks({ planned = [] }: Want, facts: Facts): Link[] {
-  return planned.filter((item): item is Link => {
-    const have = item.kind === "link" ? facts.links.get(item.name) : undefined;
-    if (item.kind !== "link" || !have) return false;
-    const isListed = facts.records.some(({ items }) => items.some((each) => keyOf(each) === keyOf(item)));
-    return !isListed && !isProvenLink(item, facts) && isAdoptable(item, have);
+export function findUnprovenLinks({ plannedItems = [] }: DesiredState, facts: Facts): Link[] {
+  return plannedItems.filter((item): item is Link => {
+    const observed = item.kind === "link" ? facts.links.get(item.name) : undefined;
+    if (item.kind !== "link" || !observed) return false;
+    const isListed = facts.records.some(({ items }) => items.some((each) => itemKey(each) === itemKey(item)));
+    return !isListed && !isProvenLink(item, facts) && isAdoptable(item, observed);
   });
 }

@@ -1,8 +1,8 @@
-import { type Family, pointOf } from "../../addressing/ip";
+import { type Family, tryParseIp } from "../../addressing/ip";
 import { subnetOf } from "../../addressing/ranges";
-import { INPUT, REST, rulesOf } from "../kinds/firewall";
+import { INPUT, observedRules, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import type { Address, Item, Link, Rule } from "../model/items";
+import type { Address, FirewallRule, Item, Link } from "../model/items";
 
 /**
  * Which items of an owner other owners can have, too. Their records tell; these functions answer for owners whose records are
@@ -10,7 +10,7 @@ import type { Address, Item, Link, Rule } from "../model/items";
  */
 
 /** Whether a rule names a device, a subnet, a peer or a forwarded port that only this plan has. */
-export function isOwnRule({ rule }: Rule, plan: Item[]): boolean {
+export function isOwnRule({ rule }: FirewallRule, plan: Item[]): boolean {
   const devices = ownDevices(plan);
   const subnets = plan.filter(isAddress).flatMap(({ dev, address }) => (devices.has(dev) ? [subnetOf(address)] : []));
   const peers = plan.filter(isLink).flatMap(({ vxlan }) => vxlan?.remote ?? []);
@@ -35,8 +35,8 @@ export function canOthersNeed(
 ): boolean {
   switch (item.kind) {
     case "rule": {
-      const vxlan = vxlanRule(item);
-      if (vxlan) return others.length > 0 && otherTunnels(plan, vxlan, facts).length > 0;
+      const vxlan = parseVxlanRule(item);
+      if (vxlan) return others.length > 0 && findOtherTunnels(plan, vxlan, facts).length > 0;
       return !isOwnRule(item, plan) && others.some((other) => canShareRule(item, network, other));
     }
     case "address":
@@ -51,11 +51,11 @@ export function canOthersNeed(
 }
 
 /** Owners of static addresses have the address in the place of a network. */
-const isStatic = (network: string): boolean => pointOf(network) !== undefined;
+const isStatic = (network: string): boolean => tryParseIp(network) !== undefined;
 const canBeStatic = (network: string | undefined): boolean => network === undefined || isStatic(network);
 
 /** Whether an owner of network `other` can have this rule, which is not an owner's alone. */
-function canShareRule({ chain, rule }: Rule, network: string, other: string | undefined): boolean {
+function canShareRule({ chain, rule }: FirewallRule, network: string, other: string | undefined): boolean {
   if (other === undefined || other === network || (chain === REST.chain && rule === "-j DROP")) return true;
   if (isStatic(network) || isStatic(other))
     return isStatic(network) && isStatic(other) && !operandsOf(rule).has(network);
@@ -77,7 +77,7 @@ const operandsOf = (rule: string): Set<string> =>
   new Set(rule.split(" ").flatMap((word) => [word, word.replace(/\/(32|128)$/, "")]));
 
 /** The port of a rule that accepts VXLAN from a peer, or drops it from all others; see `planPeer`. */
-function vxlanRule({ chain, rule }: Rule): { remote?: string; port: number } | undefined {
+function parseVxlanRule({ chain, rule }: FirewallRule): { remote?: string; port: number } | undefined {
   const [, remote, port] = /^(?:-s (\S+)\/\d+ )?-p udp -m udp --dport (\d+) -j (?:ACCEPT|DROP)$/.exec(rule) ?? [];
   if (chain !== INPUT.chain || port === undefined) return undefined;
   return { ...(remote && { remote }), port: Number(port) };
@@ -87,17 +87,23 @@ function vxlanRule({ chain, rule }: Rule): { remote?: string; port: number } | u
  * Rules about VXLAN in our chain, for a removal without a record: those of other programs' peers, and those that runners left for the
  * sake of owners whose records are lost, are in no other plan.
  */
-export const tunnelRulesOn = (network: string, facts: Facts): Rule[] =>
+export const findTunnelRules = (network: string, facts: Facts): FirewallRule[] =>
   isStatic(network)
     ? []
     : FAMILIES.flatMap((family) => {
         const place = { family, table: INPUT.table, chain: INPUT.chain };
-        const rules = rulesOf(facts, place, INPUT.chain).map((rule): Rule => ({ kind: "rule", ...place, rule }));
-        return rules.filter((rule) => vxlanRule(rule) !== undefined);
+        const rules = observedRules(facts, place, INPUT.chain).map(
+          (rule): FirewallRule => ({ kind: "rule", ...place, rule }),
+        );
+        return rules.filter((rule) => parseVxlanRule(rule) !== undefined);
       });
 
 /** Tunnels on the host beside those of the plan, on this port and to this peer. */
-function otherTunnels(plan: Item[], { remote, port }: { remote?: string; port: number }, { links }: Facts): string[] {
+function findOtherTunnels(
+  plan: Item[],
+  { remote, port }: { remote?: string; port: number },
+  { links }: Facts,
+): string[] {
   const own = ownDevices(plan);
   return [...links].flatMap(([name, { vxlan }]) =>
     vxlan && !own.has(name) && vxlan.port === port && (remote === undefined || vxlan.remote === remote) ? [name] : [],

@@ -1,15 +1,15 @@
 import { z } from "zod";
 import { escapeLine } from "../../errors";
 import type { Container, DockerFacts, DockerNetworkFact } from "../model/facts";
-import { listOf, parseAnswer, recordOf } from "../model/host-json";
+import { boundedArray, boundedRecord, parseHostJson } from "../model/host-json";
 import type { DockerNetwork, DockerSubnet, Item } from "../model/items";
 
-const BRIDGE = "com.docker.network.bridge.name";
-const MTU = "com.docker.network.driver.mtu";
-const MASQUERADE = "com.docker.network.bridge.enable_ip_masquerade";
+const BRIDGE_OPTION = "com.docker.network.bridge.name";
+const MTU_OPTION = "com.docker.network.driver.mtu";
+const MASQUERADE_OPTION = "com.docker.network.bridge.enable_ip_masquerade";
 
 /** Costs nothing where there is no Docker; a dockerd that does not answer in time counts as one that is down. */
-export const DOCKER_FACTS = [
+export const DOCKER_SCRIPT = [
   "if [ -S /run/docker.sock ] && command -v docker >/dev/null && ids=$(timeout 20 docker network ls -q 2>/dev/null); then",
   "  echo '@@ docker'; docker network inspect $ids 2>/dev/null",
   "  echo '@@ containers'; docker ps -a --no-trunc --format '{{.State}} {{.Names}} {{.Networks}}' || exit 1",
@@ -20,7 +20,7 @@ const rawSubnet = z.object({
   Subnet: z.string().optional(),
   Gateway: z.string().optional(),
   IPRange: z.string().optional(),
-  AuxiliaryAddresses: recordOf(z.string()).nullish(),
+  AuxiliaryAddresses: boundedRecord(z.string()).nullish(),
 });
 
 /** Docker's names have no control characters; those of a host that is not trusted may, and they are shown. */
@@ -35,30 +35,30 @@ const rawContainer = z.object({
 const rawNetwork = z.object({
   Name: shownName.optional(),
   Driver: z.string().optional(),
-  IPAM: z.object({ Config: listOf(rawSubnet).nullish() }).nullish(),
-  Options: recordOf(z.string()).nullish(),
+  IPAM: z.object({ Config: boundedArray(rawSubnet).nullish() }).nullish(),
+  Options: boundedRecord(z.string()).nullish(),
   /** Those that run. */
-  Containers: recordOf(rawContainer).nullish(),
+  Containers: boundedRecord(rawContainer).nullish(),
 });
 type RawNetwork = z.output<typeof rawNetwork>;
 
 /** undefined: it is another program that calls itself docker. */
 export function parseDocker(body: string): DockerFacts | undefined {
-  if (body === "down") return { answers: false, networks: [] };
-  const networks = parseAnswer(listOf(rawNetwork), body || "[]");
+  if (body === "down") return { isRunning: false, networks: [] };
+  const networks = parseHostJson(boundedArray(rawNetwork), body || "[]");
   if (networks.some(({ Name }) => Name === undefined)) return undefined;
-  return { answers: networks.length > 0, networks: networks.map(networkFact) };
+  return { isRunning: networks.length > 0, networks: networks.map(toNetworkFact) };
 }
 
-function networkFact({ Name, Driver = "", IPAM, Options, Containers }: RawNetwork): DockerNetworkFact {
+function toNetworkFact({ Name, Driver = "", IPAM, Options, Containers }: RawNetwork): DockerNetworkFact {
   const options = Options ?? {};
   return {
     name: Name!,
     driver: Driver,
-    ...(options[BRIDGE] && { bridge: options[BRIDGE] }),
-    ...(options[MTU] && { mtu: options[MTU] }),
-    ...(options[MASQUERADE] && { masquerade: options[MASQUERADE] }),
-    subnets: (IPAM?.Config ?? []).map(subnetFact),
+    ...(options[BRIDGE_OPTION] && { bridge: options[BRIDGE_OPTION] }),
+    ...(options[MTU_OPTION] && { mtu: options[MTU_OPTION] }),
+    ...(options[MASQUERADE_OPTION] && { masquerade: options[MASQUERADE_OPTION] }),
+    subnets: (IPAM?.Config ?? []).map(toSubnetFact),
     containers: Object.values(Containers ?? {}).map(({ Name, IPv4Address, IPv6Address }) => ({
       name: Name,
       running: true,
@@ -67,7 +67,7 @@ function networkFact({ Name, Driver = "", IPAM, Options, Containers }: RawNetwor
   };
 }
 
-function subnetFact({
+function toSubnetFact({
   Subnet,
   Gateway,
   IPRange,
@@ -95,34 +95,36 @@ export function addContainers(facts: DockerFacts | undefined, body: string): voi
 /** Who is on those of these networks that are ours. */
 export const containersOn = (items: Item[], docker: DockerFacts | undefined): Container[] =>
   items.flatMap((item) =>
-    item.kind === "docker" && isOurNetwork(item, docker) ? dockerNetworkOf(item, docker)!.containers : [],
+    item.kind === "docker" && isOurDockerNetwork(item, docker) ? findDockerNetwork(item, docker)!.containers : [],
   );
 
-export const dockerNetworkOf = (item: DockerNetwork, docker: DockerFacts | undefined): DockerNetworkFact | undefined =>
-  docker?.networks.find(({ name }) => name === item.name);
+export const findDockerNetwork = (
+  item: DockerNetwork,
+  docker: DockerFacts | undefined,
+): DockerNetworkFact | undefined => docker?.networks.find(({ name }) => name === item.name);
 
 /** A network of this name that is on another bridge is not the one that we made. */
-export const isOurNetwork = (item: DockerNetwork, docker: DockerFacts | undefined): boolean =>
-  dockerNetworkOf(item, docker)?.bridge === item.bridge;
+export const isOurDockerNetwork = (item: DockerNetwork, docker: DockerFacts | undefined): boolean =>
+  findDockerNetwork(item, docker)?.bridge === item.bridge;
 
 /** What is wrong with it, as pairs of what it is and what it should be; undefined: it is not there. */
-export function wrongNetwork(item: DockerNetwork, docker: DockerFacts | undefined): string[] | undefined {
-  if (!docker?.answers) return item.required ? [`dockerd ${docker ? "does not answer" : "is not there"}`] : [];
-  const have = dockerNetworkOf(item, docker);
-  if (!have) return undefined;
-  const pairs: [what: string, have: string | undefined, want: string][] = [
-    ["driver", have.driver, "bridge"],
-    ["bridge", have.bridge, item.bridge],
-    ["MTU", have.mtu, String(item.mtu)],
-    ["masquerade", have.masquerade, "false"],
-    ["subnets", subnetsText(have.subnets), subnetsText(item.subnets)],
+export function compareDockerNetwork(item: DockerNetwork, docker: DockerFacts | undefined): string[] | undefined {
+  if (!docker?.isRunning) return item.required ? [`dockerd ${docker ? "does not answer" : "is not there"}`] : [];
+  const observed = findDockerNetwork(item, docker);
+  if (!observed) return undefined;
+  const pairs: [what: string, observed: string | undefined, desired: string][] = [
+    ["driver", observed.driver, "bridge"],
+    ["bridge", observed.bridge, item.bridge],
+    ["MTU", observed.mtu, String(item.mtu)],
+    ["masquerade", observed.masquerade, "false"],
+    ["subnets", formatSubnets(observed.subnets), formatSubnets(item.subnets)],
   ];
   return pairs.flatMap(([what, is, should]) =>
     is === should ? [] : [`${what} is ${is ?? "none"}, should be ${should}`],
   );
 }
 
-const subnetsText = (subnets: Partial<DockerSubnet>[]): string =>
+const formatSubnets = (subnets: Partial<DockerSubnet>[]): string =>
   subnets
     .map(
       ({ subnet, gateway, hub, range }) =>
@@ -131,15 +133,15 @@ const subnetsText = (subnets: Partial<DockerSubnet>[]): string =>
     .sort()
     .join(" and ");
 
-export const dockerCreate = ({ name, bridge, mtu, subnets }: DockerNetwork): string[] => [
+export const dockerCreateCommand = ({ name, bridge, mtu, subnets }: DockerNetwork): string[] => [
   ...["docker", "network", "create", "--driver", "bridge"],
   ...(subnets.some(({ subnet }) => subnet.includes(":")) ? ["--ipv6"] : []),
   ...subnets.flatMap(({ subnet, gateway, hub, range }) => [
     ...["--subnet", subnet, "--gateway", gateway],
     ...["--aux-address", `hub${subnet.includes(":") ? "6" : ""}=${hub}`, "--ip-range", range],
   ]),
-  ...["-o", `${BRIDGE}=${bridge}`, "-o", `${MTU}=${mtu}`, "-o", `${MASQUERADE}=false`],
+  ...["-o", `${BRIDGE_OPTION}=${bridge}`, "-o", `${MTU_OPTION}=${mtu}`, "-o", `${MASQUERADE_OPTION}=false`],
   name,
 ];
 
-export const dockerRemove = ({ name }: DockerNetwork): string[] => ["docker", "network", "rm", name];
+export const dockerRemoveCommand = ({ name }: DockerNetwork): string[] => ["docker", "network", "rm", name];

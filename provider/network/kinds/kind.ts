@@ -1,10 +1,10 @@
 import type { Item } from "../model/items";
-import type { HostFile } from "../render/shell";
+import type { FileToWrite } from "../render/shell";
 
 /** The tools that a host's changes go through, each called once with all its lines where it can be. */
-export interface Lines {
+export interface ScriptParts {
   /** Written before the first change. */
-  writes: HostFile[];
+  writes: FileToWrite[];
   /** Former values of settings, kept before the first change. */
   saves: string[];
   /** Units that are enabled, and files that go. */
@@ -17,8 +17,10 @@ export interface Lines {
   firewall: Map<string, string[]>;
 }
 
-export function mismatch(what: string, have: unknown, want: unknown): string[] {
-  return want === undefined || have === want ? [] : [`${what} is ${have ?? "none"}, should be ${want}`];
+export function mismatch(what: string, observed: unknown, desired: unknown): string[] {
+  return desired === undefined || observed === desired
+    ? []
+    : [`${what} is ${observed ?? "none"}, should be ${desired}`];
 }
 
 /**
@@ -28,10 +30,10 @@ export function mismatch(what: string, have: unknown, want: unknown): string[] {
  * were seen without an announcement, 0.07 to 1.1 s with one. Where no tool can announce it, the script says so on a line
  * that begins with WARNING.
  */
-export const WARNING = "@@ warning ";
+export const WARNING_PREFIX = "@@ warning ";
 
 /** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
-export interface Difference {
+export interface ItemDifference {
   item: Item;
   missing: boolean;
   wrong: string[];

@@ -10,22 +10,22 @@ export interface Facts {
   /** `4 10.128.64.0/18 0x10000000/0x10000000 3078914562`: those with a range and a mark. */
   policies: Set<string>;
   /** Routes of other programs in tables other than main, and the rules that lead there. */
-  otherTables: OtherTableRoute[];
-  rules: RoutingRule[];
+  otherTableRoutes: OtherTableRoute[];
+  routingRules: RoutingRuleFact[];
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
   /** What forwarding was before we switched it on, by its key; kept on the host while a record needs it. */
-  former: Map<string, string>;
+  savedSysctls: Map<string, string>;
   /** Whether ip6tables is there, and IPv6 itself. */
   ip6tables: boolean;
   /** Absent: there is no firewalld, or it is stopped for good. */
   zones?: ZoneFacts;
   /** iptables is the legacy one here, and its chains are those that ours stand in. */
-  legacy?: boolean;
+  isIptablesLegacy?: boolean;
   /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
-  barriers: Barrier[];
-  lacks: string[];
+  blockingChains: BlockingChain[];
+  missingFeatures: string[];
   /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
   files: Map<string, string>;
   /** What systemd says of our units, by name; absent where the machine was not booted with it. */
@@ -57,8 +57,8 @@ export interface SshPath {
 
 export interface ServiceFact {
   /** `enabled`: it is started at boot. */
-  boot: string;
-  state: string;
+  unitFileState: string;
+  activeState: string;
 }
 
 /** What a host routes, and by which rules: the questions to `ip`, and how its answers are read. */
@@ -76,7 +76,7 @@ export interface OtherTableRoute extends RouteFact {
 }
 
 /** A routing rule as far as it decides which table is looked up before main. */
-export interface RoutingRule {
+export interface RoutingRuleFact {
   family: Family;
   priority: number;
   table: string;
@@ -88,12 +88,12 @@ export interface RoutingRule {
   /** Other conditions: only some packets meet them. */
   isSelective: boolean;
   /** Routes with prefixes of at most this length are not used. */
-  suppressed: number;
+  suppressPrefixLength: number;
 }
 
 export interface DockerFacts {
   /** false: it is installed, and does not answer. */
-  answers: boolean;
+  isRunning: boolean;
   networks: DockerNetworkFact[];
 }
 
@@ -128,7 +128,7 @@ export interface Container {
  * another.
  */
 export interface ZoneFacts {
-  initial: string;
+  defaultZone: string;
   /** Absent: it is stopped. */
   runtime?: Map<string, Zone>;
   permanent: Map<string, Zone>;
@@ -145,7 +145,7 @@ export interface Zone {
  * an accept in iptables' chains is worth nothing against a drop in another table of nftables, or in iptables-legacy. We
  * never edit another's rules, so what would block is named, with the commands that let the overlay pass.
  */
-export interface Barrier {
+export interface BlockingChain {
   /** `nft` names it by family, table and chain. */
   tool: "nft" | "iptables-legacy" | "ip6tables-legacy";
   where: string;

@@ -6,13 +6,13 @@ export type Item =
   | Link
   | Address
   | Route
-  | Policy
+  | PolicyRule
   | DockerNetwork
   | Chain
   | Jump
-  | Rule
+  | FirewallRule
   | ZoneEntry
-  | File
+  | FileItem
   | Service;
 
 export interface Sysctl {
@@ -64,7 +64,7 @@ export interface Route {
 }
 
 /** What sends packets of a range that carry a mark to a routing table of their own: `ip rule`. */
-export interface Policy {
+export interface PolicyRule {
   kind: "policy";
   family: Family;
   from: string;
@@ -94,17 +94,17 @@ export interface DockerSubnet {
   range: string;
 }
 
-interface InFirewall {
+interface FirewallTable {
   family: Family;
   table: "filter" | "mangle" | "nat" | "raw";
 }
 
-export interface Chain extends InFirewall {
+export interface Chain extends FirewallTable {
   kind: "chain";
   chain: string;
 }
 
-export interface Jump extends InFirewall {
+export interface Jump extends FirewallTable {
   kind: "jump";
   from: string;
   chain: string;
@@ -112,7 +112,7 @@ export interface Jump extends InFirewall {
   atEnd?: true;
 }
 
-export interface Rule extends InFirewall {
+export interface FirewallRule extends FirewallTable {
   kind: "rule";
   chain: string;
   /** In iptables-save's own form, or every refresh would show a change. */
@@ -135,7 +135,7 @@ export interface ZoneEntry {
   underlay?: string;
 }
 
-export interface File {
+export interface FileItem {
   kind: "file";
   path: string;
   /** Absent in records, where it only matters whose it is. */
@@ -149,7 +149,7 @@ export interface Service {
   /** The unit file's text; absent in records. */
   unit?: string;
   /** It is to be active at all times, and not only to do its work at boot. */
-  stays?: boolean;
+  staysActive?: boolean;
 }
 
 /** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
@@ -174,7 +174,7 @@ export const OUR_ZONE = "pulumi-overlay";
 export const POLICY_PRIORITY = 18300;
 
 /** What makes two items the same object; everything else about an item can differ and be changed. */
-export function keyOf(item: Item): string {
+export function itemKey(item: Item): string {
   switch (item.kind) {
     case "sysctl":
       return `sysctl ${item.key}`;
@@ -206,20 +206,20 @@ export function keyOf(item: Item): string {
 }
 
 /** Whether this very object is among those that a record lists. A hub has hundreds of records: kinds are compared first. */
-export function lists({ items }: Pick<HostRecord, "items">, item: Item): boolean {
-  const key = keyOf(item);
-  return items.some((other) => other.kind === item.kind && keyOf(other) === key);
+export function hasItem({ items }: Pick<HostRecord, "items">, item: Item): boolean {
+  const key = itemKey(item);
+  return items.some((other) => other.kind === item.kind && itemKey(other) === key);
 }
 
 /** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
-export function recorded(item: Item): Item {
+export function toRecordItem(item: Item): Item {
   if (item.kind === "file") return { kind: "file", path: item.path };
   return item.kind === "service" ? { kind: "service", name: item.name } : item;
 }
 
-const firewallName = ({ family, table }: InFirewall): string => `IPv${family} ${table}`;
+const firewallName = ({ family, table }: FirewallTable): string => `IPv${family} ${table}`;
 
 export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };
 
 /** Outer Ethernet-less headers: IP + UDP + VXLAN + inner Ethernet. */
-export const overheadOf = (underlayIp: string): number => (underlayIp.includes(":") ? 70 : 50);
+export const vxlanOverhead = (underlayIp: string): number => (underlayIp.includes(":") ? 70 : 50);

@@ -1,11 +1,11 @@
 import { z } from "zod";
-import { pointOf } from "../../addressing/ip";
+import { tryParseIp } from "../../addressing/ip";
 import { isInterfaceName } from "../../addressing/names";
-import { rangeOf } from "../../addressing/ranges";
+import { parseRange } from "../../addressing/ranges";
 import type { InvalidRecord } from "./facts";
-import { listOf } from "./host-json";
+import { boundedArray } from "./host-json";
 import type * as items from "./items";
-import { BOOT_SCRIPT, ownerAt, SERVICES, scriptPath } from "./paths";
+import { BOOT_SCRIPT, parseOwnerPath, SERVICES, scriptPath } from "./paths";
 
 /**
  * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:
@@ -14,12 +14,15 @@ import { BOOT_SCRIPT, ownerAt, SERVICES, scriptPath } from "./paths";
  */
 const matching = (pattern: RegExp) => z.string().regex(pattern);
 const interfaceName = z.string().refine(isInterfaceName, "is not the name of a device");
-const address = z.string().refine((text) => pointOf(text) !== undefined, "is not an address");
+const address = z.string().refine((text) => tryParseIp(text) !== undefined, "is not an address");
 const isPrefixed = (text: string): boolean => /^[0-9a-fA-F.:]+\/\d{1,3}$/.test(text);
-const cidr = z.string().refine((text) => isPrefixed(text) && rangeOf(text) !== undefined, "is not a range");
+const cidr = z.string().refine((text) => isPrefixed(text) && parseRange(text) !== undefined, "is not a range");
 const addressWithPrefix = z
   .string()
-  .refine((text) => isPrefixed(text) && pointOf(text.split("/")[0]!) !== undefined, "is not an address with a prefix");
+  .refine(
+    (text) => isPrefixed(text) && tryParseIp(text.split("/")[0]!) !== undefined,
+    "is not an address with a prefix",
+  );
 const mac = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
 const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);
@@ -27,7 +30,7 @@ const routingTable = z.int().min(1).max(0xffffffff);
 const family = z.union([z.literal(4), z.literal(6)]);
 const chainName = matching(/^[A-Za-z0-9_-]{1,28}$/);
 const ownChain = matching(/^OVERLAY-[A-Z0-9-]{1,20}$/);
-const ruleText = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
+const ruleSchema = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
 const zoneRule = matching(
   /^rule family="ipv[46]" source address="[0-9a-f.:]+(\/\d{1,3})?"( port port="\d{1,5}(-\d{1,5})?" protocol="(tcp|udp|sctp)")? accept$/,
 );
@@ -36,14 +39,14 @@ const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\
 const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
 
 /** A field that is added to an item must be added here. */
-type Shape<T> = { [Field in keyof T]-?: z.ZodType };
+type FieldsOf<T> = { [Field in keyof T]-?: z.ZodType };
 
 const item = z.discriminatedUnion("kind", [
   z.strictObject({
     kind: z.literal("sysctl"),
     key: sysctlKey,
     value: matching(/^\d{1,10}$/),
-  } satisfies Shape<items.Sysctl>),
+  } satisfies FieldsOf<items.Sysctl>),
   z.strictObject({
     kind: z.literal("link"),
     name: interfaceName,
@@ -60,16 +63,16 @@ const item = z.discriminatedUnion("kind", [
         port,
         remote: address,
         local: address,
-      } satisfies Shape<items.Vxlan>)
+      } satisfies FieldsOf<items.Vxlan>)
       .exactOptional(),
     shared: z.literal(true).exactOptional(),
-  } satisfies Shape<items.Link>),
+  } satisfies FieldsOf<items.Link>),
   z.strictObject({
     kind: z.literal("address"),
     dev: interfaceName,
     address: addressWithPrefix,
     announce: interfaceName.exactOptional(),
-  } satisfies Shape<items.Address>),
+  } satisfies FieldsOf<items.Address>),
   z.strictObject({
     kind: z.literal("route"),
     family,
@@ -78,25 +81,30 @@ const item = z.discriminatedUnion("kind", [
     dev: interfaceName.exactOptional(),
     metric: z.int().min(0).max(0xffffffff).exactOptional(),
     table: routingTable.exactOptional(),
-  } satisfies Shape<items.Route>),
+  } satisfies FieldsOf<items.Route>),
   z.strictObject({
     kind: z.literal("policy"),
     family,
     from: cidr,
     mark: matching(/^0x[0-9a-f]{1,8}\/0x[0-9a-f]{1,8}$/),
     table: routingTable,
-  } satisfies Shape<items.Policy>),
+  } satisfies FieldsOf<items.PolicyRule>),
   z.strictObject({
     kind: z.literal("docker"),
     name: matching(/^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/),
     bridge: interfaceName,
     mtu,
     subnets: z.array(
-      z.strictObject({ subnet: cidr, gateway: address, hub: address, range: cidr } satisfies Shape<items.DockerSubnet>),
+      z.strictObject({
+        subnet: cidr,
+        gateway: address,
+        hub: address,
+        range: cidr,
+      } satisfies FieldsOf<items.DockerSubnet>),
     ),
     required: z.boolean(),
-  } satisfies Shape<items.DockerNetwork>),
-  z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies Shape<items.Chain>),
+  } satisfies FieldsOf<items.DockerNetwork>),
+  z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies FieldsOf<items.Chain>),
   z
     .strictObject({
       kind: z.literal("jump"),
@@ -105,34 +113,34 @@ const item = z.discriminatedUnion("kind", [
       chain: ownChain,
       atEnd: z.literal(true).exactOptional(),
       ifPresent: z.literal(true).exactOptional(),
-    } satisfies Shape<items.Jump & { ifPresent: true }>)
+    } satisfies FieldsOf<items.Jump & { ifPresent: true }>)
     .transform(({ ifPresent: _, ...jump }) => jump), // only in records of version 0.1
   z.strictObject({
     kind: z.literal("rule"),
     ...firewall,
     chain: ownChain,
-    rule: ruleText,
+    rule: ruleSchema,
     transient: z.literal(true).exactOptional(),
     flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: address, port }).exactOptional(),
-  } satisfies Shape<items.Rule>),
+  } satisfies FieldsOf<items.FirewallRule>),
   z.strictObject({
     kind: z.literal("zone"),
     interface: interfaceName.exactOptional(),
     hasDocker: z.literal(true).exactOptional(),
     rule: zoneRule.exactOptional(),
     underlay: address.exactOptional(),
-  } satisfies Shape<items.ZoneEntry>),
-  z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies Shape<Omit<items.File, "content">>),
+  } satisfies FieldsOf<items.ZoneEntry>),
+  z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies FieldsOf<Omit<items.FileItem, "content">>),
   z.strictObject({
     kind: z.literal("service"),
     name: z.enum(SERVICES),
-  } satisfies Shape<Omit<items.Service, "unit" | "stays">>),
+  } satisfies FieldsOf<Omit<items.Service, "unit" | "staysActive">>),
 ]);
 
 /** A network's name; static addresses are kept under the address. */
 const network = z
   .string()
-  .refine((text) => /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/.test(text) || pointOf(text) !== undefined);
+  .refine((text) => /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/.test(text) || tryParseIp(text) !== undefined);
 
 const hostRecord: z.ZodType<items.HostRecord> = z
   .strictObject({
@@ -141,8 +149,8 @@ const hostRecord: z.ZodType<items.HostRecord> = z
     network,
     name: matching(/^[A-Za-z0-9][A-Za-z0-9._:-]{0,62}$/).exactOptional(),
     store: matching(/^[A-Za-z0-9._-]{1,64}$/),
-    items: listOf(item).refine((all) => all.length > 0, "is empty"),
-  } satisfies Shape<items.HostRecord>)
+    items: boundedArray(item).refine((all) => all.length > 0, "is empty"),
+  } satisfies FieldsOf<items.HostRecord>)
   .superRefine((record, context) => {
     const paths = [BOOT_SCRIPT, scriptPath(record)];
     for (const [i, each] of record.items.entries())
@@ -151,19 +159,20 @@ const hostRecord: z.ZodType<items.HostRecord> = z
   });
 
 /** As it stands in its file. */
-export const recordText = (record: items.HostRecord): string => `${JSON.stringify(record)}\n`;
+export const formatRecord = (record: items.HostRecord): string => `${JSON.stringify(record)}\n`;
 
-export const isInvalid = (parsed: items.HostRecord | InvalidRecord): parsed is InvalidRecord => "reason" in parsed;
+export const isInvalidRecord = (parsed: items.HostRecord | InvalidRecord): parsed is InvalidRecord =>
+  "reason" in parsed;
 
-const LARGEST_RECORD = 1024 * 1024;
+const MAX_RECORD_CHARS = 1024 * 1024;
 
 /** Everything but the record that belongs into this file is named as invalid, and never used. */
 export function parseRecord(file: string, text: string): items.HostRecord | InvalidRecord {
-  const owner = ownerAt(file);
+  const owner = parseOwnerPath(file);
   const invalid = (reason: string): InvalidRecord => ({ file, ...owner, reason });
-  if (text.length > LARGEST_RECORD) return invalid(`it has ${text.length} characters`);
+  if (text.length > MAX_RECORD_CHARS) return invalid(`it has ${text.length} characters`);
   if (text.trim() === "") return invalid("it is empty or cannot be read");
-  const value = parseJson(text);
+  const value = tryParseJson(text);
   if (value === undefined) return invalid("it is not JSON");
   const parsed = hostRecord.safeParse(value);
   if (!parsed.success) {
@@ -176,7 +185,7 @@ export function parseRecord(file: string, text: string): items.HostRecord | Inva
   return parsed.data;
 }
 
-function parseJson(text: string): unknown {
+function tryParseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

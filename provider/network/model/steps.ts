@@ -11,19 +11,19 @@ export interface Step {
   /** The tunnel's peer before this change, where it had another address. */
   formerPeer?: Vxlan;
   /** The zones of firewalld that it is about. */
-  places?: Place[];
+  zones?: ZoneLocation[];
   /** The same address with other prefixes, which goes when this has come. */
-  instead?: string[];
+  otherPrefixes?: string[];
   /** Devices that were ports of this bridge before it was deleted, and are plugged in again. */
   ports?: string[];
   /** It is no longer ours, but others need it as it is. */
-  leave?: boolean;
+  keepsValue?: boolean;
   /** The setting before our first change, where the host tells it although the kept value is lost. */
-  former?: string;
+  formerValue?: string;
 }
 
 /** What one owner wants of a host. */
-export interface Want {
+export interface DesiredState {
   record: Omit<HostRecord, "items">;
   /** Empty: nothing of this owner is to be left. */
   items: Item[];
@@ -32,13 +32,13 @@ export interface Want {
   /** Bring it back after a boot of the machine. */
   persist?: boolean;
   /** When nothing is to be left: what the plan says of this host. It goes, too, where no record lists it, if it is provably ours. */
-  planned?: Item[];
+  plannedItems?: Item[];
   /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
-  earlier?: string[];
+  staleUids?: string[];
 }
 
 /** A zone in one of firewalld's configurations; `offline`: the permanent one, while firewalld is stopped. */
-export interface Place {
+export interface ZoneLocation {
   configuration: "runtime" | "permanent" | "offline";
   zone: string;
 }

@@ -1,11 +1,19 @@
-import { linesOf, rank } from "../kinds";
-import { sumOf } from "../kinds/file";
-import { TABLES, toolOf } from "../kinds/firewall";
+import { creationRank, renderSteps } from "../kinds";
+import { sha256 } from "../kinds/file";
+import { iptablesTool, TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import type { Item, Link, Service } from "../model/items";
-import { BOOT_SCRIPT, HOLDER, LOCK, MAKE_LOCK, RECORDS, SERVICES, scriptPath } from "../model/paths";
-import type { Step, Want } from "../model/steps";
-import { bareWord, quote } from "../render/shell";
+import {
+  BOOT_SCRIPT,
+  LOCK_DIR,
+  LOCK_HOLDER_FILE,
+  MAKE_LOCK_DIR,
+  RECORD_DIR,
+  SERVICES,
+  scriptPath,
+} from "../model/paths";
+import type { DesiredState, Step } from "../model/steps";
+import { quote, requireWord } from "../render/shell";
 
 /**
  * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
@@ -13,42 +21,44 @@ import { bareWord, quote } from "../render/shell";
  * lock; and units of systemd that run that. All are items: drift in them is seen and mended, and what is shared
  * goes with the last record.
  */
-export function lasting({ record, items, persist = false }: Want, facts: Facts): Item[] {
+export function withBootItems({ record, items, persist = false }: DesiredState, facts: Facts): Item[] {
   if (!persist || items.length === 0) return items;
   return [
     ...items,
-    { kind: "file", path: BOOT_SCRIPT, content: RUN_ALL },
-    { kind: "file", path: scriptPath(record), content: bootScript(record.network, items.filter(isLasting)) },
+    { kind: "file", path: BOOT_SCRIPT, content: RESTORE_SCRIPT },
+    { kind: "file", path: scriptPath(record), content: renderBootScript(record.network, items.filter(isKeptAtBoot)) },
     ...(facts.systemd ? UNITS : []),
   ];
 }
 
 /** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
-export const isScriptOf = ({ record }: Want, items: Item[], { files }: Facts): boolean =>
-  files.get(scriptPath(record)) === sumOf(bootScript(record.network, items.filter(isLasting)));
+export const isBootScriptOf = ({ record }: DesiredState, items: Item[], { files }: Facts): boolean =>
+  files.get(scriptPath(record)) === sha256(renderBootScript(record.network, items.filter(isKeptAtBoot)));
 
-const isLasting = (item: Item): boolean => item.kind !== "rule" || !item.transient;
+const isKeptAtBoot = (item: Item): boolean => item.kind !== "rule" || !item.transient;
 
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
-export function bootScript(network: string, items: Item[]): string {
+export function renderBootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
-  const { saves, shell, ip, firewall } = linesOf(items.flatMap(making).sort((a, b) => rank(a.item) - rank(b.item)));
+  const { saves, shell, ip, firewall } = renderSteps(
+    items.flatMap(bootSteps).sort((a, b) => creationRank(a.item) - creationRank(b.item)),
+  );
   return [
-    `# network ${bareWord(network)}`,
+    `# network ${requireWord(network)}`,
     ...links.map(({ name, mac = "" }) => `ours ${name} ${quote(mac)} || return 1`),
     ...[...saves, ...shell].map((line) => `${line} || rc=1`),
-    ...(ip.length > 0 ? [here("change", [...new Set(ip)])] : []),
+    ...(ip.length > 0 ? [heredoc("change", [...new Set(ip)])] : []),
     ...([4, 6] as const).flatMap((family) =>
       TABLES.flatMap((table) => {
         const lines = firewall.get(`${family} ${table}`);
-        return lines ? [here(`firewall ${toolOf(family)} ${table}`, lines)] : [];
+        return lines ? [heredoc(`firewall ${iptablesTool(family)} ${table}`, lines)] : [];
       }),
     ),
     "",
   ].join("\n");
 }
 
-function making(item: Item): Step[] {
+function bootSteps(item: Item): Step[] {
   const add: Step = { verb: "add", item };
   if (item.kind === "docker" || item.kind === "zone") return []; // dockerd and firewalld keep these themselves
   // A device that already stands may have other ends: it is set to the right ones, too.
@@ -56,21 +66,21 @@ function making(item: Item): Step[] {
   return [add];
 }
 
-const here = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
+const heredoc = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
 
 /** Longer than a conversation may hold the lock. */
-const PATIENCE = 150;
+const LOCK_WAIT_SECONDS = 150;
 
-const RUN_ALL = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
+const RESTORE_SCRIPT = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
 # Needs no network, may be run at any time, changes only what is missing or wrong, and leaves alone what is not ours.
 [ "\${1-}" = locked ] || {
-  ${MAKE_LOCK} || { echo "${LOCK} is not a directory of root with mode 0700" >&2; exit 1; }
-  exec flock -o -w ${PATIENCE} ${LOCK} sh "$0" locked
+  ${MAKE_LOCK_DIR} || { echo "${LOCK_DIR} is not a directory of root with mode 0700" >&2; exit 1; }
+  exec flock -o -w ${LOCK_WAIT_SECONDS} ${LOCK_DIR} sh "$0" locked
 }
 PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
 export PATH LC_ALL
-trap 'rm -f ${HOLDER}' EXIT
-{ echo "$0"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${HOLDER}
+trap 'rm -f ${LOCK_HOLDER_FILE}' EXIT
+{ echo "$0"; date -u +%Y-%m-%dT%H:%M:%SZ; } >${LOCK_HOLDER_FILE}
 line_end='
 '
 
@@ -135,7 +145,7 @@ RULES
 
 all() {
   failed=0
-  for file in ${RECORDS}/*/*.sh; do
+  for file in ${RECORD_DIR}/*/*.sh; do
     [ -f "$file" ] || continue
     (rc=0; . "$file" || exit 1; exit "$rc") || failed=1
   done
@@ -154,7 +164,7 @@ all || all
 `;
 
 /** Their start, restart or reload takes away addresses, routes or rules that are not their own. */
-const SWEEPERS = [
+const FLUSHING_SERVICES = [
   "systemd-networkd.service",
   "firewalld.service",
   "ufw.service",
@@ -164,32 +174,32 @@ const SWEEPERS = [
   "ip6tables.service",
 ].join(" ");
 
-const WHOSE = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
+const UNIT_HEADER = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
 
 /** Not active when it is done: so it is run again whenever one that wants it is started, or started anew. */
-const AT_START = `${WHOSE}
+const START_UNIT = `${UNIT_HEADER}
 [Unit]
 Description=Overlay networks of this machine
-RequiresMountsFor=${RECORDS}
+RequiresMountsFor=${RECORD_DIR}
 ConditionPathExists=${BOOT_SCRIPT}
-After=network-pre.target networking.service NetworkManager.service ${SWEEPERS}
+After=network-pre.target networking.service NetworkManager.service ${FLUSHING_SERVICES}
 Before=docker.service
 
 [Service]
 Type=oneshot
 ExecStart=/bin/sh ${BOOT_SCRIPT}
-TimeoutStartSec=${4 * PATIENCE}
+TimeoutStartSec=${4 * LOCK_WAIT_SECONDS}
 
 [Install]
-WantedBy=multi-user.target ${SWEEPERS}
+WantedBy=multi-user.target ${FLUSHING_SERVICES}
 `;
 
 /** Only what is active is told to reload with others. */
-const AT_RELOAD = `${WHOSE}
+const RELOAD_UNIT = `${UNIT_HEADER}
 [Unit]
 Description=Overlay networks of this machine, when others reload
-After=${SWEEPERS}
-ReloadPropagatedFrom=${SWEEPERS}
+After=${FLUSHING_SERVICES}
+ReloadPropagatedFrom=${FLUSHING_SERVICES}
 
 [Service]
 Type=oneshot
@@ -202,6 +212,6 @@ WantedBy=multi-user.target
 `;
 
 const UNITS: Service[] = [
-  { kind: "service", name: SERVICES[0], unit: AT_START, stays: false },
-  { kind: "service", name: SERVICES[1], unit: AT_RELOAD, stays: true },
+  { kind: "service", name: SERVICES[0], unit: START_UNIT, staysActive: false },
+  { kind: "service", name: SERVICES[1], unit: RELOAD_UNIT, staysActive: true },
 ];

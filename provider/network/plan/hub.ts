@@ -1,8 +1,8 @@
 import { dockerRange } from "../../addressing/docker-range";
 import { type Layout, runnerLayout } from "../../addressing/layout";
-import { deviceName, macOf } from "../../addressing/names";
-import { NAT, rulesIn } from "../kinds/firewall";
-import { type DockerNetwork, FORWARDING, type Item, keyOf, type Link, overheadOf } from "../model/items";
+import { deviceMac, tunnelName } from "../../addressing/names";
+import { NAT, planChainRules } from "../kinds/firewall";
+import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link, vxlanOverhead } from "../model/items";
 import { type Isolation, planHubRules, planRunnerRules, planTunnelRules, planZone, planZoneDevice } from "./isolation";
 
 /**
@@ -38,16 +38,16 @@ const UNREACHABLE_METRIC = 4096;
 
 export const effectiveMtu = (network: Pick<Network, "mtu">, ...ends: Machine[]): number =>
   network.mtu === "auto"
-    ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - overheadOf(underlayIp)))
+    ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - vxlanOverhead(underlayIp)))
     : network.mtu;
 
 export function planHub(network: Network): Item[] {
-  return unique([
-    { kind: "link", name: network.hubInterface, type: "anchor", mac: macOf(network.networkName, 0, "hub") },
+  return uniqueByKey([
+    { kind: "link", name: network.hubInterface, type: "anchor", mac: deviceMac(network.networkName, 0, "hub") },
     ...network.layouts.flatMap((layout): Item[] => [
       { kind: "address", dev: network.hubInterface, address: `${layout.hubIp}/${layout.family === 4 ? 32 : 128}` },
       { kind: "route", family: layout.family, dst: layout.cidr, metric: UNREACHABLE_METRIC },
-      forwarding(layout),
+      forwardingSysctl(layout),
     ]),
     ...planHubRules(network),
   ]);
@@ -55,13 +55,13 @@ export function planHub(network: Network): Item[] {
 
 /** The hub's end of one runner's tunnel. */
 export function planTunnel(network: Network, runnerId: number, hub: Machine, runner: Machine): Item[] {
-  const dev = deviceName(network.devicePrefix, runnerId);
+  const dev = tunnelName(network.devicePrefix, runnerId);
   const link = {
-    ...tunnel(network, runnerId, hub, runner),
+    ...vxlanLink(network, runnerId, hub, runner),
     name: dev,
-    mac: macOf(network.networkName, runnerId, "hub"),
+    mac: deviceMac(network.networkName, runnerId, "hub"),
   };
-  return unique([
+  return uniqueByKey([
     link,
     ...planTunnelRules(network, runnerId, dev, link.vxlan),
     ...planZone(network),
@@ -82,15 +82,15 @@ export function planRunner(
 ): Item[] {
   const mtu = effectiveMtu(network, hub, runner);
   const bridge = network.bridgeName;
-  const mac = macOf(network.networkName, runnerId, "bridge");
+  const mac = deviceMac(network.networkName, runnerId, "bridge");
   const over: Link = { kind: "link", name: bridge, type: "bridge", mtu, mac };
   const link = {
-    ...tunnel(network, runnerId, runner, hub),
+    ...vxlanLink(network, runnerId, runner, hub),
     name: runnerDevice,
     master: bridge,
-    mac: macOf(network.networkName, runnerId, "runner"),
+    mac: deviceMac(network.networkName, runnerId, "runner"),
   };
-  return unique([
+  return uniqueByKey([
     over,
     link,
     ...planRunnerRules(network, runnerId, bridge, link.vxlan),
@@ -102,8 +102,8 @@ export function planRunner(
       return [
         { kind: "address", dev: bridge, address: `${gateway}/${layout.runnerPrefix}` },
         { kind: "route", family: layout.family, dst: layout.cidr, via: hubIp, dev: bridge },
-        forwarding(layout),
-        ...(network.masquerade ? masquerade(layout, subnet) : []),
+        forwardingSysctl(layout),
+        ...(network.masquerade ? planMasquerade(layout, subnet) : []),
       ];
     }),
     ...(network.docker ? [planDocker(network.docker, network.layouts, runnerId, bridge, mtu)] : []),
@@ -111,9 +111,9 @@ export function planRunner(
 }
 
 /** Chains and jumps that several parts of a plan need are one. */
-const unique = (items: Item[]): Item[] => [...new Map(items.map((item) => [keyOf(item), item])).values()];
+const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];
 
-function tunnel(network: Network, runnerId: number, here: Machine, there: Machine) {
+function vxlanLink(network: Network, runnerId: number, here: Machine, there: Machine) {
   return {
     kind: "link" as const,
     type: "vxlan" as const,
@@ -127,10 +127,10 @@ function tunnel(network: Network, runnerId: number, here: Machine, there: Machin
   };
 }
 
-const forwarding = ({ family }: Layout): Item => ({ kind: "sysctl", key: FORWARDING[family], value: "1" });
+const forwardingSysctl = ({ family }: Layout): Item => ({ kind: "sysctl", key: FORWARDING[family], value: "1" });
 
-const masquerade = ({ family, cidr }: Layout, subnet: string): Item[] =>
-  rulesIn(NAT, family, [`-s ${subnet} ! -d ${cidr} -j MASQUERADE`]);
+const planMasquerade = ({ family, cidr }: Layout, subnet: string): Item[] =>
+  planChainRules(NAT, family, [`-s ${subnet} ! -d ${cidr} -j MASQUERADE`]);
 
 /**
  * Docker on a runner: one network of Docker's over our bridge, so that containers get addresses of the runner's subnet. What

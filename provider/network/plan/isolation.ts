@@ -1,6 +1,15 @@
-import { type Family, familyOfIp, widthOf } from "../../addressing/ip";
+import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
 import { type Layout, runnerLayout } from "../../addressing/layout";
-import { acceptPeer, dropVxlan, ECHO_REQUEST, FORWARD, GUARD, INPUT, PRE, rulesIn } from "../kinds/firewall";
+import {
+  acceptPeerRule,
+  dropVxlanRule,
+  ECHO_REQUEST,
+  FORWARD,
+  GUARD,
+  INPUT,
+  PRE,
+  planChainRules,
+} from "../kinds/firewall";
 import type { Item, Link, Vxlan, ZoneEntry } from "../model/items";
 
 /**
@@ -28,12 +37,12 @@ export interface HostPort {
 }
 
 const FAMILIES: Family[] = [4, 6];
-const layoutIn = ({ layouts }: Pick<Isolation, "layouts">, family: Family): Layout | undefined =>
+const layoutOfFamily = ({ layouts }: Pick<Isolation, "layouts">, family: Family): Layout | undefined =>
   layouts.find((layout) => layout.family === family);
 
 /** Connections that were let through, and those that the host itself leads elsewhere (StaticIP, published ports). */
-const KNOWN = "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN";
-const ANSWERS = "-m conntrack --ctstate RELATED,ESTABLISHED";
+const RETURN_TRACKED = "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN";
+const MATCH_REPLIES = "-m conntrack --ctstate RELATED,ESTABLISHED";
 const REJECT: Record<Family, string> = {
   4: "-j REJECT --reject-with icmp-port-unreachable",
   6: "-j REJECT --reject-with icmp6-port-unreachable",
@@ -51,10 +60,10 @@ export const planHubRules = (network: Isolation): Item[] =>
     const devices = `${network.devicePrefix}+`;
     const between = `-s ${cidr} -d ${cidr} -i ${devices} -o ${devices}`;
     return [
-      ...rulesIn(PRE, family, family === 6 ? ON_LINK.map((from) => `-s ${from} -i ${devices} -j RETURN`) : []),
-      ...rulesIn(GUARD, family, [KNOWN, `${between} -j RETURN`]),
-      ...rulesIn(FORWARD, family, [`${between} -j ACCEPT`]),
-      ...rulesIn(INPUT, family, acceptsOnHost(network.hostAccess, family, cidr, devices)),
+      ...planChainRules(PRE, family, family === 6 ? ON_LINK.map((from) => `-s ${from} -i ${devices} -j RETURN`) : []),
+      ...planChainRules(GUARD, family, [RETURN_TRACKED, `${between} -j RETURN`]),
+      ...planChainRules(FORWARD, family, [`${between} -j ACCEPT`]),
+      ...planChainRules(INPUT, family, acceptsOnHost(network.hostAccess, family, cidr, devices)),
     ];
   });
 
@@ -64,12 +73,12 @@ export function planTunnelRules(network: Isolation, runnerId: number, device: st
     ...planHubRules(network),
     ...planPeer(tunnel),
     ...FAMILIES.flatMap((family) => {
-      const layout = layoutIn(network, family);
-      if (!layout) return rulesIn(PRE, family, [`-i ${device} -j DROP`]);
+      const layout = layoutOfFamily(network, family);
+      if (!layout) return planChainRules(PRE, family, [`-i ${device} -j DROP`]);
       const { subnet } = runnerLayout(layout, runnerId);
       return [
-        ...rulesIn(PRE, family, [`! -s ${subnet} -i ${device} -j DROP`]),
-        ...rulesIn(GUARD, family, [`-i ${device} -j DROP`, `-o ${device} -j DROP`]),
+        ...planChainRules(PRE, family, [`! -s ${subnet} -i ${device} -j DROP`]),
+        ...planChainRules(GUARD, family, [`-i ${device} -j DROP`, `-o ${device} -j DROP`]),
         ...rejectsOnHost(network.hostAccess, family, device),
       ];
     }),
@@ -83,24 +92,27 @@ export function planRunnerRules(network: Isolation, runnerId: number, bridge: st
     ...planTunnelPort(network, bridge, tunnel),
     ...planHubAddress(network, runnerId, bridge, tunnel),
     ...FAMILIES.flatMap((family) => {
-      const layout = layoutIn(network, family);
+      const layout = layoutOfFamily(network, family);
       const strangers = `! -i ${bridge} -o ${bridge} -j DROP`;
       if (!layout) {
-        const closed = rulesIn(GUARD, family, [`-i ${bridge} ! -o ${bridge} -j DROP`, strangers]);
+        const closed = planChainRules(GUARD, family, [`-i ${bridge} ! -o ${bridge} -j DROP`, strangers]);
         return [...closed, ...rejectsOnHost(network.hostAccess, family, bridge)];
       }
       const { subnet } = runnerLayout(layout, runnerId);
       const onLink = family === 6 ? ON_LINK.map((from) => `-s ${from} -i ${bridge} -o ${bridge} -j RETURN`) : [];
       return [
-        ...rulesIn(GUARD, family, [
-          KNOWN,
+        ...planChainRules(GUARD, family, [
+          RETURN_TRACKED,
           ...onLink,
           `! -s ${subnet} ! -d ${subnet} -i ${bridge} -o ${bridge} -j DROP`,
           `! -s ${subnet} -i ${bridge} ! -o ${bridge} -j DROP`,
           strangers,
         ]),
-        ...rulesIn(FORWARD, family, [`-i ${bridge} -o ${bridge} -j ACCEPT`, `-o ${bridge} ${ANSWERS} -j ACCEPT`]),
-        ...rulesIn(INPUT, family, acceptsOnHost(network.hostAccess, family, layout.cidr, bridge)),
+        ...planChainRules(FORWARD, family, [
+          `-i ${bridge} -o ${bridge} -j ACCEPT`,
+          `-o ${bridge} ${MATCH_REPLIES} -j ACCEPT`,
+        ]),
+        ...planChainRules(INPUT, family, acceptsOnHost(network.hostAccess, family, layout.cidr, bridge)),
         ...rejectsOnHost(network.hostAccess, family, bridge),
       ];
     }),
@@ -110,7 +122,7 @@ export function planRunnerRules(network: Isolation, runnerId: number, bridge: st
 /** Accepts VXLAN from the peer, and drops it from all other hosts: the kernel does not compare the outer source with a device's remote. */
 export function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item[] {
   const family = familyOfIp(remote);
-  return rulesIn(INPUT, family, [acceptPeer(remote, port), dropVxlan(port)]);
+  return planChainRules(INPUT, family, [acceptPeerRule(remote, port), dropVxlanRule(port)]);
 }
 
 /**
@@ -119,20 +131,20 @@ export function planPeer({ remote, port }: Pick<Vxlan, "remote" | "port">): Item
  */
 function planTunnelPort(network: Isolation, bridge: string, { remote, port }: Vxlan): Item[] {
   const family = familyOfIp(remote);
-  const layout = layoutIn(network, family);
+  const layout = layoutOfFamily(network, family);
   const outside = layout ? `! -d ${layout.cidr} ` : "";
-  return rulesIn(PRE, family, [`${outside}-i ${bridge} -p udp -m udp --dport ${port} -j DROP`]);
+  return planChainRules(PRE, family, [`${outside}-i ${bridge} -p udp -m udp --dport ${port} -j DROP`]);
 }
 
 /** The hub's address on the underlay is the hub, too; there, workloads would arrive with their runner's address. */
 function planHubAddress(network: Isolation, runnerId: number, bridge: string, { remote }: Vxlan): Item[] {
   const family = familyOfIp(remote);
-  const layout = layoutIn(network, family);
+  const layout = layoutOfFamily(network, family);
   if (!layout || network.hostAccess === "all") return [];
-  const to = `-d ${remote}/${widthOf(family)} -i ${bridge}`;
+  const to = `-d ${remote}/${addressBits(family)} -i ${bridge}`;
   const from = `-s ${runnerLayout(layout, runnerId).subnet} ${to}`;
-  return rulesIn(GUARD, family, [
-    ...openTo(network.hostAccess, family).map((match) => `${from} ${match} -j RETURN`),
+  return planChainRules(GUARD, family, [
+    ...hostAccessMatches(network.hostAccess, family).map((match) => `${from} ${match} -j RETURN`),
     `${to} -j DROP`,
   ]);
 }
@@ -145,13 +157,13 @@ function acceptsOnHost(access: HostAccess, family: Family, cidr: string, device:
   return [
     ...(family === 6 ? neighbours : []),
     ...(access === "all" ? [`${from} -j ACCEPT`] : []),
-    `${from} ${ANSWERS} -j ACCEPT`,
-    ...openTo(access, family).map((match) => `${from} ${match} -j ACCEPT`),
+    `${from} ${MATCH_REPLIES} -j ACCEPT`,
+    ...hostAccessMatches(access, family).map((match) => `${from} ${match} -j ACCEPT`),
   ];
 }
 
 /** Pings, and the ports that the user names. */
-const openTo = (access: HostAccess, family: Family): string[] => [
+const hostAccessMatches = (access: HostAccess, family: Family): string[] => [
   ECHO_REQUEST[family],
   ...(typeof access === "string" ? [] : access).map(({ protocol, first, last }) => {
     const range = first === last ? first : `${first}:${last}`;
@@ -160,19 +172,19 @@ const openTo = (access: HostAccess, family: Family): string[] => [
 ];
 
 const rejectsOnHost = (access: HostAccess, family: Family, device: string): Item[] =>
-  access === "all" ? [] : rulesIn(INPUT, family, [`-i ${device} ${REJECT[family]}`]);
+  access === "all" ? [] : planChainRules(INPUT, family, [`-i ${device} ${REJECT[family]}`]);
 
 /** Our zone, with what workloads of this network may reach on the host. */
 export const planZone = ({ layouts, hostAccess }: Pick<Isolation, "layouts" | "hostAccess">): ZoneEntry[] => [
   { kind: "zone" },
   ...layouts.flatMap(({ family, cidr }) =>
-    accessRules(hostAccess).map((access): ZoneEntry => {
+    zoneAccessRules(hostAccess).map((access): ZoneEntry => {
       return { kind: "zone", rule: `rule family="ipv${family}" source address="${cidr}" ${access}` };
     }),
   ),
 ];
 
-function accessRules(access: HostAccess): string[] {
+function zoneAccessRules(access: HostAccess): string[] {
   if (access === "all") return ["accept"];
   if (access === "ping") return [];
   return access.map(({ protocol, first, last }) => {
@@ -184,8 +196,8 @@ function accessRules(access: HostAccess): string[] {
 /** One device in our zone. */
 export const planZoneDevice = ({ name, vxlan }: Link, hasDocker = false): ZoneEntry[] => [
   { kind: "zone", interface: name, ...(hasDocker && { hasDocker: true as const }) },
-  ...(vxlan ? [{ kind: "zone" as const, rule: vxlanRule(vxlan.remote, vxlan.port), underlay: vxlan.local }] : []),
+  ...(vxlan ? [{ kind: "zone" as const, rule: zoneVxlanRule(vxlan.remote, vxlan.port), underlay: vxlan.local }] : []),
 ];
 
-const vxlanRule = (peer: string, port: number): string =>
+const zoneVxlanRule = (peer: string, port: number): string =>
   `rule family="ipv${peer.includes(":") ? 6 : 4}" source address="${peer}" port port="${port}" protocol="udp" accept`;

@@ -1,11 +1,20 @@
-import { type Family, familyOfIp, pointOf } from "../../addressing/ip";
-import { isTunnelOf, unlistedOwners } from "../diff/ownership";
-import { devicesWith, formerPeer } from "../kinds/device";
-import { acceptPeer, dropVxlan, FORWARD, forwardingBefore, GUARD, INPUT, REST, rulesIn } from "../kinds/firewall";
+import { type Family, familyOfIp, tryParseIp } from "../../addressing/ip";
+import { isTunnelOfNetwork, unlistedOwners } from "../diff/ownership";
+import { devicesWithAddress, formerPeer } from "../kinds/device";
+import {
+  acceptPeerRule,
+  dropVxlanRule,
+  FORWARD,
+  formerForwarding,
+  GUARD,
+  INPUT,
+  planChainRules,
+  REST,
+} from "../kinds/firewall";
 import { zoneWarnings } from "../kinds/zone";
 import type { Facts } from "../model/facts";
-import { FORWARDING, type Item, keyOf, type Link, type Vxlan } from "../model/items";
-import { ownerAt } from "../model/paths";
+import { FORWARDING, type Item, itemKey, type Link, type Vxlan } from "../model/items";
+import { parseOwnerPath } from "../model/paths";
 
 /**
  * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
@@ -15,17 +24,17 @@ import { ownerAt } from "../model/paths";
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
   const items = facts.ip6tables || needsIpv6(planned) ? planned : planned.filter((item) => !isIpv6Rule(item));
   const added = [
-    ...acceptFormer(items, facts, recorded),
-    ...acceptOthers(items, facts, recorded, network),
+    ...acceptFormerPeers(items, facts, recorded),
+    ...acceptUnrecordedPeers(items, facts, recorded, network),
     ...acceptEgress(items, facts),
     ...closeForwarding(items, facts),
   ];
   const unknown = portsOfUnknownPeers(items, facts);
   const kept = items.filter(
-    (item) => item.kind !== "rule" || ![...unknown.keys()].some((port) => item.rule === dropVxlan(port)),
+    (item) => item.kind !== "rule" || ![...unknown.keys()].some((port) => item.rule === dropVxlanRule(port)),
   );
-  const have = new Set(kept.map(keyOf));
-  const more = new Map(added.filter((item) => !have.has(keyOf(item))).map((item) => [keyOf(item), item]));
+  const observed = new Set(kept.map(itemKey));
+  const more = new Map(added.filter((item) => !observed.has(itemKey(item))).map((item) => [itemKey(item), item]));
   return [...kept, ...more.values()];
 }
 
@@ -33,13 +42,13 @@ export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] =
  * While a peer gets another address, VXLAN from the former one is accepted, too, until the peer has changed as well. See
  * `expirePeers` in follow-up.ts.
  */
-function acceptFormer(items: Item[], facts: Facts, recorded: Item[]): Item[] {
-  const before = new Set(recorded.map(keyOf));
-  return items.filter(isLink).flatMap((link): Item[] => {
+function acceptFormerPeers(items: Item[], facts: Facts, recorded: Item[]): Item[] {
+  const before = new Set(recorded.map(itemKey));
+  return items.filter(isLinkItem).flatMap((link): Item[] => {
     const former = formerPeer(link, facts);
     if (!former) return [];
-    const rules = rulesIn(INPUT, familyOfIp(former.remote), [acceptPeer(former.remote, former.port)]);
-    if (!rules.every((item) => before.has(keyOf(item)))) return []; // another program has set this remote
+    const rules = planChainRules(INPUT, familyOfIp(former.remote), [acceptPeerRule(former.remote, former.port)]);
+    if (!rules.every((item) => before.has(itemKey(item)))) return []; // another program has set this remote
     return rules.map((item) => (item.kind === "rule" ? { ...item, transient: true } : item));
   });
 }
@@ -56,48 +65,48 @@ export function localWarnings(items: Item[], facts: Facts): string[] {
 const isIpv6Rule = (item: Item): boolean => "table" in item && item.kind !== "route" && item.family === 6;
 const needsIpv6 = (items: Item[]): boolean =>
   items.some((item) => item.kind === "address" && item.address.includes(":")) ||
-  tunnelsIn(items).some(({ remote }) => remote.includes(":"));
+  vxlansOf(items).some(({ remote }) => remote.includes(":"));
 
-const isLink = (item: Item): item is Link => item.kind === "link";
-const tunnelsIn = (items: Item[]): Vxlan[] => items.filter(isLink).flatMap(({ vxlan }) => vxlan ?? []);
+const isLinkItem = (item: Item): item is Link => item.kind === "link";
+const vxlansOf = (items: Item[]): Vxlan[] => items.filter(isLinkItem).flatMap(({ vxlan }) => vxlan ?? []);
 
 /** VXLAN devices on a port of ours that are not in these items. */
-function otherTunnels(items: Item[], facts: Facts): { name: string; vxlan: Vxlan }[] {
-  const ports = new Set(tunnelsIn(items).map(({ port }) => port));
+function otherVxlanDevices(items: Item[], facts: Facts): { name: string; vxlan: Vxlan }[] {
+  const ports = new Set(vxlansOf(items).map(({ port }) => port));
   if (ports.size === 0) return [];
-  const ours = new Set(items.filter(isLink).map(({ name }) => name));
+  const ours = new Set(items.filter(isLinkItem).map(({ name }) => name));
   return [...facts.links].flatMap(([name, { vxlan }]) =>
     vxlan && ports.has(vxlan.port) && !ours.has(name) ? [{ name, vxlan }] : [],
   );
 }
 
-const isUnicast = (ip: string): boolean => pointOf(ip) !== undefined && !/^(22[4-9]|23\d)\.|^ff/i.test(ip);
+const isUnicast = (ip: string): boolean => tryParseIp(ip) !== undefined && !/^(22[4-9]|23\d)\.|^ff/i.test(ip);
 
 /**
  * The peers of tunnels that are in no record: other programs', and those of an overlay that is being adopted, runner by runner. Once
  * a runner is adopted its own record has the rule; in those that had it before, it stays as long as the tunnel, so that adopting
  * one runner is no drift for the others. A tunnel whose MAC proves that it is ours has lost its record: its owner has the rule.
  */
-function acceptOthers(items: Item[], facts: Facts, recorded: Item[], network: string | undefined): Item[] {
+function acceptUnrecordedPeers(items: Item[], facts: Facts, recorded: Item[], network: string | undefined): Item[] {
   const known = tunnelNames(facts);
-  const before = new Set(recorded.map(keyOf));
-  const networks = networksOn(facts, network);
+  const before = new Set(recorded.map(itemKey));
+  const networks = networksOnHost(facts, network);
   const isLost = (name: string): boolean =>
-    !known.has(name) && networks.some((each) => isTunnelOf(each, name, facts.links.get(name)!.mac));
-  return otherTunnels(items, facts).flatMap(({ name, vxlan: { remote, port } }) => {
+    !known.has(name) && networks.some((each) => isTunnelOfNetwork(each, name, facts.links.get(name)!.mac));
+  return otherVxlanDevices(items, facts).flatMap(({ name, vxlan: { remote, port } }) => {
     if (!isUnicast(remote) || isLost(name)) return [];
-    const rules = rulesIn(INPUT, familyOfIp(remote), [acceptPeer(remote, port)]);
-    return known.has(name) && !rules.every((item) => before.has(keyOf(item))) ? [] : rules;
+    const rules = planChainRules(INPUT, familyOfIp(remote), [acceptPeerRule(remote, port)]);
+    return known.has(name) && !rules.every((item) => before.has(itemKey(item))) ? [] : rules;
   });
 }
 
-const networksOn = (facts: Facts, network: string | undefined): string[] => {
-  const lost = unlistedOwners([], facts).flatMap((file) => ownerAt(file)?.network ?? []);
+const networksOnHost = (facts: Facts, network: string | undefined): string[] => {
+  const lost = unlistedOwners([], facts).flatMap((file) => parseOwnerPath(file)?.network ?? []);
   return [...new Set([...(network ? [network] : []), ...facts.records.map((record) => record.network), ...lost])];
 };
 
 const tunnelNames = ({ records }: Facts): Set<string> =>
-  new Set(records.flatMap(({ items }) => items.flatMap((item) => (isLink(item) && item.vxlan ? [item.name] : []))));
+  new Set(records.flatMap(({ items }) => items.flatMap((item) => (isLinkItem(item) && item.vxlan ? [item.name] : []))));
 
 const SWARM_PORT = 4789;
 
@@ -107,10 +116,12 @@ const SWARM_PORT = 4789;
  */
 function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
   const known = tunnelNames(facts);
-  const others = otherTunnels(items, facts).filter(({ name, vxlan }) => !known.has(name) && !isUnicast(vxlan.remote));
+  const others = otherVxlanDevices(items, facts).filter(
+    ({ name, vxlan }) => !known.has(name) && !isUnicast(vxlan.remote),
+  );
   const found = new Map(others.map(({ name, vxlan }) => [vxlan.port, `device ${name}`]));
   const swarm = facts.docker?.networks.find(({ driver }) => driver === "overlay");
-  if (swarm && tunnelsIn(items).some(({ port }) => port === SWARM_PORT))
+  if (swarm && vxlansOf(items).some(({ port }) => port === SWARM_PORT))
     found.set(SWARM_PORT, `Docker's overlay network ${swarm.name}`);
   return found;
 }
@@ -120,15 +131,15 @@ function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
  * get only if the host's own firewall lets them.
  */
 function acceptEgress(items: Item[], facts: Facts): Item[] {
-  const ours = new Set(items.filter(isLink).map(({ name }) => name));
-  return bridgesIn(items).flatMap(({ bridge, family }) => {
+  const ours = new Set(items.filter(isLinkItem).map(({ name }) => name));
+  return workloadBridges(items).flatMap(({ bridge, family }) => {
     const defaults = facts.routes.filter((r) => r.dst === "default" && r.family === family && r.table === undefined);
     const devices = [
       ...defaults.flatMap(({ dev }) => dev ?? []),
-      ...tunnelsIn(items).flatMap(({ local }) => devicesWith(local, facts)),
+      ...vxlansOf(items).flatMap(({ local }) => devicesWithAddress(local, facts)),
     ];
     const uplinks = [...new Set(devices)].filter((device) => /^[\w.-]+$/.test(device) && !ours.has(device)).sort();
-    return rulesIn(
+    return planChainRules(
       FORWARD,
       family,
       uplinks.map((device) => `-i ${bridge} -o ${device} -j ACCEPT`),
@@ -137,15 +148,15 @@ function acceptEgress(items: Item[], facts: Facts): Item[] {
 }
 
 /** The bridges of workloads, once for each family that they have addresses of. */
-function bridgesIn(items: Item[]): { bridge: string; family: Family }[] {
-  const names = new Set(items.flatMap((item) => (isLink(item) && item.type === "bridge" ? [item.name] : [])));
+function workloadBridges(items: Item[]): { bridge: string; family: Family }[] {
+  const names = new Set(items.flatMap((item) => (isLinkItem(item) && item.type === "bridge" ? [item.name] : [])));
   return items.flatMap((item) =>
     item.kind === "address" && names.has(item.dev) ? [{ bridge: item.dev, family: familyOfIp(item.address) }] : [],
   );
 }
 
 /** In OVERLAY-GUARD: what passes between devices of the overlay. */
-const BETWEEN = / -i \S+ -o \S+ -j RETURN$/;
+const BETWEEN_OVERLAY_DEVICES = / -i \S+ -o \S+ -j RETURN$/;
 
 /**
  * A host that did not forward before must not become a router between its networks: what no rule has accepted is dropped, as if
@@ -155,17 +166,24 @@ function closeForwarding(items: Item[], facts: Facts): Item[] {
   return ([4, 6] as const).flatMap((family) => {
     const key = FORWARDING[family];
     if (
-      forwardingBefore(key, family, facts) !== "0" ||
+      formerForwarding(key, family, facts) !== "0" ||
       !items.some((item) => item.kind === "sysctl" && item.key === key)
     )
       return [];
-    const bridges = bridgesIn(items).filter((each) => each.family === family);
+    const bridges = workloadBridges(items).filter((each) => each.family === family);
     const between = items.flatMap((item) =>
-      item.kind === "rule" && item.family === family && item.chain === GUARD.chain && BETWEEN.test(item.rule)
+      item.kind === "rule" &&
+      item.family === family &&
+      item.chain === GUARD.chain &&
+      BETWEEN_OVERLAY_DEVICES.test(item.rule)
         ? [item.rule]
         : [],
     );
-    return rulesIn(REST, family, [...bridges.map(({ bridge }) => `-i ${bridge} -j RETURN`), ...between, "-j DROP"]);
+    return planChainRules(REST, family, [
+      ...bridges.map(({ bridge }) => `-i ${bridge} -j RETURN`),
+      ...between,
+      "-j DROP",
+    ]);
   });
 }
 
@@ -174,9 +192,9 @@ function closeForwarding(items: Item[], facts: Facts): Item[] {
  * reverse path filtering (1) drops such packets; loose filtering (2) does not, since there is a way back to the peer.
  */
 function reversePathWarnings(items: Item[], facts: Facts): string[] {
-  if (facts.records.some((record) => tunnelsIn(record.items).length > 0)) return [];
-  const underlay = new Set(tunnelsIn(items).flatMap(({ local }) => devicesWith(local, facts)));
-  if (underlay.size === 0 || tunnelsIn(items).some(({ local }) => familyOfIp(local) === 6)) return [];
+  if (facts.records.some((record) => vxlansOf(record.items).length > 0)) return [];
+  const underlay = new Set(vxlansOf(items).flatMap(({ local }) => devicesWithAddress(local, facts)));
+  if (underlay.size === 0 || vxlansOf(items).some(({ local }) => familyOfIp(local) === 6)) return [];
   const filterOf = (device: string): number =>
     Math.max(...["all", device].map((name) => Number(facts.sysctls.get(`net.ipv4.conf.${name}.rp_filter`) ?? 0)));
   const open = [...facts.links]

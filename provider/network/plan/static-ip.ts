@@ -1,7 +1,7 @@
-import { type Family, familyOf, toLine, widthOf } from "../../addressing/ip";
-import { macOf, tableOf } from "../../addressing/names";
-import { DNAT, FORWARD, INPUT, NAT, RETURN_PATH, rulesIn } from "../kinds/firewall";
-import { FORWARDING, type Item, type Rule } from "../model/items";
+import { addressBits, type Family, familyOf, parseIp } from "../../addressing/ip";
+import { deviceMac, routingTableId } from "../../addressing/names";
+import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
+import { type FirewallRule, FORWARDING, type Item } from "../model/items";
 import type { Machine } from "./hub";
 
 /**
@@ -42,11 +42,11 @@ export interface ReturnPath {
   bridge: string;
 }
 
-const ANCHOR = "overlay-vip";
+const VIP_DEVICE = "overlay-vip";
 /** One bit, high up, where none of the known users of marks has its own. */
-const MARK = "0x10000000/0x10000000";
+const RETURN_MARK = "0x10000000/0x10000000";
 
-const familyOfText = (address: string): Family => familyOf(toLine(address.split("/")[0]!));
+const familyOfText = (address: string): Family => familyOf(parseIp(address.split("/")[0]!));
 
 /** On the machine that carries it. `runners`: those on the return path, whose own clients it cannot show to workloads. */
 export function planCarrier(address: StaticAddress, carrier: Machine, runners: Machine[] = []): Item[] {
@@ -54,19 +54,21 @@ export function planCarrier(address: StaticAddress, carrier: Machine, runners: M
   const family = familyOfText(ip);
   const led = { kind: "rule", family, table: DNAT.table, chain: DNAT.chain } as const;
   return [
-    ...home(ip, family, carrier.uplink),
-    ...closed(ip, family),
+    ...planVipAddress(ip, family, carrier.uplink),
+    ...rejectHostServices(ip, family),
     { kind: "sysctl", key: FORWARDING[family], value: "1" },
-    ...rulesIn(FORWARD, family, [`-m conntrack --ctstate DNAT --ctorigdst ${ip} -j ACCEPT`]),
-    ...rulesIn(
+    ...planChainRules(FORWARD, family, [`-m conntrack --ctstate DNAT --ctorigdst ${ip} -j ACCEPT`]),
+    ...planChainRules(
       DNAT,
       family,
-      forwards.map((forward): Rule => ({ ...led, rule: dnat(ip, forward), ...stale(ip, forward) })),
+      forwards.map((forward): FirewallRule => ({ ...led, rule: dnatRule(ip, forward), ...staleFlows(ip, forward) })),
     ),
-    ...rulesIn(
+    ...planChainRules(
       NAT,
       family,
-      forwards.flatMap((forward) => hidden(address, family, runners).map((source) => masquerade(ip, forward, source))),
+      forwards.flatMap((forward) =>
+        masqueradedSources(address, family, runners).map((source) => masqueradeRule(ip, forward, source)),
+      ),
     ),
   ];
 }
@@ -75,13 +77,13 @@ export function planCarrier(address: StaticAddress, carrier: Machine, runners: M
  * IPv4 answers on every device for addresses of any; so it lives on one of our own, which no network manager touches.
  * IPv6 answers only for a device's own addresses.
  */
-function home(ip: string, family: Family, uplink: string | undefined): Item[] {
+function planVipAddress(ip: string, family: Family, uplink: string | undefined): Item[] {
   const announce = uplink ? { announce: uplink } : {};
-  const address = { kind: "address" as const, address: `${ip}/${widthOf(family)}`, ...announce };
+  const address = { kind: "address" as const, address: `${ip}/${addressBits(family)}`, ...announce };
   if (family === 6 && uplink) return [{ ...address, dev: uplink }];
   return [
-    { kind: "link", name: ANCHOR, type: "anchor", mac: macOf(ANCHOR, 0, "hub"), shared: true },
-    { ...address, dev: ANCHOR },
+    { kind: "link", name: VIP_DEVICE, type: "anchor", mac: deviceMac(VIP_DEVICE, 0, "hub"), shared: true },
+    { ...address, dev: VIP_DEVICE },
   ];
 }
 
@@ -89,24 +91,24 @@ function home(ip: string, family: Family, uplink: string | undefined): Item[] {
  * The carrier's own services listen on all its addresses, and nobody asked for them on this one. What the carrier itself
  * asked for comes back to the address, too.
  */
-function closed(ip: string, family: Family): Item[] {
+function rejectHostServices(ip: string, family: Family): Item[] {
   const [ping, reject] = family === 4 ? ["icmp", "icmp-port-unreachable"] : ["ipv6-icmp", "icmp6-port-unreachable"];
-  return rulesIn(INPUT, family, [
-    `-d ${host(ip)} ! -p ${ping} -m conntrack --ctstate NEW -j REJECT --reject-with ${reject}`,
+  return planChainRules(INPUT, family, [
+    `-d ${hostCidr(ip)} ! -p ${ping} -m conntrack --ctstate NEW -j REJECT --reject-with ${reject}`,
   ]);
 }
 
 /** A UDP client that goes on sending would stay with the old target for ever. */
-const stale = (ip: string, { protocol, port }: Forward) =>
+const staleFlows = (ip: string, { protocol, port }: Forward) =>
   protocol === "udp" ? { flows: { protocol, ip, port } } : {};
 
-const dnat = (ip: string, { protocol, port, to, toPort }: Forward): string =>
-  `-d ${host(ip)} -p ${protocol} -m ${protocol} --dport ${port} -j DNAT --to-destination ${to.includes(":") ? `[${to}]` : to}:${toPort}`;
+const dnatRule = (ip: string, { protocol, port, to, toPort }: Forward): string =>
+  `-d ${hostCidr(ip)} -p ${protocol} -m ${protocol} --dport ${port} -j DNAT --to-destination ${to.includes(":") ? `[${to}]` : to}:${toPort}`;
 
-const host = (ip: string): string => `${ip}/${widthOf(familyOfText(ip))}`;
+const hostCidr = (ip: string): string => `${ip}/${addressBits(familyOfText(ip))}`;
 
 /** By port, since others may share the address and show clients, or not, as they like. */
-const masquerade = (ip: string, { protocol, port }: Forward, [range, match]: Source): string =>
+const masqueradeRule = (ip: string, { protocol, port }: Forward, [range, match]: Source): string =>
   `${range}-p ${protocol} ${match}-m conntrack --ctstate DNAT --ctorigdst ${ip} --ctorigdstport ${port} -j MASQUERADE`;
 
 /** Where a rule names a range, and where a match: in the order in which iptables-save writes them. */
@@ -116,9 +118,9 @@ type Source = [range: string, match: string];
  * The clients that a workload does not see: all of them; or those that could not be answered otherwise, because the way back
  * would not lead past the carrier: its own, the overlay's, and those that share their address with a runner.
  */
-function hidden({ cidrs, preserveClientIp }: StaticAddress, family: Family, runners: Machine[]): Source[] {
+function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: Family, runners: Machine[]): Source[] {
   if (!preserveClientIp) return [["", ""]];
-  const ranges = [...cidrs, ...runners.map(({ underlayIp }) => host(underlayIp))];
+  const ranges = [...cidrs, ...runners.map(({ underlayIp }) => hostCidr(underlayIp))];
   return [
     ["", "-m addrtype --src-type LOCAL "],
     ...ranges.filter((range) => familyOfText(range) === family).map((range): Source => [`-s ${range} `, ""]),
@@ -128,18 +130,19 @@ function hidden({ cidrs, preserveClientIp }: StaticAddress, family: Family, runn
 /** On the runner that has the workloads of these forwards: what they say to clients outside goes back through the hub. */
 export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
   const family = familyOfText(path.subnet);
-  const table = tableOf(path.networkName);
+  const table = routingTableId(path.networkName);
   const replies = forwards.map(
-    ({ protocol, to, toPort }) => `-s ${host(to)} ! -d ${path.cidr} -p ${protocol} -m ${protocol} --sport ${toPort}`,
+    ({ protocol, to, toPort }) =>
+      `-s ${hostCidr(to)} ! -d ${path.cidr} -p ${protocol} -m ${protocol} --sport ${toPort}`,
   );
   return [
     { kind: "route", family, dst: "default", via: path.hubIp, dev: path.bridge, table },
-    { kind: "policy", family, from: path.subnet, mark: MARK, table },
-    ...rulesIn(RETURN_PATH, family, [
-      ...replies.flatMap((reply) => [`${reply} -j MARK --set-xmark ${MARK}`, `${reply} -j CT --notrack`]),
-      `-d ${path.subnet} -p ${REDIRECT[family]} -j DROP`,
+    { kind: "policy", family, from: path.subnet, mark: RETURN_MARK, table },
+    ...planChainRules(RETURN_PATH, family, [
+      ...replies.flatMap((reply) => [`${reply} -j MARK --set-xmark ${RETURN_MARK}`, `${reply} -j CT --notrack`]),
+      `-d ${path.subnet} -p ${ICMP_REDIRECT[family]} -j DROP`,
     ]),
-    ...(family === 6 ? neighbours(path.bridge) : []),
+    ...(family === 6 ? acceptNeighbourDiscovery(path.bridge) : []),
   ];
 }
 
@@ -147,11 +150,14 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
  * Replies leave by the device on which they came, so the runner would tell workloads to send them to the hub themselves, and
  * with them all that they ever begin towards that client.
  */
-const REDIRECT: Record<Family, string> = { 4: "icmp -m icmp --icmp-type 5", 6: "ipv6-icmp -m icmp6 --icmpv6-type 137" };
+const ICMP_REDIRECT: Record<Family, string> = {
+  4: "icmp -m icmp --icmp-type 5",
+  6: "ipv6-icmp -m icmp6 --icmpv6-type 137",
+};
 
 /**
  * For a client from outside the hub looks for the workload from its link-local address. Where bridged packets pass the
  * firewall (Docker wants that), nothing else would let its question through.
  */
-const neighbours = (bridge: string): Item[] =>
-  rulesIn(FORWARD, 6, [`-i ${bridge} -o ${bridge} -p ipv6-icmp -j ACCEPT`]);
+const acceptNeighbourDiscovery = (bridge: string): Item[] =>
+  planChainRules(FORWARD, 6, [`-i ${bridge} -o ${bridge} -p ipv6-icmp -j ACCEPT`]);

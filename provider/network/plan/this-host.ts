@@ -1,41 +1,45 @@
-import { withKeptMacs } from "../diff/adopt";
-import { isMine } from "../diff/ownership";
-import { tunnelRulesOn } from "../diff/shared-items";
-import { fits } from "../kinds";
+import { withAdoptedMacs } from "../diff/adopt";
+import { isOwnRecord } from "../diff/ownership";
+import { findTunnelRules } from "../diff/shared-items";
+import { appliesToHost } from "../kinds";
 import type { Facts } from "../model/facts";
-import { FORWARDING, type Item, keyOf, type Sysctl } from "../model/items";
+import { FORWARDING, type Item, itemKey, type Sysctl } from "../model/items";
 import { scriptPath } from "../model/paths";
-import type { Want } from "../model/steps";
-import { isScriptOf, lasting } from "./boot";
+import type { DesiredState } from "../model/steps";
+import { isBootScriptOf, withBootItems } from "./boot";
 import { withLocalRules } from "./local-rules";
 
 /** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
-export function onThisHost<W extends Want>(want: W, facts: Facts): W {
-  if (want.items.length > 0) return { ...want, items: itemsOn(want, facts) };
-  if (!want.planned) return want;
+export function adaptToHost<W extends DesiredState>(desired: W, facts: Facts): W {
+  if (desired.items.length > 0) return { ...desired, items: itemsForHost(desired, facts) };
+  if (!desired.plannedItems) return desired;
   // Devices that were taken over have MACs of their own. Without a record only the owner's script shows that they were.
-  const adopt = want.adopt === true && facts.files.has(scriptPath(want.record));
-  const planned = itemsOn({ ...want, items: want.planned, adopt, persist: true }, facts);
-  const isListed = facts.records.some((record) => isMine(record, want));
-  const tunnelRules = isListed ? [] : tunnelRulesOn(want.record.network, facts);
-  const all = [...planned, ...listenersOn(facts), ...tunnelRules].map((item): [string, Item] => [keyOf(item), item]);
-  return { ...want, planned: [...new Map(all).values()] };
+  const adopt = desired.adopt === true && facts.files.has(scriptPath(desired.record));
+  const planned = itemsForHost({ ...desired, items: desired.plannedItems, adopt, persist: true }, facts);
+  const isListed = facts.records.some((record) => isOwnRecord(record, desired));
+  const tunnelRules = isListed ? [] : findTunnelRules(desired.record.network, facts);
+  const all = [...planned, ...acceptRaSettings(facts), ...tunnelRules].map((item): [string, Item] => [
+    itemKey(item),
+    item,
+  ]);
+  return { ...desired, plannedItems: [...new Map(all).values()] };
 }
 
-function itemsOn(want: Want, facts: Facts): Item[] {
-  const items = listening(
+function itemsForHost(desired: DesiredState, facts: Facts): Item[] {
+  const items = withAcceptRa(
     withLocalRules(
-      want.items.filter((item) => fits(item, facts)),
+      desired.items.filter((item) => appliesToHost(item, facts)),
       facts,
-      facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items),
-      want.record.network,
+      facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items),
+      desired.record.network,
     ),
     facts,
   );
-  const isListed = facts.records.some(({ uid }) => uid === want.record.uid);
-  const adopted = isListed ? undefined : withKeptMacs({ ...want, items, adopt: true }, facts);
-  const fitting = adopted && isScriptOf(want, adopted.items, facts) ? adopted : withKeptMacs({ ...want, items }, facts);
-  return lasting(fitting, facts);
+  const isListed = facts.records.some(({ uid }) => uid === desired.record.uid);
+  const adopted = isListed ? undefined : withAdoptedMacs({ ...desired, items, adopt: true }, facts);
+  const fitting =
+    adopted && isBootScriptOf(desired, adopted.items, facts) ? adopted : withAdoptedMacs({ ...desired, items }, facts);
+  return withBootItems(fitting, facts);
 }
 
 /**
@@ -43,31 +47,34 @@ function itemsOn(want: Want, facts: Facts): Item[] {
  * routes that it has learnt from advertisements. So before that, the devices which it has learnt them on are told to. Where a
  * program does the kernel's listening, such as systemd-networkd, the kernel's own is off, and stays so.
  */
-const LISTENS = "1";
+const ACCEPT_RA = "1";
 
-const LISTENS_AND_FORWARDS = "2";
+const ACCEPT_RA_WHEN_FORWARDING = "2";
 
 /** A dot in a device's name is a slash there, as sysctl writes it. */
-const listeningKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
+const acceptRaKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
 
 /** What we may have told devices, for a removal without a record. Only what has a former value kept is put back. */
-export const listenersOn = ({ sysctls }: Facts): Sysctl[] =>
+export const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
   [...sysctls]
-    .filter(([key, value]) => key.endsWith(".accept_ra") && value === LISTENS_AND_FORWARDS)
+    .filter(([key, value]) => key.endsWith(".accept_ra") && value === ACCEPT_RA_WHEN_FORWARDING)
     .map(([key, value]) => ({ kind: "sysctl", key, value }));
 
 /** Once it is on record it stays, also while the router is silent. */
-export function listening(items: Item[], facts: Facts): Item[] {
+export function withAcceptRa(items: Item[], facts: Facts): Item[] {
   if (!items.some((item) => item.kind === "sysctl" && item.key === FORWARDING[6])) return items;
-  const recorded = new Set(facts.records.flatMap((record) => record.items.map(keyOf)));
+  const recorded = new Set(facts.records.flatMap((record) => record.items.map(itemKey)));
   const taught = new Set(
     facts.routes
       .filter(({ family, dst, protocol }) => family === 6 && dst === "default" && protocol === "ra")
-      .map(({ dev = "" }) => listeningKey(dev)),
+      .map(({ dev = "" }) => acceptRaKey(dev)),
   );
   const told = [...facts.sysctls]
-    .map(([key, value]) => ({ item: { kind: "sysctl", key, value: LISTENS_AND_FORWARDS } satisfies Sysctl, value }))
-    .filter(({ item, value }) => recorded.has(keyOf(item)) || (taught.has(item.key) && value === LISTENS))
+    .map(([key, value]) => ({
+      item: { kind: "sysctl", key, value: ACCEPT_RA_WHEN_FORWARDING } satisfies Sysctl,
+      value,
+    }))
+    .filter(({ item, value }) => recorded.has(itemKey(item)) || (taught.has(item.key) && value === ACCEPT_RA))
     .filter(({ item }) => item.key.endsWith(".accept_ra"));
   return [...told.map(({ item }) => item), ...items];
 }

@@ -1,13 +1,13 @@
-import { type Block, type Family, familyBlock, overlaps } from "../../addressing/ip";
-import { rangeOf, subnetOf } from "../../addressing/ranges";
+import { type Extent, type Family, familyExtent, overlaps } from "../../addressing/ip";
+import { parseRange, subnetOf } from "../../addressing/ranges";
 import { OverlayError } from "../../errors";
 import { isAdoptableRoute } from "../diff/adopt";
-import { lostTunnels } from "../diff/ownership";
-import { isOurs } from "../kinds/route";
-import type { Facts, OtherTableRoute, RouteFact, RoutingRule } from "../model/facts";
+import { findLostTunnels } from "../diff/ownership";
+import { isOurRoute } from "../kinds/route";
+import type { Facts, OtherTableRoute, RouteFact, RoutingRuleFact } from "../model/facts";
 import type { Item, Route } from "../model/items";
-import type { Want } from "../model/steps";
-import { pasteable } from "../render/shell";
+import type { DesiredState } from "../model/steps";
+import { quoteCommand } from "../render/shell";
 
 /**
  * Routes of other programs that take packets of the overlay's range away from the overlay: in the main table those to a
@@ -21,28 +21,28 @@ export interface ForeignRoute {
   remedy: string;
 }
 
-export function foreignRoutes(
-  want: Pick<Want, "items" | "adopt"> & Partial<Pick<Want, "record">>,
+export function findForeignRoutes(
+  desired: Pick<DesiredState, "items" | "adopt"> & Partial<Pick<DesiredState, "record">>,
   facts: Facts,
 ): ForeignRoute[] {
-  const own = ownRouting(want, facts);
-  return want.items.filter(isOfOverlay).flatMap((item) => {
-    const block = rangeOf(item.dst);
-    if (!block) return [];
-    const main = facts.routes.filter((route) => isInTheWay(route, item, block, want, own));
-    const early = tablesBeforeMain(item, block, own, facts);
-    const others = facts.otherTables.filter((route) => early.has(route.tableName) && meets(route, block));
-    const found = [...main, ...others.filter((route) => !isLedIntoOverlay(route, block, own, facts))];
-    return found.map((route) => describe(route, item.dst));
+  const own = ownRouting(desired, facts);
+  return desired.items.filter(isOverlayRoute).flatMap((item) => {
+    const extent = parseRange(item.dst);
+    if (!extent) return [];
+    const main = facts.routes.filter((route) => takesOverlayPackets(route, item, extent, desired, own));
+    const early = tablesBeforeMain(item, extent, own, facts);
+    const others = facts.otherTableRoutes.filter((route) => early.has(route.tableName) && routeOverlaps(route, extent));
+    const found = [...main, ...others.filter((route) => !isRoutedIntoOverlay(route, extent, own, facts))];
+    return found.map((route) => describeRoute(route, item.dst));
   });
 }
 
 /** As drift. The machine's name is put before it by the caller. */
-export const foreignRouteText = ({ range, text, remedy }: ForeignRoute): string =>
+export const formatForeignRoute = ({ range, text, remedy }: ForeignRoute): string =>
   `foreign route '${text}' takes packets of ${range} away from the overlay; it is never removed by us: remove it with \`${remedy}\``;
 
-export function refuseForeignRoutes(want: Want, facts: Facts): void {
-  const [first, ...more] = foreignRoutes(want, facts);
+export function refuseForeignRoutes(desired: DesiredState, facts: Facts): void {
+  const [first, ...more] = findForeignRoutes(desired, facts);
   if (!first) return;
   const others = more.length > 0 ? ` So do ${more.map(({ text }) => `'${text}'`).join(", ")}.` : "";
   throw new OverlayError(
@@ -53,11 +53,11 @@ export function refuseForeignRoutes(want: Want, facts: Facts): void {
 }
 
 /** Tables of their own are only for what a policy sends there. */
-export const isOfOverlay = (item: Item): item is Route => item.kind === "route" && item.table === undefined;
+export const isOverlayRoute = (item: Item): item is Route => item.kind === "route" && item.table === undefined;
 
 /** What this host has of ours: devices, their subnets, and destinations with the metric of our route there. */
 interface OwnRouting {
-  devices: Map<string, Block[]>;
+  devices: Map<string, Extent[]>;
   metrics: Map<string, number>;
 }
 
@@ -65,90 +65,110 @@ interface OwnRouting {
 const DEFAULT_METRIC: Record<Family, number> = { 4: 0, 6: 1024 };
 const SUBNET_METRIC: Record<Family, number> = { 4: 0, 6: 256 };
 
-const metricOf = ({ family, metric }: Pick<RouteFact, "family" | "metric">): number => metric ?? DEFAULT_METRIC[family];
+const effectiveMetric = ({ family, metric }: Pick<RouteFact, "family" | "metric">): number =>
+  metric ?? DEFAULT_METRIC[family];
 
-function ownRouting({ items, record }: Pick<Want, "items"> & Partial<Pick<Want, "record">>, facts: Facts): OwnRouting {
+function ownRouting(
+  { items, record }: Pick<DesiredState, "items"> & Partial<Pick<DesiredState, "record">>,
+  facts: Facts,
+): OwnRouting {
   const all = [...items, ...facts.records.flatMap((record) => record.items)];
   const names = all.flatMap((item) => (item.kind === "link" ? [item.name] : []));
-  const lost = record ? lostTunnels(record.network, names, facts) : [];
-  const devices = new Map([...names, ...lost].map((name) => [name, [] as Block[]]));
+  const lost = record ? findLostTunnels(record.network, names, facts) : [];
+  const devices = new Map([...names, ...lost].map((name) => [name, [] as Extent[]]));
   const metrics = new Map<string, number>();
   for (const item of all) {
-    if (isOfOverlay(item)) metrics.set(item.dst, Math.min(metrics.get(item.dst) ?? Infinity, metricOf(item)));
+    if (isOverlayRoute(item)) metrics.set(item.dst, Math.min(metrics.get(item.dst) ?? Infinity, effectiveMetric(item)));
     if (item.kind !== "address") continue;
     const subnet = subnetOf(item.address);
-    devices.get(item.dev)?.push(rangeOf(subnet)!);
+    devices.get(item.dev)?.push(parseRange(subnet)!);
     metrics.set(subnet, SUBNET_METRIC[item.address.includes(":") ? 6 : 4]);
   }
   return { devices, metrics };
 }
 
-const isWithin = (inner: Block, outer: Block): boolean => outer.first <= inner.first && inner.last <= outer.last;
+const isWithin = (inner: Extent, outer: Extent): boolean => outer.first <= inner.first && inner.last <= outer.last;
 
-const blockOf = ({ dst, family }: Pick<RouteFact, "dst" | "family">): Block | undefined =>
-  dst === "default" ? familyBlock(family) : rangeOf(dst);
+const routeExtent = ({ dst, family }: Pick<RouteFact, "dst" | "family">): Extent | undefined =>
+  dst === "default" ? familyExtent(family) : parseRange(dst);
 
 /** Wider routes lose against ours, and so do those to the same destination with a higher metric. */
-function isInTheWay(route: RouteFact, item: Route, block: Block, want: Pick<Want, "adopt">, own: OwnRouting): boolean {
-  const to = blockOf(route);
-  if (isOurs(route) || route.table !== undefined || route.family !== item.family) return false;
-  if (!to || !isWithin(to, block) || isOfOwnDevice(route, to, own)) return false;
-  if (want.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be taken over
-  if (want.adopt && route.dst === item.dst && isAdoptableRoute(item, route)) return false;
+function takesOverlayPackets(
+  route: RouteFact,
+  item: Route,
+  extent: Extent,
+  desired: Pick<DesiredState, "adopt">,
+  own: OwnRouting,
+): boolean {
+  const to = routeExtent(route);
+  if (isOurRoute(route) || route.table !== undefined || route.family !== item.family) return false;
+  if (!to || !isWithin(to, extent) || isOfOwnDevice(route, to, own)) return false;
+  if (desired.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be taken over
+  if (desired.adopt && route.dst === item.dst && isAdoptableRoute(item, route)) return false;
   const ours = own.metrics.get(route.dst);
-  return ours === undefined || metricOf(route) <= ours;
+  return ours === undefined || effectiveMetric(route) <= ours;
 }
 
 /** The kernel's own routes of our devices, and routes to workloads in the subnet of the device that they are behind. */
-function isOfOwnDevice({ dev, protocol }: RouteFact, to: Block, { devices }: OwnRouting): boolean {
+function isOfOwnDevice({ dev, protocol }: RouteFact, to: Extent, { devices }: OwnRouting): boolean {
   const subnets = dev === undefined ? undefined : devices.get(dev);
   return subnets !== undefined && (protocol === "kernel" || subnets.some((subnet) => isWithin(to, subnet)));
 }
 
 /** Tables that packets of this range are looked up in before main, by rules of others. */
-function tablesBeforeMain({ family, dst }: Route, block: Block, own: OwnRouting, { rules }: Facts): Set<string> {
-  const concerns = (rule: RoutingRule): boolean =>
+function tablesBeforeMain(
+  { family, dst }: Route,
+  extent: Extent,
+  own: OwnRouting,
+  { routingRules }: Facts,
+): Set<string> {
+  const concerns = (rule: RoutingRuleFact): boolean =>
     rule.family === family &&
     !rule.isSelective &&
-    [rule.from, rule.to].every((range) => range === "all" || overlapsText(range, block)) &&
+    [rule.from, rule.to].every((range) => range === "all" || rangeOverlaps(range, extent)) &&
     (rule.iif === undefined || own.devices.has(rule.iif));
   const prefix = Number(dst.split("/")[1]);
-  const isMain = (rule: RoutingRule): boolean =>
+  const isMain = (rule: RoutingRuleFact): boolean =>
     rule.family === family &&
     rule.table === "main" &&
     !rule.isSelective &&
     rule.iif === undefined &&
     rule.from === "all" &&
     rule.to === "all" &&
-    rule.suppressed < prefix;
-  const main = Math.min(...rules.filter(isMain).map(({ priority }) => priority));
-  const early = rules.filter((rule) => rule.priority < main && concerns(rule)).map(({ table }) => table);
+    rule.suppressPrefixLength < prefix;
+  const main = Math.min(...routingRules.filter(isMain).map(({ priority }) => priority));
+  const early = routingRules.filter((rule) => rule.priority < main && concerns(rule)).map(({ table }) => table);
   return new Set(early.filter((table) => table !== "local" && table !== "main"));
 }
 
-const overlapsText = (range: string, block: Block): boolean => {
-  const other = rangeOf(range);
-  return other !== undefined && overlaps(other, block);
+const rangeOverlaps = (range: string, extent: Extent): boolean => {
+  const other = parseRange(range);
+  return other !== undefined && overlaps(other, extent);
 };
 
-const meets = (route: RouteFact, block: Block): boolean => {
-  const to = blockOf(route);
-  return to !== undefined && overlaps(to, block);
+const routeOverlaps = (route: RouteFact, extent: Extent): boolean => {
+  const to = routeExtent(route);
+  return to !== undefined && overlaps(to, extent);
 };
 
 /** It leads over a device of ours, or a route in the same table to at least the whole range does, and is narrower. */
-function isLedIntoOverlay(route: OtherTableRoute, block: Block, own: OwnRouting, { otherTables }: Facts): boolean {
+function isRoutedIntoOverlay(
+  route: OtherTableRoute,
+  extent: Extent,
+  own: OwnRouting,
+  { otherTableRoutes }: Facts,
+): boolean {
   const isOverOurs = ({ dev }: RouteFact): boolean => dev !== undefined && own.devices.has(dev);
   if (isOverOurs(route)) return true;
-  const to = blockOf(route)!;
-  return otherTables.some((other) => {
-    const range = other.tableName === route.tableName && isOverOurs(other) ? blockOf(other) : undefined;
-    return range !== undefined && isWithin(block, range) && isWithin(range, to) && other.dst !== route.dst;
+  const to = routeExtent(route)!;
+  return otherTableRoutes.some((other) => {
+    const range = other.tableName === route.tableName && isOverOurs(other) ? routeExtent(other) : undefined;
+    return range !== undefined && isWithin(extent, range) && isWithin(range, to) && other.dst !== route.dst;
   });
 }
 
-function describe(route: RouteFact | OtherTableRoute, range: string): ForeignRoute {
+function describeRoute(route: RouteFact | OtherTableRoute, range: string): ForeignRoute {
   const table = "tableName" in route ? ` table ${route.tableName}` : "";
   const text = `${route.text ?? route.dst}${table}`;
-  return { range, text, remedy: pasteable(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
+  return { range, text, remedy: quoteCommand(`ip ${route.family === 6 ? "-6 " : ""}route del ${text}`) };
 }

@@ -1,12 +1,12 @@
 import { OverlayError } from "../../errors";
 import { sameStack } from "../../owner";
-import { ownedItems, unlistedOwners } from "../diff/ownership";
+import { findOwnedItems, unlistedOwners } from "../diff/ownership";
 import { planSteps } from "../diff/steps";
-import { toolOf } from "../kinds/firewall";
+import { iptablesTool } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import { type Chain, type HostRecord, type Item, keyOf, lists } from "../model/items";
-import type { Want } from "../model/steps";
-import { pasteable } from "../render/shell";
+import { type Chain, type HostRecord, hasItem, type Item, itemKey } from "../model/items";
+import type { DesiredState } from "../model/steps";
+import { quoteCommand } from "../render/shell";
 
 /**
  * Rules of other programs in chains of ours, and rules of other programs elsewhere that jump to them. They are shown, and
@@ -22,7 +22,7 @@ export interface ForeignRule {
 }
 
 /** `known`: what all owners on this host have, or shall have. */
-function foreignRules(chain: Chain, known: Set<string>, { chains }: Facts): ForeignRule[] {
+function findForeignRules(chain: Chain, known: Set<string>, { chains }: Facts): ForeignRule[] {
   const { family, table, chain: name } = chain;
   const start = `${family} ${table} `;
   const leadsHere = new RegExp(` -[jg] ${name}$`);
@@ -49,10 +49,10 @@ const knownRules = (owners: { items: Item[] }[]): Set<string> =>
 
 const chainsOf = (items: Item[]): Chain[] => items.filter((item) => item.kind === "chain");
 
-const removal = ({ chain: { family, table }, in: at, rule }: ForeignRule): string =>
-  pasteable(`${toolOf(family)} -t ${table} -D ${at} ${rule}`);
+const deleteCommand = ({ chain: { family, table }, in: at, rule }: ForeignRule): string =>
+  quoteCommand(`${iptablesTool(family)} -t ${table} -D ${at} ${rule}`);
 
-const ruleText = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule): string =>
+const describeRule = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule): string =>
   at === chain
     ? `rule '${rule}' in ${chain} (IPv${family} ${table})`
     : `rule '${rule}' in ${at} (IPv${family} ${table}), which leads to ${chain}`;
@@ -61,19 +61,19 @@ const ruleText = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule
  * As drift. Of the owners of one stack that have the chain, one reports them. While a record of an owner is lost, its rules
  * cannot be told from those of other programs.
  */
-export function foreignRuleTexts(want: Want, facts: Facts): string[] {
-  if (unlistedOwners([want], facts).length > 0) return [];
-  const known = knownRules([want, ...facts.records]);
-  return chainsOf(want.items)
-    .flatMap((chain) => foreignRules(chain, known, facts))
-    .filter(({ chain }) => reporterOf(chain, want, facts) === want.record.uid)
-    .map((found) => `foreign ${ruleText(found)}: remove it with \`${removal(found)}\``);
+export function describeForeignRules(desired: DesiredState, facts: Facts): string[] {
+  if (unlistedOwners([desired], facts).length > 0) return [];
+  const known = knownRules([desired, ...facts.records]);
+  return chainsOf(desired.items)
+    .flatMap((chain) => findForeignRules(chain, known, facts))
+    .filter(({ chain }) => reporterOf(chain, desired, facts) === desired.record.uid)
+    .map((found) => `foreign ${describeRule(found)}: remove it with \`${deleteCommand(found)}\``);
 }
 
 /** The network's own record before those of its runners. */
-function reporterOf(chain: Chain, { record }: Want, { records }: Facts): string {
+function reporterOf(chain: Chain, { record }: DesiredState, { records }: Facts): string {
   const sharing = records.filter(
-    (other) => (other.uid === record.uid || sameStack(other.owner, record.owner)) && lists(other, chain),
+    (other) => (other.uid === record.uid || sameStack(other.owner, record.owner)) && hasItem(other, chain),
   );
   const hasAnchor = ({ items }: HostRecord) => items.some((item) => item.kind === "link" && item.type === "anchor");
   const [first] = sharing.sort(
@@ -83,24 +83,28 @@ function reporterOf(chain: Chain, { record }: Want, { records }: Facts): string 
 }
 
 /** What stands in the way of these owners, by uid: foreign rules in, or jumps to, chains that would go with the last of them. */
-export function blockedRemovals(wants: Want[], facts: Facts): Map<string, OverlayError> {
-  const gone = planSteps(wants, facts).flatMap(({ verb, item }) =>
+export function findBlockedRemovals(desiredStates: DesiredState[], facts: Facts): Map<string, OverlayError> {
+  const gone = planSteps(desiredStates, facts).flatMap(({ verb, item }) =>
     verb === "remove" && item.kind === "chain" ? [item] : [],
   );
-  const known = knownRules([...wants, ...wants.map((want) => ({ items: ownedItems(want, facts) })), ...facts.records]);
-  const found = gone.flatMap((chain) => foreignRules(chain, known, facts));
-  const blocked = wants.flatMap((want): [string, OverlayError][] => {
-    const mine = { items: ownedItems(want, facts) };
-    const keep = new Set(want.items.map(keyOf));
-    const inTheWay = found.filter(({ chain }) => !keep.has(keyOf(chain)) && lists(mine, chain));
-    return inTheWay.length > 0 ? [[want.record.uid, refusal(inTheWay)]] : [];
+  const known = knownRules([
+    ...desiredStates,
+    ...desiredStates.map((desired) => ({ items: findOwnedItems(desired, facts) })),
+    ...facts.records,
+  ]);
+  const found = gone.flatMap((chain) => findForeignRules(chain, known, facts));
+  const blocked = desiredStates.flatMap((desired): [string, OverlayError][] => {
+    const mine = { items: findOwnedItems(desired, facts) };
+    const keep = new Set(desired.items.map(itemKey));
+    const inTheWay = found.filter(({ chain }) => !keep.has(itemKey(chain)) && hasItem(mine, chain));
+    return inTheWay.length > 0 ? [[desired.record.uid, foreignRuleError(inTheWay)]] : [];
   });
   return new Map(blocked);
 }
 
-const refusal = (found: ForeignRule[]): OverlayError =>
+const foreignRuleError = (found: ForeignRule[]): OverlayError =>
   new OverlayError(
     "RULE_FOREIGN",
-    `Rules of other programs are in chains of ours that are to be removed, or jump to them: ${found.map(ruleText).join("; ")}. Nothing was changed.`,
-    `Remove them, and try again: ${found.map((each) => `\`${removal(each)}\``).join(", ")}.`,
+    `Rules of other programs are in chains of ours that are to be removed, or jump to them: ${found.map(describeRule).join("; ")}. Nothing was changed.`,
+    `Remove them, and try again: ${found.map((each) => `\`${deleteCommand(each)}\``).join(", ")}.`,
   );

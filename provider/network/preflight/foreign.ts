@@ -1,12 +1,12 @@
 import type { Family } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId } from "../diff/adopt";
-import { isMine, isProvenAddress, isProvenLink } from "../diff/ownership";
-import { devicesWith, isOurLink } from "../kinds/device";
-import { isOurs } from "../kinds/route";
+import { isOwnRecord, isProvenAddress, isProvenLink } from "../diff/ownership";
+import { devicesWithAddress, isOurLink } from "../kinds/device";
+import { isOurRoute } from "../kinds/route";
 import type { Facts, LinkFact } from "../model/facts";
-import { type Address, type HostRecord, type Item, keyOf, type Link, lists, type Route } from "../model/items";
-import type { Want } from "../model/steps";
+import { type Address, type HostRecord, hasItem, type Item, itemKey, type Link, type Route } from "../model/items";
+import type { DesiredState } from "../model/steps";
 
 /** Devices of other programs where ours must be: under its name, or with its VNI and port. `up` refuses both. */
 
@@ -14,42 +14,43 @@ import type { Want } from "../model/steps";
  * The kernel allows one VXLAN device for a VNI, a UDP port and an address family. Those of our own network that are in the
  * way are moved by the same work.
  */
-interface Conflict {
+interface VniConflict {
   name: string;
-  have: LinkFact;
+  observed: LinkFact;
   holder?: HostRecord;
 }
 
-function conflictWith(item: Link, want: Want, facts: Facts): Conflict | undefined {
+function findVniConflict(item: Link, desired: DesiredState, facts: Facts): VniConflict | undefined {
   if (!item.vxlan || isSameTunnel(item, facts.links.get(item.name))) return undefined;
-  for (const [name, have] of facts.links) {
-    if (name === item.name || !isSameTunnel(item, have)) continue;
+  for (const [name, observed] of facts.links) {
+    if (name === item.name || !isSameTunnel(item, observed)) continue;
     const holder = facts.records.find((record) =>
       record.items.some((other) => other.kind === "link" && other.name === name && isOurLink(other, facts)),
     );
-    if (holder && (isMine(holder, want) || holder.network === want.record.network)) continue;
-    return { name, have, ...(holder && { holder }) };
+    if (holder && (isOwnRecord(holder, desired) || holder.network === desired.record.network)) continue;
+    return { name, observed, ...(holder && { holder }) };
   }
   return undefined;
 }
 
-const isV6 = ({ remote, local }: { remote: string; local: string }): boolean => `${remote}${local}`.includes(":");
+const isIpv6Vxlan = ({ remote, local }: { remote: string; local: string }): boolean =>
+  `${remote}${local}`.includes(":");
 
-const isSameTunnel = ({ vxlan }: Link, have: LinkFact | undefined): boolean =>
+const isSameTunnel = ({ vxlan }: Link, observed: LinkFact | undefined): boolean =>
   vxlan !== undefined &&
-  have?.vxlan?.vni === vxlan.vni &&
-  have.vxlan.port === vxlan.port &&
-  isV6(have.vxlan) === isV6(vxlan);
+  observed?.vxlan?.vni === vxlan.vni &&
+  observed.vxlan.port === vxlan.port &&
+  isIpv6Vxlan(observed.vxlan) === isIpv6Vxlan(vxlan);
 
-export function refuseConflicts(want: Want, facts: Facts): void {
-  for (const item of want.items) {
-    const conflict = item.kind === "link" ? conflictWith(item, want, facts) : undefined;
+export function refuseVniConflicts(desired: DesiredState, facts: Facts): void {
+  for (const item of desired.items) {
+    const conflict = item.kind === "link" ? findVniConflict(item, desired, facts) : undefined;
     if (!conflict) continue;
-    const { name, have, holder } = conflict;
+    const { name, observed, holder } = conflict;
     const whose = holder ? `It belongs to ${holder.owner} (network ${holder.network}).` : "It is not in our records.";
     throw new OverlayError(
       "DEVICE_FOREIGN",
-      `The device ${name} (${deviceText(have)}) has the VNI and port that ${(item as Link).name} needs, and the kernel allows only one such device. ${whose} Nothing was changed.`,
+      `The device ${name} (${describeDevice(observed)}) has the VNI and port that ${(item as Link).name} needs, and the kernel allows only one such device. ${whose} Nothing was changed.`,
       holder
         ? "Choose another vniBase or vxlanPort for one of the networks."
         : `Remove it (\`ip link del ${name}\`), or choose another vniBase or vxlanPort.`,
@@ -57,91 +58,92 @@ export function refuseConflicts(want: Want, facts: Facts): void {
   }
 }
 
-const deviceText = ({ type, mac, vxlan }: LinkFact): string =>
+const describeDevice = ({ type, mac, vxlan }: LinkFact): string =>
   vxlan
     ? `vxlan, VNI ${vxlan.vni}, port ${vxlan.port}${vxlan.remote && `, remote ${vxlan.remote}`}, MAC ${mac}`
     : `${type || "physical"}, MAC ${mac}`;
 
 /** A device of another program stands under this item's name: it is neither changed nor removed. */
-export function isForeignDevice(item: Item, want: Want, facts: Facts): item is Link {
+export function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item is Link {
   if (item.kind !== "link") return false;
-  const have = facts.links.get(item.name);
-  if (!have || isOurLink(item, facts) || (want.adopt && isAdoptable(item, have))) return false;
-  return !facts.records.some((record) => !isMine(record, want) && lists(record, item));
+  const observed = facts.links.get(item.name);
+  if (!observed || isOurLink(item, facts) || (desired.adopt && isAdoptable(item, observed))) return false;
+  return !facts.records.some((record) => !isOwnRecord(record, desired) && hasItem(record, item));
 }
 
 /** As drift: it says that `up` refuses, since a difference alone reads as if `up` would mend it. */
-export const foreignDeviceTexts = (want: Want, facts: Facts): string[] =>
-  want.items.flatMap((item) => {
+export const describeForeignDevices = (desired: DesiredState, facts: Facts): string[] =>
+  desired.items.flatMap((item) => {
     if (item.kind !== "link") return [];
-    const conflict = conflictWith(item, want, facts);
-    if (conflict) return [conflictText(item, conflict)];
-    if (!isForeignDevice(item, want, facts)) return [];
-    const what = deviceText(facts.links.get(item.name)!);
+    const conflict = findVniConflict(item, desired, facts);
+    if (conflict) return [describeConflict(item, conflict)];
+    if (!isForeignDevice(item, desired, facts)) return [];
+    const what = describeDevice(facts.links.get(item.name)!);
     return [
-      `foreign device ${item.name} (${what}) has a name of ours, but another program made it: ${remedy(item.name)}`,
+      `foreign device ${item.name} (${what}) has a name of ours, but another program made it: ${removeHint(item.name)}`,
     ];
   });
 
-function conflictText({ name: ours }: Link, { name, have, holder }: Conflict): string {
-  const what = `device ${name} (${deviceText(have)}) has the VNI and port of ${ours}`;
+function describeConflict({ name: ours }: Link, { name, observed, holder }: VniConflict): string {
+  const what = `device ${name} (${describeDevice(observed)}) has the VNI and port of ${ours}`;
   return holder
     ? `${what}, and belongs to ${holder.owner} (network ${holder.network}): up will refuse with DEVICE_FOREIGN until one of them has another vniBase or vxlanPort`
-    : `foreign ${what}: ${remedy(name)}`;
+    : `foreign ${what}: ${removeHint(name)}`;
 }
 
-const remedy = (name: string): string =>
+const removeHint = (name: string): string =>
   `up will refuse with DEVICE_FOREIGN until it is removed (\`ip link del ${name}\`)`;
 
 /** Throws when a device or route that we would need is somebody else's. */
-export function refuseForeign(want: Want, facts: Facts): void {
-  const others = facts.records.filter((record) => !isMine(record, want));
-  const mine = facts.records.filter((record) => isMine(record, want)).flatMap(({ items }) => items);
-  const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(keyOf));
-  for (const item of want.items) {
-    if (ours.has(keyOf(item))) continue;
-    refuseOtherId(item, want, facts);
-    if (item.kind === "link") refuseForeignLink(item, want, others, facts);
-    if (item.kind === "address") refuseForeignAddress(item, want, facts);
-    if (item.kind === "route") refuseForeignRoute(item, want, facts);
+export function refuseForeign(desired: DesiredState, facts: Facts): void {
+  const others = facts.records.filter((record) => !isOwnRecord(record, desired));
+  const mine = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
+  const ours = new Set(mine.filter((item) => item.kind !== "link" || isOurLink(item, facts)).map(itemKey));
+  for (const item of desired.items) {
+    if (ours.has(itemKey(item))) continue;
+    refuseOtherId(item, desired, facts);
+    if (item.kind === "link") refuseForeignLink(item, desired, others, facts);
+    if (item.kind === "address") refuseForeignAddress(item, desired, facts);
+    if (item.kind === "route") refuseForeignRoute(item, desired, facts);
   }
 }
 
-function refuseForeignLink(item: Link, want: Want, others: HostRecord[], facts: Facts): void {
-  const have = facts.links.get(item.name);
-  const holder = others.find((record) => lists(record, item));
-  if (!have && !holder) return;
-  if (item.shared && holder?.items.some((other) => keyOf(other) === keyOf(item) && isShared(other))) return;
-  if (!holder && (isProvenLink(item, facts) || (want.adopt && isAdoptable(item, have!)))) return;
+function refuseForeignLink(item: Link, desired: DesiredState, others: HostRecord[], facts: Facts): void {
+  const observed = facts.links.get(item.name);
+  const holder = others.find((record) => hasItem(record, item));
+  if (!observed && !holder) return;
+  if (item.shared && holder?.items.some((other) => itemKey(other) === itemKey(item) && isSharedLink(other))) return;
+  if (!holder && (isProvenLink(item, facts) || (desired.adopt && isAdoptable(item, observed!)))) return;
   const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   const tunnel =
-    have?.vxlan && `, VNI ${have.vxlan.vni}${want.adopt ? ` on port ${have.vxlan.port} to ${have.vxlan.remote}` : ""}`;
-  const what = `${have?.type || "physical"}${tunnel ?? ""}`;
+    observed?.vxlan &&
+    `, VNI ${observed.vxlan.vni}${desired.adopt ? ` on port ${observed.vxlan.port} to ${observed.vxlan.remote}` : ""}`;
+  const what = `${observed?.type || "physical"}${tunnel ?? ""}`;
   throw new OverlayError(
     "DEVICE_FOREIGN",
-    `There is already a device ${item.name}${have ? ` (${what})` : ""}, and it ${whose}. It was left as it is.`,
-    want.adopt && !holder
-      ? `Adopting takes over only ${wantedText(item)}; remove that device, or choose other device names.`
+    `There is already a device ${item.name}${observed ? ` (${what})` : ""}, and it ${whose}. It was left as it is.`,
+    desired.adopt && !holder
+      ? `Adopting takes over only ${describeAdoptable(item)}; remove that device, or choose other device names.`
       : "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
   );
 }
 
-const isShared = (item: Item): boolean => item.kind === "link" && item.shared === true;
+const isSharedLink = (item: Item): boolean => item.kind === "link" && item.shared === true;
 
-const wantedText = ({ type, vxlan }: Link): string =>
+const describeAdoptable = ({ type, vxlan }: Link): string =>
   vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
 
 /** An address that the machine has for itself; one on a device of ours may have another prefix, and is mended. */
-function refuseForeignAddress(item: Address, want: Want, facts: Facts): void {
+function refuseForeignAddress(item: Address, desired: DesiredState, facts: Facts): void {
   const [ip = ""] = item.address.split("/");
-  const records = [want, ...facts.records];
+  const records = [desired, ...facts.records];
   const isListed = (dev: string): boolean =>
     records.some(({ items }) => items.some((each) => each.kind === "link" && each.name === dev)) ||
     facts.records.some(({ items }) =>
       items.some((each) => each.kind === "address" && each.dev === dev && each.address.startsWith(`${ip}/`)),
     );
-  const foreign = devicesWith(ip, facts).find((dev) => !isListed(dev));
-  if (foreign === undefined || (foreign === item.dev && isProvenAddress(item, want.items, facts))) return;
+  const foreign = devicesWithAddress(ip, facts).find((dev) => !isListed(dev));
+  if (foreign === undefined || (foreign === item.dev && isProvenAddress(item, desired.items, facts))) return;
   throw new OverlayError(
     "IP_IN_USE",
     `The machine already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,
@@ -149,16 +151,16 @@ function refuseForeignAddress(item: Address, want: Want, facts: Facts): void {
   );
 }
 
-function refuseForeignRoute(item: Route, want: Want, facts: Facts): void {
+function refuseForeignRoute(item: Route, desired: DesiredState, facts: Facts): void {
   const foreign = facts.routes.find(
     (r) =>
-      !isOurs(r) &&
+      !isOurRoute(r) &&
       r.family === item.family &&
       r.dst === item.dst &&
       r.table === item.table &&
       metricOf(r) === metricOf(item),
   );
-  if (!foreign || (want.adopt && isAdoptableRoute(item, foreign))) return;
+  if (!foreign || (desired.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(
     "ROUTE_OVERLAP",
     `There is already a route to ${item.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}). It was left as it is.`,

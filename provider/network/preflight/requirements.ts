@@ -1,32 +1,32 @@
-import { type Block, overlaps } from "../../addressing/ip";
-import { rangeOf } from "../../addressing/ranges";
+import { type Extent, overlaps } from "../../addressing/ip";
+import { parseRange } from "../../addressing/ranges";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
 import type { Item, Link } from "../model/items";
-import type { Want } from "../model/steps";
-import { isOfOverlay, refuseForeignRoutes } from "./foreign-routes";
+import type { DesiredState } from "../model/steps";
+import { isOverlayRoute, refuseForeignRoutes } from "./foreign-routes";
 
-export function refuseSurroundings(want: Want, facts: Facts): void {
-  refuseLacks(want.items, facts);
-  refuseSmallMtu(want.items);
-  const ranges = want.items.flatMap((item) =>
-    isOfOverlay(item) ? [{ text: item.dst, block: rangeOf(item.dst)! }] : [],
+export function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
+  refuseMissingFeatures(desired.items, facts);
+  refuseSmallMtu(desired.items);
+  const ranges = desired.items.flatMap((item) =>
+    isOverlayRoute(item) ? [{ text: item.dst, extent: parseRange(item.dst)! }] : [],
   );
   for (const range of ranges) {
-    refuseOwnBranch(range, want.items, facts);
-    refuseDockerNetworks(range, want, facts);
+    refuseUnderlayInRange(range, desired.items, facts);
+    refuseDockerNetworks(range, desired, facts);
   }
-  refuseForeignRoutes(want, facts);
+  refuseForeignRoutes(desired, facts);
 }
 
-interface Range {
+interface OverlayRange {
   text: string;
-  block: Block;
+  extent: Extent;
 }
 
-function refuseLacks(items: Item[], { lacks, links }: Facts): void {
+function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts): void {
   const missing = items.find(
-    (item): item is Link => item.kind === "link" && !links.has(item.name) && lacks.includes(item.type),
+    (item): item is Link => item.kind === "link" && !links.has(item.name) && missingFeatures.includes(item.type),
   );
   if (missing) {
     throw new OverlayError(
@@ -35,7 +35,7 @@ function refuseLacks(items: Item[], { lacks, links }: Facts): void {
       `Load the module there (modprobe ${missing.type}), or install the kernel package that has it.`,
     );
   }
-  if (lacks.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
+  if (missingFeatures.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
     throw new OverlayError(
       "HOST_TOOL_MISSING",
       "There is no 'ip6tables-restore'.",
@@ -58,7 +58,7 @@ function refuseSmallMtu(items: Item[]): void {
 }
 
 /** The addresses over which the tunnels and we ourselves reach the machine must not be led into the overlay. */
-function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
+function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Facts): void {
   const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
   const ends: [what: string, address: string | undefined][] = [
     ["the address from which SSH reaches it", ssh?.client],
@@ -69,8 +69,8 @@ function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
     ]),
   ];
   for (const [what, address] of ends) {
-    const place = address ? rangeOf(address) : undefined;
-    if (!place || !overlaps(place, range.block)) continue;
+    const place = address ? parseRange(address) : undefined;
+    if (!place || !overlaps(place, range.extent)) continue;
     throw new OverlayError(
       "ROUTE_OVERLAP",
       `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
@@ -80,13 +80,13 @@ function refuseOwnBranch(range: Range, items: Item[], { ssh }: Facts): void {
 }
 
 /** Whether one of the wanted name is ours to have is for preflight to say. */
-function refuseDockerNetworks({ text, block }: Range, want: Want, { docker, records }: Facts): void {
-  const ours = [want, ...records].flatMap(({ items }) =>
+function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
+  const ours = [desired, ...records].flatMap(({ items }) =>
     items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
   );
   for (const { name, bridge, subnets } of docker?.networks ?? []) {
     const subnet = subnets.find(
-      (each) => each.subnet && rangeOf(each.subnet) && overlaps(rangeOf(each.subnet)!, block),
+      (each) => each.subnet && parseRange(each.subnet) && overlaps(parseRange(each.subnet)!, extent),
     );
     if (!subnet || ours.includes(name)) continue;
     throw new OverlayError(

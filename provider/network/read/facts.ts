@@ -1,14 +1,14 @@
 import { z } from "zod";
 import type { Family } from "../../addressing/ip";
-import { addContainers, DOCKER_FACTS, parseDocker } from "../kinds/docker";
-import { parseZones, ZONE_FACTS } from "../kinds/zone";
+import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
+import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
 import type { Facts, LinkFact, ServiceFact, SshPath } from "../model/facts";
-import { listOf, parseAnswer } from "../model/host-json";
+import { boundedArray, parseHostJson } from "../model/host-json";
 import type { HostRecord } from "../model/items";
-import { BOOT_SCRIPT, RECORDS, SERVICES, scriptPath, swapped, unitPath } from "../model/paths";
-import { isInvalid, parseRecord } from "../model/record";
-import { bareWord, quote } from "../render/shell";
-import { BARRIER_FACTS, legacyBarriers, nftBarriers } from "./blocking-firewalls";
+import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath, swapDotsAndSlashes, unitPath } from "../model/paths";
+import { isInvalidRecord, parseRecord } from "../model/record";
+import { quote, requireWord } from "../render/shell";
+import { BLOCKING_FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./blocking-firewalls";
 import { OUR_ROUTES4, OUR_ROUTES6, ROUTING4, ROUTING6, readOurRouting, readRouting } from "./routing";
 
 const TOOLS =
@@ -16,29 +16,29 @@ const TOOLS =
 const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
 
 /** Several questions to one `ip`, which answers each with a line: starting it costs more than what it does. */
-const asked = (options: string, questions: string[], otherwise: string): string =>
+const ipBatch = (options: string, questions: string[], otherwise: string): string =>
   `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
 
 /** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
-const MACHINE = `echo '@@ machine'; ${asked("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
-const v6 = (part: string, questions: string[]): string =>
-  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${asked("-6", questions, "")}\n) || exit 1; echo "$answers"`;
+const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
+const ipv6Part = (part: string, questions: string[]): string =>
+  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${ipBatch("-6", questions, "")}\n) || exit 1; echo "$answers"`;
 
-const FORWARDINGS = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORDS}/former/net.ipv4.ip_forward ${RECORDS}/former/net.ipv6.conf.all.forwarding`;
+const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
 /** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
-const LISTENING = `set -- ${RECORDS}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
+const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
 const RULES6 =
   "if [ -e /proc/sys/net/ipv6 ] && command -v ip6tables-save >/dev/null; then echo '@@ rules6'; ip6tables-save || exit 1; fi";
 
 /** What does not grow with the number of runners, but for the sums of these files. */
-const rest = (files: string): string[] => [
+const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
-  `echo '@@ sysctls'; grep -sH . ${FORWARDINGS}; ${LISTENING}`,
+  `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
   `echo '@@ files'; sha256sum ${files} ${SERVICES.map(unitPath).join(" ")} 2>/dev/null`,
   `[ ! -d /run/systemd/system ] || { echo '@@ systemd'; systemctl show -p Id -p UnitFileState -p ActiveState ${SERVICES.join(" ")} || exit 1; }`,
-  DOCKER_FACTS,
-  ZONE_FACTS,
+  DOCKER_SCRIPT,
+  ZONE_SCRIPT,
 ];
 
 /**
@@ -46,7 +46,7 @@ const rest = (files: string): string[] => [
  * taken for another part, and one that is empty or cannot be read is still seen. One process for all: a hub has a record for
  * each runner.
  */
-const ALL_RECORDS = `set -- ${RECORDS}/*/*.json; case $1 in *'/*.json') ;; *) echo '@@ records'; printf '%s\\n' "$@"; echo; grep -aHs '' "$@" || : ;; esac`;
+const ALL_RECORDS = `set -- ${RECORD_DIR}/*/*.json; case $1 in *'/*.json') ;; *) echo '@@ records'; printf '%s\\n' "$@"; echo; grep -aHs '' "$@" || : ;; esac`;
 
 /**
  * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
@@ -56,38 +56,38 @@ const factsScript = (files: string, others: string): string =>
   [
     TOOLS,
     'echo "@@ ssh"; echo "$SSH_CONNECTION"',
-    MACHINE,
-    v6("routing", ROUTING6),
+    LINKS_AND_ROUTING,
+    ipv6Part("routing", ROUTING6),
     RULES6,
     others,
-    ...rest(files),
+    ...commonParts(files),
     ALL_RECORDS,
   ].join("\n");
 
-const SCRIPTS = `${RECORDS}/*/*.sh`;
+const SCRIPTS = `${RECORD_DIR}/*/*.sh`;
 export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
 
 /** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
-export const UNREAD = "unread";
-const OTHERS = `echo '@@ files'; printf '${UNREAD}  %s\\n' ${SCRIPTS}`;
+export const NOT_READ = "unread";
+const OTHER_SCRIPTS = `echo '@@ files'; printf '${NOT_READ}  %s\\n' ${SCRIPTS}`;
 
 /**
  * Read before the first change of what these have: also what could keep it from working. The firewalls of others are read at
  * the same time as the rest, and said last.
  */
 export const preflightScript = (records: Pick<HostRecord, "network" | "uid">[]): string => `{
-${BARRIER_FACTS}
+${BLOCKING_FIREWALLS_SCRIPT}
 } | {
 exec 3<&0 </dev/null
-${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), OTHERS)}
-${SURROUNDINGS_FACTS}
+${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), OTHER_SCRIPTS)}
+${REQUIREMENTS_SCRIPT}
 cat <&3
 }`;
 
-const FEW = 16;
+const MAX_SINGLE_DEVICES = 16;
 
 /** What a change can have touched. */
-export interface Touched {
+export interface ChangedObjects {
   devices: string[];
   files: string[];
   /** Whether anything of it is IPv6, but for addresses, which come with their devices. */
@@ -95,13 +95,13 @@ export interface Touched {
 }
 
 /** Enough to judge a change by: less than everything, and on a hub with hundreds of runners much less. */
-export function readbackScript({ devices, files, v6: hasV6 }: Touched): string {
-  const each = devices.map((device) => `addr show dev ${bareWord(device)}`);
-  const few = `echo '@@ changed'; ${asked("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
+export function readbackScript({ devices, files, v6: hasV6 }: ChangedObjects): string {
+  const each = devices.map((device) => `addr show dev ${requireWord(device)}`);
+  const few = `echo '@@ changed'; ${ipBatch("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
-    devices.length > FEW ? MACHINE : few,
-    ...(hasV6 ? [v6("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
-    ...rest(files.map(quote).join(" ")),
+    devices.length > MAX_SINGLE_DEVICES ? LINKS_AND_ROUTING : few,
+    ...(hasV6 ? [ipv6Part("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
+    ...commonParts(files.map(quote).join(" ")),
   ].join("\n");
 }
 
@@ -111,14 +111,14 @@ export function parseFacts(text: string): Facts {
     addresses: new Set(),
     routes: [],
     policies: new Set(),
-    otherTables: [],
-    rules: [],
+    otherTableRoutes: [],
+    routingRules: [],
     chains: new Map(),
     sysctls: new Map(),
-    former: new Map(),
+    savedSysctls: new Map(),
     ip6tables: false,
-    barriers: [],
-    lacks: [],
+    blockingChains: [],
+    missingFeatures: [],
     files: new Map(),
     records: [],
     invalidRecords: [],
@@ -135,7 +135,7 @@ export function parseFacts(text: string): Facts {
 const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
     for (const answer of body.split("\n").filter(Boolean))
-      for (const link of parseAnswer(listOf(rawLink), answer)) readLink(facts, link);
+      for (const link of parseHostJson(boundedArray(rawLink), answer)) readLink(facts, link);
   },
   machine: (facts, body) => {
     const [links = "", ...routing] = body.split("\n");
@@ -153,33 +153,35 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   routing6: (facts, body) => readRouting(facts, 6, body),
   ours6: (facts, body) => readOurRouting(facts, 6, body),
   rules4: (facts, body) => {
-    facts.legacy = body !== "" && !body.includes("(nf_tables)");
-    readRules(facts, 4, body);
+    facts.isIptablesLegacy = body !== "" && !body.includes("(nf_tables)");
+    readIptables(facts, 4, body);
   },
   rules6: (facts, body) => {
     facts.ip6tables = true;
-    readRules(facts, 6, body);
+    readIptables(facts, 6, body);
   },
   sysctls: (facts, body) => {
     for (const [, path, value] of body.matchAll(/^\/proc\/sys\/([\w./-]+):(.*)$/gm))
-      facts.sysctls.set(swapped(path!), value!);
+      facts.sysctls.set(swapDotsAndSlashes(path!), value!);
     for (const [, key, value] of body.matchAll(/^\/var\/lib\/overlay\/former\/([\w.]+):(\d+)$/gm))
-      facts.former.set(key!, value!);
+      facts.savedSysctls.set(key!, value!);
   },
   docker: (facts, body) => Object.assign(facts, { docker: parseDocker(body) }),
   containers: (facts, body) => addContainers(facts.docker, body),
-  zone: (facts, body) => Object.assign(facts, { zones: { initial: body, permanent: new Map() } }),
+  zone: (facts, body) => {
+    facts.zones = { defaultZone: body, permanent: new Map() };
+  },
   zones: (facts, body) => Object.assign(facts.zones ?? {}, { runtime: parseZones(body) }),
   permanent: (facts, body) => Object.assign(facts.zones ?? {}, { permanent: parseZones(body) }),
-  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: sshPath(body) }),
-  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(serviceFact)) }),
+  ssh: (facts, body) => Object.assign(facts, body !== "" && { ssh: parseSshPath(body) }),
+  systemd: (facts, body) => Object.assign(facts, { systemd: new Map(body.split("\n\n").map(parseService)) }),
   files: (facts, body) => {
     for (const [, sum, path] of body.matchAll(/^(\S+) [ *](.+)$/gm)) facts.files.set(path!, sum!);
   },
-  lacks: (facts, body) => facts.lacks.push(...body.split("\n").filter(Boolean)),
-  nft: (facts, body) => facts.barriers.push(...nftBarriers(body)),
-  legacy4: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(4, body))),
-  legacy6: (facts, body) => facts.barriers.push(...(facts.legacy ? [] : legacyBarriers(6, body))),
+  lacks: (facts, body) => facts.missingFeatures.push(...body.split("\n").filter(Boolean)),
+  nft: (facts, body) => facts.blockingChains.push(...parseNftChains(body)),
+  legacy4: (facts, body) => facts.blockingChains.push(...(facts.isIptablesLegacy ? [] : parseLegacyChains(4, body))),
+  legacy6: (facts, body) => facts.blockingChains.push(...(facts.isIptablesLegacy ? [] : parseLegacyChains(6, body))),
   records: readRecords,
 };
 
@@ -192,7 +194,7 @@ function readRecords(facts: Facts, body: string): void {
   }
   for (const [name, text] of texts) {
     const parsed = parseRecord(name, text.join("\n"));
-    if (isInvalid(parsed)) facts.invalidRecords.push(parsed);
+    if (isInvalidRecord(parsed)) facts.invalidRecords.push(parsed);
     else facts.records.push(parsed);
   }
 }
@@ -203,7 +205,7 @@ const rawLink = z.object({
   ifname: z.string(),
   address: hexText.optional(),
   mtu: z.int().min(0),
-  flags: listOf(z.string()),
+  flags: boundedArray(z.string()),
   master: z.string().optional(),
   linkinfo: z
     .object({
@@ -227,11 +229,13 @@ const rawLink = z.object({
         .optional(),
     })
     .optional(),
-  addr_info: listOf(z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() })).optional(),
+  addr_info: boundedArray(
+    z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() }),
+  ).optional(),
 });
 type RawLink = z.output<typeof rawLink>;
 
-function linkFact(raw: RawLink): LinkFact {
+function toLinkFact(raw: RawLink): LinkFact {
   const data = raw.linkinfo?.info_data ?? {};
   const type = raw.linkinfo?.info_kind ?? "";
   return {
@@ -255,7 +259,7 @@ function linkFact(raw: RawLink): LinkFact {
 /** The kernel lets a name be nearly anything. A device whose name cannot be in a command is none of ours, and is not seen. */
 function readLink(facts: Facts, link: RawLink): void {
   if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
-  facts.links.set(link.ifname, linkFact(link));
+  facts.links.set(link.ifname, toLinkFact(link));
   for (const { local, prefixlen } of link.addr_info ?? [])
     if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
 }
@@ -263,17 +267,17 @@ function readLink(facts: Facts, link: RawLink): void {
 const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);
 
 /** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
-function sshPath(body: string): SshPath {
+function parseSshPath(body: string): SshPath {
   const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
   return { client, server, port: Number(port) };
 }
 
-function serviceFact(body: string): [name: string, fact: ServiceFact] {
+function parseService(body: string): [name: string, fact: ServiceFact] {
   const of = (property: string): string => new RegExp(`^${property}=(.*)$`, "m").exec(body)?.[1] ?? "";
-  return [of("Id"), { boot: of("UnitFileState"), state: of("ActiveState") }];
+  return [of("Id"), { unitFileState: of("UnitFileState"), activeState: of("ActiveState") }];
 }
 
-function readRules(facts: Facts, family: Family, body: string): void {
+function readIptables(facts: Facts, family: Family, body: string): void {
   let table = "";
   for (const line of body.split("\n")) {
     const [, chain, rule] = /^-A (\S+) (.*)$/.exec(line) ?? [];
@@ -286,7 +290,7 @@ function readRules(facts: Facts, family: Family, body: string): void {
 /** What a machine must have, and must not have already, for an overlay to come to it. */
 
 /** Only what the kernel does not have loaded is tried out, by a device that is gone at once. */
-export const probe = (type: string, options: string): string =>
+export const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
-export const SURROUNDINGS_FACTS = `echo '@@ lacks'; ${probe("vxlan", "id 1 dstport 65432")}; ${probe("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
+export const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;

@@ -1,13 +1,13 @@
 import { z } from "zod";
-import { fromLine } from "../../addressing/ip";
+import { formatIp } from "../../addressing/ip";
 import { tapName } from "../../addressing/names";
-import { rangeOf, subnetOf } from "../../addressing/ranges";
+import { parseRange, subnetOf } from "../../addressing/ranges";
 import { isOverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
-import { listOf, parseAnswer } from "../model/host-json";
+import { boundedArray, parseHostJson } from "../model/host-json";
 import type { DockerNetwork, Link } from "../model/items";
-import type { Want } from "../model/steps";
-import { pasteable } from "../render/shell";
+import type { DesiredState } from "../model/steps";
+import { quoteCommand } from "../render/shell";
 
 /**
  * Ports of a bridge that was deleted. The kernel takes the ports off it and leaves them as they are, and nothing on the
@@ -41,7 +41,7 @@ const rawLink = z.object({
   linkinfo: z
     .object({ info_kind: z.string().optional(), info_data: z.object({ type: z.string().optional() }).optional() })
     .optional(),
-  addr_info: listOf(z.object({ local: z.string().optional(), scope: z.string().optional() })).default([]),
+  addr_info: boundedArray(z.object({ local: z.string().optional(), scope: z.string().optional() })).default([]),
 });
 
 /**
@@ -72,15 +72,15 @@ fi
 :`;
 
 /** undefined: the host did not say it in a form that we know. */
-export function parsePorts(text: string): PortFacts | undefined {
+export function parsePortFacts(text: string): PortFacts | undefined {
   const facts: PortFacts = { links: [], namespaces: [], containers: [] };
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
     const [name, id = "", inode = ""] = part.slice(0, end).split(" ");
     const body = part.slice(end + 1).trim();
-    if (name === "containers") facts.containers = body.split("\n").filter(Boolean).map(containerIn);
+    if (name === "containers") facts.containers = body.split("\n").filter(Boolean).map(parseContainer);
     if (name !== "links" && name !== "namespace") continue;
-    const links = linksIn(body);
+    const links = parsePortLinks(body);
     if (!links) return undefined;
     if (name === "links") facts.links = links;
     else facts.namespaces.push({ id: Number(id), inode, links });
@@ -88,16 +88,16 @@ export function parsePorts(text: string): PortFacts | undefined {
   return facts;
 }
 
-function linksIn(body: string): PortLink[] | undefined {
+function parsePortLinks(body: string): PortLink[] | undefined {
   try {
-    return parseAnswer(listOf(rawLink), body || "[]");
+    return parseHostJson(boundedArray(rawLink), body || "[]");
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     return undefined;
   }
 }
 
-function containerIn(line: string): PortFacts["containers"][number] {
+function parseContainer(line: string): PortFacts["containers"][number] {
   const [namespace = "", name = "", networks = ""] = line.split(" ");
   return { namespace, name, networks: networks.split(",").filter(Boolean) };
 }
@@ -110,25 +110,32 @@ export interface LostPorts {
 }
 
 /** The ports that a bridge of this owner had before it was deleted. */
-export function lostPorts({ name: bridge }: Link, want: Want, found: PortFacts, { routes }: Facts): LostPorts {
-  const subnets = want.items.flatMap((item) =>
+export function findLostPorts(
+  { name: bridge }: Link,
+  desired: DesiredState,
+  found: PortFacts,
+  { routes }: Facts,
+): LostPorts {
+  const subnets = desired.items.flatMap((item) =>
     item.kind === "address" && item.dev === bridge ? [subnetOf(item.address)] : [],
   );
   const loose = found.links.filter(({ master, ifname }) => master === undefined && SAFE_NAME.test(ifname));
-  const veths = loose.filter((link) => kindOf(link) === "veth" && link.link_netnsid !== undefined);
-  const plugged = veths.filter((link) => hasAddressIn(subnets, peerOf(link, found)));
-  const taps = loose.filter((link) => kindOf(link) === "tap");
-  const names = taps.some(({ ifname }) => TAP_NAME.test(ifname)) ? tapNames(want.record.network, subnets) : new Set();
+  const veths = loose.filter((link) => linkKind(link) === "veth" && link.link_netnsid !== undefined);
+  const plugged = veths.filter((link) => hasAddressIn(subnets, vethPeer(link, found)));
+  const taps = loose.filter((link) => linkKind(link) === "tap");
+  const names = taps.some(({ ifname }) => TAP_NAME.test(ifname))
+    ? tapNames(desired.record.network, subnets)
+    : new Set();
   const ports = [...plugged, ...taps.filter(({ ifname }) => names.has(ifname))].map(({ ifname }) => ifname);
   const isUnknown = (link: PortLink): boolean =>
     !ports.includes(link.ifname) &&
     !routes.some(({ dev }) => dev === link.ifname) &&
-    [link, peerOf(link, found)].every((end) => globalAddresses(end).length === 0);
+    [link, vethPeer(link, found)].every((end) => globalAddresses(end).length === 0);
   return {
     ports: ports.sort(),
     warnings: [
-      ...lostContainers(want, plugged, found),
-      ...[...veths, ...taps].filter(isUnknown).map(({ ifname }) => unknownText(ifname, bridge)),
+      ...describeLostContainers(desired, plugged, found),
+      ...[...veths, ...taps].filter(isUnknown).map(({ ifname }) => describeUnknownPort(ifname, bridge)),
     ],
   };
 }
@@ -137,10 +144,10 @@ export function lostPorts({ name: bridge }: Link, want: Want, found: PortFacts, 
 const SAFE_NAME = /^[\w.:-]{1,15}$/;
 const TAP_NAME = /^tap[0-9a-f]{10}$/;
 
-const kindOf = ({ linkinfo }: PortLink): string | undefined =>
+const linkKind = ({ linkinfo }: PortLink): string | undefined =>
   linkinfo?.info_kind === "tun" ? linkinfo.info_data?.type : linkinfo?.info_kind;
 
-const peerOf = ({ link_index, link_netnsid }: PortLink, { namespaces }: PortFacts): PortLink | undefined =>
+const vethPeer = ({ link_index, link_netnsid }: PortLink, { namespaces }: PortFacts): PortLink | undefined =>
   namespaces.find(({ id }) => id === link_netnsid)?.links.find(({ ifindex }) => ifindex === link_index);
 
 const globalAddresses = (link: PortLink | undefined): string[] =>
@@ -148,26 +155,30 @@ const globalAddresses = (link: PortLink | undefined): string[] =>
 
 const hasAddressIn = (subnets: string[], link: PortLink | undefined): boolean =>
   globalAddresses(link).some((address) => {
-    const point = rangeOf(address);
+    const point = parseRange(address);
     return (
-      point && subnets.map((subnet) => rangeOf(subnet)!).some((s) => s.first <= point.first && point.last <= s.last)
+      point && subnets.map((subnet) => parseRange(subnet)!).some((s) => s.first <= point.first && point.last <= s.last)
     );
   });
 
 /** In larger subnets names cannot be gone through one by one. */
-const LARGEST = 1n << 16n;
+const MAX_SUBNET_SIZE = 1n << 16n;
 
 function tapNames(network: string, subnets: string[]): Set<string> {
   const names = new Set<string>();
-  for (const { first, last } of subnets.map((subnet) => rangeOf(subnet)!)) {
-    if (last - first >= LARGEST) continue;
-    for (let point = first; point <= last; point++) names.add(tapName(network, fromLine(point)));
+  for (const { first, last } of subnets.map((subnet) => parseRange(subnet)!)) {
+    if (last - first >= MAX_SUBNET_SIZE) continue;
+    for (let point = first; point <= last; point++) names.add(tapName(network, formatIp(point)));
   }
   return names;
 }
 
 /** Containers on our Docker network whose port was not found. */
-function lostContainers({ items }: Want, plugged: PortLink[], { namespaces, containers }: PortFacts): string[] {
+function describeLostContainers(
+  { items }: DesiredState,
+  plugged: PortLink[],
+  { namespaces, containers }: PortFacts,
+): string[] {
   const networks = items.filter((item): item is DockerNetwork => item.kind === "docker").map(({ name }) => name);
   const ids = new Set(plugged.map(({ link_netnsid }) => link_netnsid));
   const inodes = new Set(namespaces.filter(({ id }) => ids.has(id)).map(({ inode }) => inode));
@@ -175,10 +186,10 @@ function lostContainers({ items }: Want, plugged: PortLink[], { namespaces, cont
     const network = on.find((each) => networks.includes(each));
     if (network === undefined || inodes.has(namespace)) return [];
     return [
-      `the port of container ${name} was not found, so it stays off the network: \`${pasteable(`docker network disconnect ${network} ${name}`)}\`, then \`docker network connect\` it with the address that it had.`,
+      `the port of container ${name} was not found, so it stays off the network: \`${quoteCommand(`docker network disconnect ${network} ${name}`)}\`, then \`docker network connect\` it with the address that it had.`,
     ];
   });
 }
 
-const unknownText = (port: string, bridge: string): string =>
+const describeUnknownPort = (port: string, bridge: string): string =>
   `${port} is no port of a bridge and has no address. If a workload of this network uses it: \`ip link set dev ${port} master ${bridge}\`.`;

@@ -1,7 +1,7 @@
 import { z } from "zod";
-import { type Family, widthOf } from "../../addressing/ip";
-import type { Facts, RouteFact, RoutingRule } from "../model/facts";
-import { listOf, parseAnswer } from "../model/host-json";
+import { addressBits, type Family } from "../../addressing/ip";
+import type { Facts, RouteFact, RoutingRuleFact } from "../model/facts";
+import { boundedArray, parseHostJson } from "../model/host-json";
 import { ROUTE_PROTOCOL } from "../model/items";
 
 /** In all tables. Without the protocol, since that is what was asked for. */
@@ -10,24 +10,25 @@ export const OUR_ROUTES4 = `${OURS} root 0/0`;
 export const OUR_ROUTES6 = OURS;
 
 /** The kernel filters by type: what the local table has (types local, broadcast, anycast) is never sent. */
-const ofType = (type: string, range = ""): string => `route show table all type ${type}${range && ` root ${range}`}`;
+const routesOfType = (type: string, range = ""): string =>
+  `route show table all type ${type}${range && ` root ${range}`}`;
 const REJECTING = ["blackhole", "unreachable", "prohibit"];
 
 /** The order in which `readRouting` expects the answers. */
 export const ROUTING4 = [
-  ofType("unicast", "0/0"),
+  routesOfType("unicast", "0/0"),
   OUR_ROUTES4,
   "rule show",
-  ...REJECTING.map((type) => ofType(type, "0/0")),
+  ...REJECTING.map((type) => routesOfType(type, "0/0")),
 ];
 /** Not the routes to link-local addresses, of which each device has one, nor to where no layout can be (`layout.ts`). */
 export const ROUTING6 = [
-  ofType("unicast", "::/1"),
+  routesOfType("unicast", "::/1"),
   OUR_ROUTES6,
   "rule show",
-  ofType("unicast", "fc00::/7"),
+  routesOfType("unicast", "fc00::/7"),
   "route show default",
-  ...REJECTING.map((type) => ofType(type)),
+  ...REJECTING.map((type) => routesOfType(type)),
 ];
 
 const rawNexthop = z.object({
@@ -46,7 +47,7 @@ const rawRoute = rawNexthop.extend({
   scope: z.string().optional(),
   prefsrc: z.string().optional(),
   pref: z.string().optional(),
-  nexthops: listOf(rawNexthop.extend({ weight: z.number().optional() })).optional(),
+  nexthops: boundedArray(rawNexthop.extend({ weight: z.number().optional() })).optional(),
 });
 type RawRoute = z.output<typeof rawRoute>;
 
@@ -65,46 +66,46 @@ const rawRule = z.looseObject({
 type RawRule = z.output<typeof rawRule>;
 
 /** A line for each question; none where there is no such family. */
-const answers = (body: string): string[] => body.split("\n").filter(Boolean);
+const answerLines = (body: string): string[] => body.split("\n").filter(Boolean);
 
-const routesIn = (answer = "[]"): RawRoute[] => parseAnswer(listOf(rawRoute), answer);
-const rulesIn = (answer = "[]"): RawRule[] => parseAnswer(listOf(rawRule), answer);
+const parseRoutes = (answer = "[]"): RawRoute[] => parseHostJson(boundedArray(rawRoute), answer);
+const parseRules = (answer = "[]"): RawRule[] => parseHostJson(boundedArray(rawRule), answer);
 
 export function readRouting(facts: Facts, family: Family, body: string): void {
-  const [unicast, ours, rules, ...more] = answers(body);
-  const all = [unicast, ...more].flatMap((answer) => routesIn(answer));
-  const main = all.filter((raw) => !isElsewhere(raw));
-  const ourOthers = routesIn(ours).filter(isElsewhere).map(ourRoute(family));
+  const [unicast, ours, rules, ...more] = answerLines(body);
+  const all = [unicast, ...more].flatMap((answer) => parseRoutes(answer));
+  const main = all.filter((raw) => !isOutsideMain(raw));
+  const ourOthers = parseRoutes(ours).filter(isOutsideMain).map(toOurRoute(family));
   facts.routes = facts.routes.concat(
-    main.map((raw) => routeFact(family, raw)),
+    main.map((raw) => toRouteFact(family, raw)),
     ourOthers,
   );
-  const others = all.filter((raw) => isElsewhere(raw) && raw.protocol !== String(ROUTE_PROTOCOL));
-  facts.otherTables = facts.otherTables.concat(
-    others.map((raw) => ({ ...routeFact(family, raw), tableName: raw.table! })),
+  const others = all.filter((raw) => isOutsideMain(raw) && raw.protocol !== String(ROUTE_PROTOCOL));
+  facts.otherTableRoutes = facts.otherTableRoutes.concat(
+    others.map((raw) => ({ ...toRouteFact(family, raw), tableName: raw.table! })),
   );
-  readRules(facts, family, rulesIn(rules));
+  readRoutingRules(facts, family, parseRules(rules));
 }
 
 /** Only our own routes, and the rules. */
 export function readOurRouting(facts: Facts, family: Family, body: string): void {
-  const [ours, rules] = answers(body);
-  facts.routes = facts.routes.concat(routesIn(ours).map(ourRoute(family)));
-  readRules(facts, family, rulesIn(rules));
+  const [ours, rules] = answerLines(body);
+  facts.routes = facts.routes.concat(parseRoutes(ours).map(toOurRoute(family)));
+  readRoutingRules(facts, family, parseRules(rules));
 }
 
 /** From a list that was asked for by protocol, which does not repeat the protocol. */
-const ourRoute =
+const toOurRoute =
   (family: Family) =>
   (raw: RawRoute): RouteFact => ({
-    ...routeFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
-    ...(isElsewhere(raw) && { table: Number(raw.table) }),
+    ...toRouteFact(family, { ...raw, protocol: String(ROUTE_PROTOCOL) }),
+    ...(isOutsideMain(raw) && { table: Number(raw.table) }),
   });
 
 /** Not in the main table, which has a name only where details are asked for. */
-const isElsewhere = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
+const isOutsideMain = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
 
-const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
+const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({
   family,
   dst: raw.dst,
   ...(raw.gateway && { via: raw.gateway }),
@@ -112,43 +113,53 @@ const routeFact = (family: Family, raw: RawRoute): RouteFact => ({
   ...(raw.metric !== undefined && { metric: raw.metric }),
   protocol: raw.protocol,
   unreachable: raw.type === "unreachable",
-  ...(raw.protocol !== String(ROUTE_PROTOCOL) && { text: routeText(raw) }),
+  ...(raw.protocol !== String(ROUTE_PROTOCOL) && { text: formatObservedRoute(raw) }),
 });
 
-function routeText(raw: RawRoute): string {
+function formatObservedRoute(raw: RawRoute): string {
   const words: (string | number | undefined | false)[][] = [
-    [raw.type !== "unicast" && raw.type, raw.dst, ...hopWords(raw)],
+    [raw.type !== "unicast" && raw.type, raw.dst, ...formatHop(raw)],
     raw.protocol === "boot" ? [] : ["proto", raw.protocol],
     raw.scope === undefined || raw.scope === "global" ? [] : ["scope", raw.scope],
     raw.prefsrc ? ["src", raw.prefsrc] : [],
     raw.metric === undefined ? [] : ["metric", raw.metric],
-    (raw.nexthops ?? []).flatMap((hop) => ["nexthop", ...hopWords(hop), "weight", hop.weight ?? 1]),
+    (raw.nexthops ?? []).flatMap((hop) => ["nexthop", ...formatHop(hop), "weight", hop.weight ?? 1]),
     raw.pref ? ["pref", raw.pref] : [],
   ];
   return words.flat().filter(Boolean).join(" ");
 }
 
-const hopWords = ({ gateway, via, dev }: z.output<typeof rawNexthop>): string[] => [
+const formatHop = ({ gateway, via, dev }: z.output<typeof rawNexthop>): string[] => [
   ...(gateway ? ["via", gateway] : []),
   ...(via ? ["via", via.family, via.host] : []),
   ...(dev ? ["dev", dev] : []),
 ];
 
-function readRules(facts: Facts, family: Family, all: RawRule[]): void {
-  for (const { src, srclen = widthOf(family), fwmark, fwmask = "0xffffffff", table } of all) {
+function readRoutingRules(facts: Facts, family: Family, all: RawRule[]): void {
+  for (const { src, srclen = addressBits(family), fwmark, fwmask = "0xffffffff", table } of all) {
     if (fwmark && table) facts.policies.add(`${family} ${src}/${srclen} ${fwmark}/${fwmask} ${table}`);
   }
-  facts.rules = facts.rules.concat(
-    all.flatMap((raw) => (raw.table === undefined ? [] : [ruleFact(family, raw, raw.table)])),
+  facts.routingRules = facts.routingRules.concat(
+    all.flatMap((raw) => (raw.table === undefined ? [] : [toRuleFact(family, raw, raw.table)])),
   );
 }
 
-const UNSELECTIVE = ["priority", "src", "srclen", "dst", "dstlen", "iif", "table", "protocol", "suppress_prefixlen"];
+const UNSELECTIVE_KEYS = [
+  "priority",
+  "src",
+  "srclen",
+  "dst",
+  "dstlen",
+  "iif",
+  "table",
+  "protocol",
+  "suppress_prefixlen",
+];
 
 /** `not` with a mark means nearly all packets; `not` with anything else is taken for all of them. */
-function ruleFact(family: Family, raw: RawRule, table: string): RoutingRule {
+function toRuleFact(family: Family, raw: RawRule, table: string): RoutingRuleFact {
   const isInverted = "not" in raw;
-  const rangeText = (address = "all", length: number = widthOf(family)): string =>
+  const rangeText = (address = "all", length: number = addressBits(family)): string =>
     address === "all" || isInverted ? "all" : `${address}/${length}`;
   return {
     family,
@@ -157,7 +168,7 @@ function ruleFact(family: Family, raw: RawRule, table: string): RoutingRule {
     from: rangeText(raw.src, raw.srclen),
     to: rangeText(raw.dst, raw.dstlen),
     ...(raw.iif && !isInverted && { iif: raw.iif }),
-    isSelective: !isInverted && Object.keys(raw).some((key) => !UNSELECTIVE.includes(key)),
-    suppressed: raw.suppress_prefixlen ?? -1,
+    isSelective: !isInverted && Object.keys(raw).some((key) => !UNSELECTIVE_KEYS.includes(key)),
+    suppressPrefixLength: raw.suppress_prefixlen ?? -1,
   };
 }

@@ -1,15 +1,15 @@
-import { cidrText, type Family, familyOf, pointOf, widthOf } from "../../addressing/ip";
-import { deviceName } from "../../addressing/names";
-import { devicesWith } from "../kinds/device";
+import { addressBits, type Family, familyOf, formatCidr, tryParseIp } from "../../addressing/ip";
+import { tunnelName } from "../../addressing/names";
+import { devicesWithAddress } from "../kinds/device";
 import type { Facts } from "../model/facts";
-import { overheadOf } from "../model/items";
+import { vxlanOverhead } from "../model/items";
 
 /**
  * What overlays a machine carries, told from its kernel alone, whoever made them: the inverse of the planner. A tunnel with
  * the 254th address of a subnet is one of a hub whose own address is the first of the range, and its name, its VNI and its
  * place in the range must speak of the same runner id. So a stranger's VXLAN device is not mistaken for one.
  */
-export interface SeenNetwork {
+export interface DiscoveredNetwork {
   /** From our own record, where there is one. */
   networkName?: string;
   /** One layout a family, as in the inputs. */
@@ -19,17 +19,17 @@ export interface SeenNetwork {
   vxlanPort: number;
   hubInterface: string;
   hubUnderlayIp: string;
-  tunnels: SeenTunnel[];
+  tunnels: DiscoveredTunnel[];
 }
 
-export interface SeenTunnel {
+export interface DiscoveredTunnel {
   runnerId: number;
   device: string;
   /** The runner's address on the network below. */
   remote: string;
 }
 
-export interface SeenRunner {
+export interface DiscoveredRunner {
   runnerId: number;
   runnerDevice: string;
   bridgeName: string;
@@ -40,25 +40,25 @@ export interface SeenRunner {
   underlayIp: string;
 }
 
-interface At {
+interface DeviceAddress {
   dev: string;
   point: bigint;
   prefix: number;
 }
 
-const HUB = 254n;
+const HUB_OFFSET = 254n;
 
-export function networksOn(facts: Facts): SeenNetwork[] {
-  const found = new Map<string, SeenNetwork>();
+export function discoverNetworks(facts: Facts): DiscoveredNetwork[] {
+  const found = new Map<string, DiscoveredNetwork>();
   for (const [device, { vxlan, master }] of facts.links) {
     if (!vxlan || master !== undefined) continue;
-    const places = addressesOf(facts, device).flatMap((at) => placeOf(device, at, facts));
+    const places = addressesOf(facts, device).flatMap((at) => locateTunnel(device, at, facts));
     const [main] = places;
     if (!main || vxlan.vni < main.id) continue;
     const vniBase = vxlan.vni - main.id;
     const key = [main.prefix, main.anchor, vniBase, vxlan.port].join(" ");
     const network = found.get(key) ?? {
-      ...nameOn(facts, main.anchor),
+      ...recordedName(facts, main.anchor),
       subnets: places.filter(({ id, anchor }) => id === main.id && anchor === main.anchor).map(({ layout }) => layout),
       devicePrefix: main.prefix,
       vniBase,
@@ -74,12 +74,12 @@ export function networksOn(facts: Facts): SeenNetwork[] {
   return [...found.values()];
 }
 
-const nameOn = (facts: Facts, anchor: string): { networkName?: string } => {
+const recordedName = (facts: Facts, anchor: string): { networkName?: string } => {
   const record = facts.records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === anchor));
   return record ? { networkName: record.network } : {};
 };
 
-interface Place {
+interface TunnelPlacement {
   prefix: string;
   id: number;
   anchor: string;
@@ -87,64 +87,68 @@ interface Place {
 }
 
 /** Where a tunnel with this name and address lies in a range, if the machine has that range's first address, too. */
-function placeOf(device: string, at: At, facts: Facts): Place[] {
+function locateTunnel(device: string, at: DeviceAddress, facts: Facts): TunnelPlacement[] {
   const family = familyOf(at.point);
-  const bits = widthOf(family) - at.prefix;
+  const bits = addressBits(family) - at.prefix;
   const first = (at.point >> BigInt(bits)) << BigInt(bits);
-  if (at.point - first !== HUB) return [];
-  for (const { prefix, id } of namings(device)) {
+  if (at.point - first !== HUB_OFFSET) return [];
+  for (const { prefix, id } of possibleNames(device)) {
     const base = first - BigInt(id) * (1n << BigInt(bits));
     const anchor = allAddresses(facts).find(({ dev, point }) => point === base + 1n && isAnchor(facts, dev));
-    const whole = anchor && rangeAt(base, family, anchor, facts);
+    const whole = anchor && rangePrefix(base, family, anchor, facts);
     if (whole !== undefined && whole < at.prefix)
-      return [{ prefix, id, anchor: anchor!.dev, layout: `${cidrText(base, whole)}/${at.prefix - whole}/${bits}` }];
+      return [{ prefix, id, anchor: anchor!.dev, layout: `${formatCidr(base, whole)}/${at.prefix - whole}/${bits}` }];
   }
   return [];
 }
 
 /** The ways to read a device's name as a prefix and an id; in which one is right, its address tells. */
-function namings(device: string): { prefix: string; id: number }[] {
+function possibleNames(device: string): { prefix: string; id: number }[] {
   const digits = [1, 2, 3, 4].filter((count) => count < device.length);
   return digits
     .map((count) => ({ prefix: device.slice(0, -count), id: Number.parseInt(device.slice(-count), 36) }))
-    .filter(({ prefix, id }) => id >= 1 && deviceName(prefix, id) === device);
+    .filter(({ prefix, id }) => id >= 1 && tunnelName(prefix, id) === device);
 }
 
 const isAnchor = (facts: Facts, dev: string): boolean => /^(dummy|bridge)$/.test(facts.links.get(dev)?.type ?? "");
 
 /** How long the range's prefix is: from a route to it, or from the hub's own address. */
-function rangeAt(base: bigint, family: Family, anchor: At, facts: Facts): number | undefined {
-  if (anchor.prefix < widthOf(family)) return anchor.prefix;
+function rangePrefix(base: bigint, family: Family, anchor: DeviceAddress, facts: Facts): number | undefined {
+  if (anchor.prefix < addressBits(family)) return anchor.prefix;
   const prefixes = facts.routes
     .map(({ dst }) => dst.split("/"))
-    .filter(([address, prefix]) => prefix !== undefined && pointOf(address!) === base)
+    .filter(([address, prefix]) => prefix !== undefined && tryParseIp(address!) === base)
     .map(([, prefix]) => Number(prefix));
   return prefixes.length > 0 ? Math.min(...prefixes) : undefined;
 }
 
-const allAddresses = (facts: Facts): At[] =>
+const allAddresses = (facts: Facts): DeviceAddress[] =>
   [...facts.addresses].flatMap((text) => {
     const [, address, prefix, dev] = /^(.*)\/(\d+) (.*)$/.exec(text) ?? [];
-    const point = address && pointOf(address);
+    const point = address && tryParseIp(address);
     return point ? [{ dev: dev!, point, prefix: Number(prefix) }] : [];
   });
 
-const addressesOf = (facts: Facts, device: string): At[] => allAddresses(facts).filter(({ dev }) => dev === device);
+const addressesOf = (facts: Facts, device: string): DeviceAddress[] =>
+  allAddresses(facts).filter(({ dev }) => dev === device);
 
 /** The runner's end, on a machine that is one of this network's. */
-export function runnerOn(facts: Facts, { vniBase, vxlanPort, tunnels, subnets }: SeenNetwork): SeenRunner | undefined {
+export function discoverRunner(
+  facts: Facts,
+  { vniBase, vxlanPort, tunnels, subnets }: DiscoveredNetwork,
+): DiscoveredRunner | undefined {
   for (const [runnerDevice, { vxlan, master }] of facts.links) {
     const bridge = master === undefined ? undefined : facts.links.get(master);
     const tunnel = tunnels.find(({ runnerId }) => runnerId + vniBase === vxlan?.vni);
     if (!vxlan || !bridge || !tunnel || vxlan.port !== vxlanPort) continue;
-    const below = facts.links.get(devicesWith(vxlan.local, facts)[0] ?? "");
+    const below = facts.links.get(devicesWithAddress(vxlan.local, facts)[0] ?? "");
     return {
       runnerId: tunnel.runnerId,
       runnerDevice,
       bridgeName: master!,
       mtu: bridge.mtu,
-      isAutoMtu: below !== undefined && bridge.mtu === below.mtu - overheadOf(vxlan.local),
-      masquerade: hides(facts, subnets[0]!),
+      isAutoMtu: below !== undefined && bridge.mtu === below.mtu - vxlanOverhead(vxlan.local),
+      masquerade: hasMasquerade(facts, subnets[0]!),
       underlayIp: vxlan.local,
     };
   }
@@ -152,7 +156,7 @@ export function runnerOn(facts: Facts, { vniBase, vxlanPort, tunnels, subnets }:
 }
 
 /** A rule of ours or of KohakuRiver's: both spare the whole range. */
-function hides(facts: Facts, layout: string): boolean {
+function hasMasquerade(facts: Facts, layout: string): boolean {
   const range = layout.split("/").slice(0, 2).join("/");
   return [...facts.chains]
     .filter(([chain]) => chain.includes(" nat "))

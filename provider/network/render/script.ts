@@ -1,12 +1,12 @@
 import type { Family } from "../../addressing/ip";
-import { linesOf } from "../kinds";
-import { acceptPeer, INPUT, TABLES, toolOf } from "../kinds/firewall";
-import { type Lines, WARNING } from "../kinds/kind";
+import { renderSteps } from "../kinds";
+import { acceptPeerRule, INPUT, iptablesTool, TABLES } from "../kinds/firewall";
+import { type ScriptParts, WARNING_PREFIX } from "../kinds/kind";
 import type { Address, HostRecord } from "../model/items";
-import { RECORDS, recordPath } from "../model/paths";
-import { recordText } from "../model/record";
+import { RECORD_DIR, recordPath } from "../model/paths";
+import { formatRecord } from "../model/record";
 import type { Step } from "../model/steps";
-import { type HostFile, quote, renderWrite, textFile } from "./shell";
+import { type FileToWrite, quote, renderWriteFiles, textFile } from "./shell";
 
 /**
  * The whole change of a host as one script. All that is to be written comes first, and ends it if it cannot be: nothing of
@@ -14,59 +14,60 @@ import { type HostFile, quote, renderWrite, textFile } from "./shell";
  * records that are none; they are kept under another name.
  */
 export function renderChange(steps: Step[], records: HostRecord[], aside: string[] = []): string {
-  const lines = linesOf(steps);
+  const lines = renderSteps(steps);
   const writes = [...records.map(recordFile), ...lines.writes];
   return [
     "rc=0",
     ...aside.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
-    ...(writes.length > 0 ? [`${renderWrite(writes)} || exit 1`] : []),
+    ...(writes.length > 0 ? [`${renderWriteFiles(writes)} || exit 1`] : []),
     ...lines.saves.map((line) => `${line} || exit 1`),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
-    ...(lines.ip.length > 0 ? [here("ip -force -batch -", lines.ip)] : []),
+    ...(lines.ip.length > 0 ? [hereDocument("ip -force -batch -", lines.ip)] : []),
     ...lines.late.map((line) => `${line} || rc=1`),
-    ...([4, 6] as const).flatMap((family) => restore(family, lines.firewall)),
-    ...forgetting(steps),
-    ...expirePeers(steps),
-    ...announcements(steps),
+    ...([4, 6] as const).flatMap((family) => renderRestore(family, lines.firewall)),
+    ...flushConntrack(steps),
+    ...renderPeerExpiry(steps),
+    ...renderAnnouncements(steps),
     "exit $rc",
   ].join("\n");
 }
 
 /** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
 export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items">[]): string {
-  const folders = [...new Set(gone.map(({ network }) => quote(`${RECORDS}/${network}`)))].join(" ");
+  const folders = [...new Set(gone.map(({ network }) => quote(`${RECORD_DIR}/${network}`)))].join(" ");
   return [
-    ...(final.length > 0 ? [`${renderWrite(final.map(recordFile))} || exit 1`] : []),
+    ...(final.length > 0 ? [`${renderWriteFiles(final.map(recordFile))} || exit 1`] : []),
     ...gone.map((record) => {
       const file = quote(recordPath(record));
       return `rm -f ${file} ${file}.tmp ${file}.invalid-* || exit 1`;
     }),
-    ...(gone.length > 0 ? [`rmdir ${RECORDS}/former ${folders} ${RECORDS} 2>/dev/null; :`] : []),
+    ...(gone.length > 0 ? [`rmdir ${RECORD_DIR}/former ${folders} ${RECORD_DIR} 2>/dev/null; :`] : []),
   ].join("\n");
 }
 
-const recordFile = (record: HostRecord): HostFile => textFile(recordPath(record), recordText(record));
+const recordFile = (record: HostRecord): FileToWrite => textFile(recordPath(record), formatRecord(record));
 
-const here = (command: string, lines: string[]): string => `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
+const hereDocument = (command: string, lines: string[]): string =>
+  `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
 
-export function restore(family: Family, firewall: Lines["firewall"]): string[] {
+export function renderRestore(family: Family, firewall: ScriptParts["firewall"]): string[] {
   const tables = TABLES.flatMap((table) => {
     const lines = firewall.get(`${family} ${table}`);
     return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
   });
-  return tables.length > 0 ? [here(`${toolOf(family)}-restore --noflush -w 10`, tables)] : [];
+  return tables.length > 0 ? [hereDocument(`${iptablesTool(family)}-restore --noflush -w 10`, tables)] : [];
 }
 
-export function announcements(steps: Step[]): string[] {
+export function renderAnnouncements(steps: Step[]): string[] {
   const arrived = steps.flatMap(({ verb, item }) =>
     item.kind === "address" && item.announce && verb !== "remove" ? [item] : [],
   );
   if (arrived.length === 0) return [];
-  return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${bare(item)}`)];
+  return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${ipOf(item)}`)];
 }
 
 /** Without the tool flows end by themselves, once their client is silent for a while. It fails when there are none. */
-export function forgetting(steps: Step[]): string[] {
+export function flushConntrack(steps: Step[]): string[] {
   const flows = steps.flatMap(({ item }) => (item.kind === "rule" && item.flows ? [item.flows] : []));
   const forget = flows.map(
     ({ protocol, ip, port }) =>
@@ -79,20 +80,20 @@ export function forgetting(steps: Step[]): string[] {
 const PEER_EXPIRY_SECONDS = 60;
 
 /** Peers that have got another address are let in by the former one for a while: see local-rules.ts. */
-export function expirePeers(steps: Step[]): string[] {
+export function renderPeerExpiry(steps: Step[]): string[] {
   const peers = steps.flatMap(({ formerPeer }) => formerPeer ?? []);
   return peers.map(({ remote, port }) => {
     const tool = remote.includes(":") ? "ip6tables" : "iptables";
     const isNeeded = `ip -d link show type vxlan | grep -q ' remote ${remote} '`;
-    const remove = `${tool} -w 10 -D ${INPUT.chain} ${acceptPeer(remote, port)}`;
+    const remove = `${tool} -w 10 -D ${INPUT.chain} ${acceptPeerRule(remote, port)}`;
     return `( sleep ${PEER_EXPIRY_SECONDS}; ${isNeeded} || ${remove} ) >/dev/null 2>&1 </dev/null &`;
   });
 }
 
-export const warningsIn = (stderr: string): string[] =>
-  stderr.split("\n").flatMap((line) => (line.startsWith(WARNING) ? [line.slice(WARNING.length)] : []));
+export const parseWarnings = (stderr: string): string[] =>
+  stderr.split("\n").flatMap((line) => (line.startsWith(WARNING_PREFIX) ? [line.slice(WARNING_PREFIX.length)] : []));
 
-const bare = ({ address }: Address): string => address.split("/")[0]!;
+const ipOf = ({ address }: Address): string => address.split("/")[0]!;
 
 /** An unsolicited neighbour advertisement to all nodes: `override`, with the device's own link-layer address. */
 const ADVERTISE = `
@@ -126,7 +127,7 @@ const ANNOUNCE = `announce() {
     esac ;;
   esac
   if [ -z "$tell" ]; then
-    echo '${WARNING}'"it cannot tell its neighbours on $1 that $2 is here now; until their caches age they may look for it elsewhere. Install arping there (for IPv6 python3 or ndsend)."
+    echo '${WARNING_PREFIX}'"it cannot tell its neighbours on $1 that $2 is here now; until their caches age they may look for it elsewhere. Install arping there (for IPv6 python3 or ndsend)."
     return
   fi
   for wait in 0 1 2 4; do

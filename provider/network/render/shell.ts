@@ -9,16 +9,16 @@ const WORD = /^[A-Za-z0-9_.:/@%+=,-]*$/;
 const RULE = /^[A-Za-z0-9 _.:/@%+=,![\]-]*$/;
 
 /** For a shell or for `ip -batch`, without quotes: refused unless it is a plain word. */
-export function bareWord(text: string): string {
+export function requireWord(text: string): string {
   if (WORD.test(text)) return text;
-  throw unsafe(text);
+  throw unsafeText(text);
 }
 
 /**
  * A command with text of a host in it, for messages. Users paste it into a shell: each word stays one there. Words with blanks
  * are in double quotes, as iptables-save prints them.
  */
-export const pasteable = (command: string): string =>
+export const quoteCommand = (command: string): string =>
   (command.match(/"(?:\\.|[^"\\])*"|\S+/g) ?? [])
     .map((word) => (/^".*"$/s.test(word) && word.length > 1 ? word.slice(1, -1).replace(/\\(.)/gs, "$1") : word))
     .map((word) => (word !== "" && (word === "!" || WORD.test(word)) ? word : quote(word)))
@@ -32,22 +32,22 @@ const QUOTED: Partial<Record<Item["kind"], string[]>> = {
 };
 
 /** Refuses an item with a text that a shell could take for more than a word, wherever it came from. */
-export function requirePlain(item: Item, others: (string | undefined)[] = []): void {
-  for (const text of others) if (text !== undefined) bareWord(text);
+export function requireSafeItem(item: Item, others: (string | undefined)[] = []): void {
+  for (const text of others) if (text !== undefined) requireWord(text);
   for (const [key, value] of Object.entries(item)) {
     if (QUOTED[item.kind]?.includes(key)) continue;
-    for (const text of textsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafe(text);
+    for (const text of stringsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafeText(text);
   }
 }
 
-const textsIn = (value: unknown): string[] =>
+const stringsIn = (value: unknown): string[] =>
   typeof value === "string"
     ? [value]
     : typeof value === "object" && value !== null
-      ? Object.values(value).flatMap(textsIn)
+      ? Object.values(value).flatMap(stringsIn)
       : [];
 
-const unsafe = (text: string): OverlayError =>
+const unsafeText = (text: string): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${JSON.stringify(text.slice(0, 200))} cannot be a part of a command.`,
@@ -55,13 +55,13 @@ const unsafe = (text: string): OverlayError =>
   );
 
 /** A file that a host is to have. */
-export interface HostFile {
+export interface FileToWrite {
   path: string;
   /** Its text as one shell word: quoted, or an expansion in double quotes. */
   word: string;
 }
 
-export const textFile = (path: string, content: string): HostFile => ({ path, word: quote(content) });
+export const textFile = (path: string, content: string): FileToWrite => ({ path, word: quote(content) });
 
 /**
  * Renders the command that writes these files on a host, each whole or not at all: to a temporary file in the same directory,
@@ -69,7 +69,7 @@ export const textFile = (path: string, content: string): HostFile => ({ path, wo
  * synced at once: starting `sync` costs more than what it does. A file system whose directories cannot be synced still has
  * the files.
  */
-export function renderWrite(files: HostFile[]): string {
+export function renderWriteFiles(files: FileToWrite[]): string {
   const folders = [...new Set(files.map(({ path }) => path.slice(0, path.lastIndexOf("/"))))].map(quote);
   const temporary = files.map(({ path }) => quote(`${path}.tmp`));
   const commands = [

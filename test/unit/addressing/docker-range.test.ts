@@ -1,6 +1,11 @@
 import { expect, test } from "vitest";
-import { besideDocker, dockerRange, fitsDocker, largestShare } from "../../../provider/addressing/docker-range";
-import { layoutOf, runnerLayout } from "../../../provider/addressing/layout";
+import {
+  canUseDocker,
+  dockerRange,
+  maxDockerShare,
+  withoutDockerRange,
+} from "../../../provider/addressing/docker-range";
+import { parseLayout, runnerLayout } from "../../../provider/addressing/layout";
 
 test.each([
   ["10.128.0.0/12/6/14", 1, 4, "10.128.112.0/20", "10.128.111.255", 12285n],
@@ -9,18 +14,18 @@ test.each([
   ["10.1.0.0/16/8/8", 3, 2, "10.1.3.128/25", "10.1.3.127", 126n],
   ["fd00:128::/48/16/64", 2, 4, "fd00:128:0:2:8000::/66", "fd00:128:0:2:ffff:ffff:ffff:fffe", 3n * 2n ** 62n - 4n],
 ])("%s, runner %i, 1/%i: Docker has %s", (text, id, share, cidr, lastIp, count) => {
-  const layout = layoutOf(text);
+  const layout = parseLayout(text);
   const runner = runnerLayout(layout, id);
   const range = dockerRange(layout, runner, share);
   expect(range.cidr).toBe(cidr);
-  const left = besideDocker(runner, range);
+  const left = withoutDockerRange(runner, range);
   expect(left.lastIp).toBe(lastIp);
   expect(left.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n)).toBe(count);
 });
 
 test("without Docker the runner keeps all of its subnet", () => {
-  const runner = runnerLayout(layoutOf("10.128.0.0/12/6/14"), 1);
-  expect(besideDocker(runner, undefined)).toBe(runner);
+  const runner = runnerLayout(parseLayout("10.128.0.0/12/6/14"), 1);
+  expect(withoutDockerRange(runner, undefined)).toBe(runner);
 });
 
 test.each([
@@ -29,9 +34,9 @@ test.each([
   [["10.128.0.0/12/6/14", "fd00:128::/40/6/82"], false],
   [["fd00:128::/48/16/64"], false],
 ])("a Docker network can carry %j: %s", (texts, fits) => {
-  expect(fitsDocker(texts.map(layoutOf))).toBe(fits);
+  expect(canUseDocker(texts.map(parseLayout))).toBe(fits);
 });
 
 test("at least eight addresses are left to Docker", () => {
-  expect(largestShare(layoutOf("10.1.0.0/16/8/8"))).toBe(32);
+  expect(maxDockerShare(parseLayout("10.1.0.0/16/8/8"))).toBe(32);
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { fromLine, toLine } from "../../../provider/addressing/ip";
-import { layoutOf, runnerLayout } from "../../../provider/addressing/layout";
+import { formatIp, parseIp } from "../../../provider/addressing/ip";
+import { parseLayout, runnerLayout } from "../../../provider/addressing/layout";
 import { isOverlayError } from "../../../provider/errors";
 import vectors from "../../vectors/overlay_subnet.json";
 
@@ -25,7 +25,7 @@ const OUR_CODES: Record<string, string> = {
 };
 
 test.each(vectors.invalid)("the recorded invalid layout '$config' is refused", ({ config, error }) => {
-  expect(codeOf(() => layoutOf(config))).toBe(OUR_CODES[error]);
+  expect(codeOf(() => parseLayout(config))).toBe(OUR_CODES[error]);
 });
 
 const refusedHere = (v: (typeof vectors.valid)[number]): string | undefined => {
@@ -37,8 +37,8 @@ const refusedHere = (v: (typeof vectors.valid)[number]): string | undefined => {
 
 test.each(vectors.valid)("the recorded layout '$config' gives the recorded networks", (v) => {
   const refused = refusedHere(v);
-  if (refused) return expect(codeOf(() => layoutOf(v.config))).toBe(refused);
-  const layout = layoutOf(v.config);
+  if (refused) return expect(codeOf(() => parseLayout(v.config))).toBe(refused);
+  const layout = parseLayout(v.config);
   expect(layout).toMatchObject({
     text: v.normalized,
     cidr: v.networkCidr,
@@ -54,7 +54,7 @@ test.each(vectors.valid)("the recorded layout '$config' gives the recorded netwo
       gateway: runner.gateway,
       hubIp: runner.hostIpOnSubnet,
       firstIp: runner.firstIp,
-      lastIp: fromLine(toLine(runner.lastIp) + lost),
+      lastIp: formatIp(parseIp(runner.lastIp) + lost),
     });
   }
   for (const { runnerId } of v.rejectedRunnerIds) {
@@ -63,8 +63,8 @@ test.each(vectors.valid)("the recorded layout '$config' gives the recorded netwo
 });
 
 test("usable addresses leave out network, gateway, hub and the last address", () => {
-  const { usable } = runnerLayout(layoutOf("10.128.0.0/12/6/14"), 1);
-  expect(usable.map(({ first, last }) => `${fromLine(first)}-${fromLine(last)}`)).toEqual([
+  const { usable } = runnerLayout(parseLayout("10.128.0.0/12/6/14"), 1);
+  expect(usable.map(({ first, last }) => `${formatIp(first)}-${formatIp(last)}`)).toEqual([
     "10.128.64.2-10.128.64.253",
     "10.128.64.255-10.128.127.254",
   ]);
@@ -72,7 +72,7 @@ test("usable addresses leave out network, gateway, hub and the last address", ()
 });
 
 test("IPv6 uses the same offsets", () => {
-  const layout = layoutOf("fd00:128::/40/16/72");
+  const layout = parseLayout("fd00:128::/40/16/72");
   expect(layout).toMatchObject({ family: 6, cidr: "fd00:128::/40", hubIp: "fd00:128::1", maxRunners: 65535 });
   expect(layout.ipsPerRunner).toBe(2n ** 72n - 4n);
   expect(runnerLayout(layout, 3)).toMatchObject({
@@ -100,5 +100,5 @@ test.each([
   ["10.0.0.0%eth0/8/8/16", "SUBNET_FORMAT"],
   ["10.0.0.0/8/8/16\n", "SUBNET_FORMAT"],
 ])("'%s' is refused with %s", (config, code) => {
-  expect(codeOf(() => layoutOf(config))).toBe(code);
+  expect(codeOf(() => parseLayout(config))).toBe(code);
 });

@@ -1,27 +1,27 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
-import { deviceName, labelOf, macOf, runnerIdOf } from "../../../provider/addressing/names";
+import { parseLayout } from "../../../provider/addressing/layout";
+import { deviceMac, dnsLabel, parseTunnelName, tunnelName } from "../../../provider/addressing/names";
 import sharingKeys from "../../vectors/akash_sharing_key.json";
 import vectors from "../../vectors/device_names.json";
 
 test.each(vectors.encode)("runner $runnerId is $device", ({ runnerId, device }) => {
-  expect(deviceName("vxkr", runnerId)).toBe(device);
-  expect(runnerIdOf("vxkr", device, 65535)).toBe(runnerId);
+  expect(tunnelName("vxkr", runnerId)).toBe(device);
+  expect(parseTunnelName("vxkr", device, 65535)).toBe(runnerId);
 });
 
 test.each(vectors.decode)("'$device' on $subnet is the name of runner $runnerId only in its canonical form", (v) => {
-  const id = runnerIdOf("vxkr", v.device, layoutOf(v.subnet).maxRunners);
-  const canonical = v.runnerId !== null && deviceName("vxkr", v.runnerId) === v.device;
+  const id = parseTunnelName("vxkr", v.device, parseLayout(v.subnet).maxRunners);
+  const canonical = v.runnerId !== null && tunnelName("vxkr", v.runnerId) === v.device;
   expect(id).toBe(canonical ? v.runnerId : undefined);
 });
 
 test("MACs are fixed, local, unicast, and differ by network, runner and role", () => {
-  expect(macOf("training", 1, "hub")).toBe(macOf("training", 1, "hub"));
+  expect(deviceMac("training", 1, "hub")).toBe(deviceMac("training", 1, "hub"));
   const all = [
-    macOf("training", 1, "hub"),
-    macOf("training", 2, "hub"),
-    macOf("training", 1, "bridge"),
-    macOf("b", 1, "hub"),
+    deviceMac("training", 1, "hub"),
+    deviceMac("training", 2, "hub"),
+    deviceMac("training", 1, "bridge"),
+    deviceMac("b", 1, "hub"),
   ];
   expect(new Set(all).size).toBe(4);
   for (const mac of all) expect(mac).toMatch(/^02(:[0-9a-f]{2}){5}$/);
@@ -34,14 +34,14 @@ const isLabel = (word: string): boolean => /^(?!-)[a-z0-9-]{1,63}(?<!-)$/.test(w
 test.each(keys.filter(({ endpoint, hashed }) => hashed || isLabel(endpoint)))(
   "'$endpoint' is part of a name as $sharingKey",
   ({ endpoint, sharingKey, resourceNameTcp80 }) => {
-    expect(`tenant-a-ip-${labelOf(endpoint)}`).toBe(sharingKey);
-    expect(`tenant-a-ip-${labelOf(endpoint)}-tcp-80`).toBe(resourceNameTcp80);
+    expect(`tenant-a-ip-${dnsLabel(endpoint)}`).toBe(sharingKey);
+    expect(`tenant-a-ip-${dnsLabel(endpoint)}-tcp-80`).toBe(resourceNameTcp80);
   },
 );
 
 test.each(keys.filter(({ endpoint, hashed }) => !hashed && !isLabel(endpoint)))(
   "'$endpoint' is no DNS label, and is hashed",
   ({ endpoint }) => {
-    expect(labelOf(endpoint)).toMatch(/^[0-9a-v]{24}$/);
+    expect(dnsLabel(endpoint)).toMatch(/^[0-9a-v]{24}$/);
   },
 );

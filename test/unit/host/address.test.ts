@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { nameOf, routeOf, sameConnection } from "../../../provider/host/connection";
+import { connectionKey, connectionName, sameConnection } from "../../../provider/host/connection";
 
 test.each([
   [{ host: "10.0.0.1" }, "10.0.0.1"],
@@ -8,7 +8,7 @@ test.each([
   [{ host: "fd00::1" }, "fd00::1"],
   [{ host: "fd00::1", port: 2222 }, "[fd00::1]:2222"],
 ])("%o is called %s", (connection, name) => {
-  expect(nameOf(connection)).toBe(name);
+  expect(connectionName(connection)).toBe(name);
 });
 
 test.each([
@@ -19,7 +19,7 @@ test.each([
   ["a jump host", { host: "a" }, { host: "a", proxy: { host: "j" } }, false],
   ["another jump host", { host: "a", proxy: { host: "i" } }, { host: "a", proxy: { host: "j" } }, false],
 ])("%s: one connection is shared or not", (_, a, b, shared) => {
-  expect(routeOf(a) === routeOf(b)).toBe(shared);
+  expect(connectionKey(a) === connectionKey(b)).toBe(shared);
 });
 
 test.each([

@@ -6,10 +6,10 @@ import { afterAll, expect, test } from "vitest";
 import {
   entriesFor,
   fingerprint,
-  judgeKey,
   keyType,
   knownHostName,
   parseKnownHosts,
+  verifyKey,
 } from "../../../provider/host/ssh/host-keys";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-known-hosts-"));
@@ -95,8 +95,8 @@ test.each<[string, string, number, string]>([
   ["only another key, revoked", `@revoked host ${two.line}`, 22, "unknown"],
   ["a certificate authority", `@cert-authority host ${one.line}`, 22, "unknown"],
 ])("with %s the verdict is the same, plain and hashed by ssh-keygen", (_, text, port, verdict) => {
-  expect(judgeKey(parseKnownHosts(text), "host", port, one.key)).toBe(verdict);
-  expect(judgeKey(parseKnownHosts(hashed(`${text}\n`)), "host", port, one.key)).toBe(verdict);
+  expect(verifyKey(parseKnownHosts(text), "host", port, one.key)).toBe(verdict);
+  expect(verifyKey(parseKnownHosts(hashed(`${text}\n`)), "host", port, one.key)).toBe(verdict);
 });
 
 test("hashed files hide the names", () => {

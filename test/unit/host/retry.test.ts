@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Connection } from "../../../provider/host/connection";
 import { DialFailed, type DialOutcome } from "../../../provider/host/ssh/dial";
-import { Tries } from "../../../provider/host/ssh/retry";
+import { DialRetries } from "../../../provider/host/ssh/retry";
 
 const SETTINGS = { connectTimeout: 15, operationTimeout: 120, parallelHosts: 16 };
 
@@ -14,7 +14,7 @@ afterEach(() => {
 
 /** Dials until it is given up, each dial `seconds` long: how often, for how long, and what is said. */
 async function giveUp(outcome: DialOutcome, more: Partial<Connection>, seconds: number) {
-  const tries = new Tries({ host: "192.0.2.5", ...more }, SETTINGS);
+  const tries = new DialRetries({ host: "192.0.2.5", ...more }, SETTINGS);
   const start = Date.now();
   for (let dials = 1; ; dials++) {
     tries.limit();
@@ -50,7 +50,7 @@ test.each<
 
 test("after 15 s without a connection it is said what is waited for, once, and not when there is one by then", () => {
   const said: string[] = [];
-  const announce = (host: string) => new Tries({ host }, SETTINGS).announce((text) => said.push(text));
+  const announce = (host: string) => new DialRetries({ host }, SETTINGS).notifyWhenSlow((text) => said.push(text));
   announce("192.0.2.5");
   announce("fd00::5");
   const silence = announce("192.0.2.6");

@@ -1,5 +1,5 @@
 import { beforeEach, expect, test } from "vitest";
-import { fromLine, toLine } from "../../../provider/addressing/ip";
+import { formatIp, parseIp } from "../../../provider/addressing/ip";
 import type { Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 
@@ -20,7 +20,7 @@ const again = (olds: Values): Promise<Values> =>
 const leases = async (): Promise<string[]> =>
   (await stage.pool.leases("runner/training/r1")).map(
     ({ extents, state, usedBy, owner }) =>
-      `${extents.map(({ first }) => fromLine(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
+      `${extents.map(({ first }) => formatIp(first)).join(" ")} ${state} ${usedBy ?? ""} ${owner}`,
   );
 
 beforeEach(async () => {
@@ -78,7 +78,7 @@ test("a refresh frees nothing: a container that is gone keeps its lease until so
 test("what was entered for containers goes with the runner; what others hold keeps it", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
-  const want = [{ first: toLine("10.128.64.20"), last: toLine("10.128.64.20") }];
+  const want = [{ first: parseIp("10.128.64.20"), last: parseIp("10.128.64.20") }];
   const other = await stage.pool.claim({
     pool: "runner/training/r1",
     owner: "overlayctl/x",

@@ -3,7 +3,7 @@ import type { Connection } from "../../../provider/host/connection";
 import type { Fleet } from "../../../provider/host/fleet";
 import type { World } from "../../../provider/lifecycle/world";
 import type { Container } from "../../../provider/network/model/facts";
-import { type Item, keyOf } from "../../../provider/network/model/items";
+import { type Item, itemKey } from "../../../provider/network/model/items";
 import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
@@ -54,21 +54,21 @@ export class FakeFleet implements Fleet {
     const [have, owners] = [this.items.get(host)!, this.owners.get(host)!];
     const mine = owners.get(record.uid) ?? [];
     owners.delete(record.uid);
-    if (items.length > 0) owners.set(record.uid, items.map(keyOf));
+    if (items.length > 0) owners.set(record.uid, items.map(itemKey));
     if (items.length > 0) this.#written.add(`${host} ${record.uid}`);
     const kept = new Set([...owners.values()].flat());
     for (const key of mine) if (!kept.has(key) && have.delete(key)) this.writes.push(`${host}: - ${key}`);
     for (const item of items) {
-      if (JSON.stringify(have.get(keyOf(item))) === JSON.stringify(item)) continue;
-      have.set(keyOf(item), item);
-      this.writes.push(`${host}: + ${keyOf(item)}`);
+      if (JSON.stringify(have.get(itemKey(item))) === JSON.stringify(item)) continue;
+      have.set(itemKey(item), item);
+      this.writes.push(`${host}: + ${itemKey(item)}`);
     }
     return { differences: [], foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };
 
   inspect: Fleet["inspect"] = async (connection, { items }) => {
     const host = this.#reach(connection);
-    const lacking = items.filter((item) => !this.items.get(host)!.has(keyOf(item)));
+    const lacking = items.filter((item) => !this.items.get(host)!.has(itemKey(item)));
     const differences = lacking.map((item) => ({ item, missing: true, wrong: [] }));
     return { differences, foreign: [], containers: this.containers.get(host) ?? [], peerMoves: false };
   };

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { withKeptMacs } from "../../../provider/network/diff/adopt";
+import { withAdoptedMacs } from "../../../provider/network/diff/adopt";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { HostRecord, Item } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -37,20 +37,20 @@ function machine(links: object[], addresses: [dev: string, address: string][] = 
   );
 }
 
-const adopting = (items: Item[]): Want => ({
+const adopting = (items: Item[]): DesiredState => ({
   record: { uid: "u", owner: "org/u", network: "training", store: "s" },
   items,
   adopt: true,
 });
 
 /** What the machine is told but for its firewall, or why it is left alone. */
-function told(want: Want, facts: Facts): string[] {
+function told(want: DesiredState, facts: Facts): string[] {
   try {
     refuseForeign(want, facts);
   } catch (error) {
     return [(error as Error).message];
   }
-  const script = renderChange(planSteps([withKeptMacs(want, facts)], facts), []).split("\n");
+  const script = renderChange(planSteps([withAdoptedMacs(want, facts)], facts), []).split("\n");
   return script.filter(
     (line) => !/^(rc=0|ip -force.*|END|exit .*|\*.*|COMMIT|ip6?tables.*|:OVERLAY.*|-[AI] .*|\( sleep .*)$/.test(line),
   );
@@ -150,12 +150,12 @@ test.each([
 test("what an owner's record lists is not a placeholder, and a MAC that was kept is kept for ever", () => {
   const items = planTunnel(network, 1, hub, runner);
   const facts = machine([tunnel("vxkr1", 101, "192.0.2.11"), tunnel("vxkr2", 102, "192.0.2.11")]);
-  const kept = withKeptMacs(adopting(items), facts);
+  const kept = withAdoptedMacs(adopting(items), facts);
   const records: HostRecord[] = [
     { ...kept.record, items: kept.items },
     { ...kept.record, uid: "other", items: planTunnel(network, 2, hub, runner) },
   ];
   expect(() => refuseForeign(adopting(items), { ...facts, records })).not.toThrow();
   const later = { ...machine([]), records };
-  expect(withKeptMacs({ ...kept, items, adopt: false }, later).items[0]).toMatchObject({ mac: "aa:00:00:00:00:01" });
+  expect(withAdoptedMacs({ ...kept, items, adopt: false }, later).items[0]).toMatchObject({ mac: "aa:00:00:00:00:01" });
 });

@@ -2,8 +2,8 @@ import { spawnSync } from "node:child_process";
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, keyOf } from "../../../provider/network/model/items";
-import { listening } from "../../../provider/network/plan/this-host";
+import { type Item, itemKey } from "../../../provider/network/model/items";
+import { withAcceptRa } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { recordPart } from "./machine";
@@ -23,8 +23,8 @@ const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
       recordPart({ uid: "r1", owner: "o", network: "training", store: "s", items: recorded }),
     ].join("\n"),
   );
-const keys = (items: Item[], facts: Facts): string[] => listening(items, facts).map(keyOf);
-const [listens, forwards] = [keyOf(told("eth0/100")), keyOf(forwarding)];
+const keys = (items: Item[], facts: Facts): string[] => withAcceptRa(items, facts).map(itemKey);
+const [listens, forwards] = [itemKey(told("eth0/100")), itemKey(forwarding)];
 
 test.each<[string, string[], string[]]>([
   ["a route that the kernel has learnt", keys([forwarding], host("ra", 1)), [listens, forwards]],
@@ -48,7 +48,7 @@ test("a setting whose device is gone is neither made at boot nor left on record"
   const facts = host("", 2, [told("gone0")]);
   const record = { uid: "r1", owner: "o", network: "training", store: "s" };
   const steps = planSteps([{ record, items: [forwarding] }], facts);
-  expect(steps.map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toContain(`remove ${keyOf(told("gone0"))}`);
+  expect(steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toContain(`remove ${itemKey(told("gone0"))}`);
   for (const verb of ["add", "remove"] as const)
     expect(spawnSync("sh", ["-c", renderChange([{ verb, item: told("gone0") }], [])])).toMatchObject({ status: 0 });
 });

@@ -1,8 +1,12 @@
 import { expect, test } from "vitest";
-import type { Barrier } from "../../../provider/network/model/facts";
+import type { BlockingChain } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { legacyBarriers, nftBarriers, refuseBarriers } from "../../../provider/network/read/blocking-firewalls";
+import {
+  parseLegacyChains,
+  parseNftChains,
+  refuseBlockingChains,
+} from "../../../provider/network/read/blocking-firewalls";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
@@ -39,27 +43,27 @@ const legacy = (policy: string, rules: string[] = []): string =>
     "COMMIT",
   ].join("\n");
 
-const blocked = (items: Item[], barriers: Barrier[]): string => {
+const blocked = (items: Item[], barriers: BlockingChain[]): string => {
   try {
-    refuseBarriers(items, barriers);
+    refuseBlockingChains(items, barriers);
     return "";
   } catch (error) {
     return String((error as Error).message);
   }
 };
 
-test.each<[string, Item[], Barrier[], string, string]>([
+test.each<[string, Item[], BlockingChain[], string, string]>([
   [
     "a policy of nftables in forward",
     runnerItems,
-    nftBarriers(nft("forward", "drop")),
+    parseNftChains(nft("forward", "drop")),
     "FIREWALL_BLOCKED: nft inet mine forwarding (policy drop) would drop the overlay's packets (10.128.0.0/12);",
     "`nft insert rule inet mine forwarding ip saddr 10.128.0.0/12 accept; nft insert rule inet mine forwarding ip daddr 10.128.0.0/12 accept`",
   ],
   [
     "a last rule that rejects",
     planHub(network),
-    nftBarriers(
+    parseNftChains(
       nft("forward", "accept", ["tcp dport 22 accept", "counter packets 7 bytes 9 reject with icmpx admin-prohibited"]),
     ),
     "FIREWALL_BLOCKED: nft inet mine forwarding (reject with icmpx admin-prohibited) would drop",
@@ -68,21 +72,21 @@ test.each<[string, Item[], Barrier[], string, string]>([
   [
     "a policy of nftables in input",
     tunnelItems,
-    nftBarriers(nft("input", "drop", ["tcp dport 22 accept"], "ip")),
+    parseNftChains(nft("input", "drop", ["tcp dport 22 accept"], "ip")),
     "FIREWALL_BLOCKED: nft ip mine inputing (policy drop) would drop VXLAN from 192.0.2.11 (UDP port 4789);",
     "`nft insert rule ip mine inputing ip saddr 192.0.2.11 udp dport 4789 accept`",
   ],
   [
     "a policy of iptables-legacy",
     runnerItems,
-    legacyBarriers(4, legacy("DROP")),
+    parseLegacyChains(4, legacy("DROP")),
     "FIREWALL_BLOCKED: iptables-legacy FORWARD (policy DROP) would drop the overlay's packets (10.128.0.0/12);",
     "`iptables-legacy -I FORWARD -s 10.128.0.0/12 -j ACCEPT; iptables-legacy -I FORWARD -d 10.128.0.0/12 -j ACCEPT`",
   ],
   [
     "a last rule of iptables-legacy",
     tunnelItems,
-    legacyBarriers(
+    parseLegacyChains(
       4,
       legacy("ACCEPT", [
         "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT",
@@ -97,24 +101,28 @@ test.each<[string, Item[], Barrier[], string, string]>([
   expect(blocked(items, barriers)).toContain(fix);
 });
 
-test.each<[string, Item[], Barrier[]]>([
-  ["policy accept", runnerItems, nftBarriers(nft("forward", "accept", ["ip saddr 203.0.113.0/24 drop"]))],
-  ["the overlay is let through", runnerItems, nftBarriers(nft("forward", "drop", ["ip saddr 10.128.0.0/12 accept"]))],
+test.each<[string, Item[], BlockingChain[]]>([
+  ["policy accept", runnerItems, parseNftChains(nft("forward", "accept", ["ip saddr 203.0.113.0/24 drop"]))],
+  [
+    "the overlay is let through",
+    runnerItems,
+    parseNftChains(nft("forward", "drop", ["ip saddr 10.128.0.0/12 accept"])),
+  ],
   [
     "a larger range is let through",
     runnerItems,
-    nftBarriers(nft("forward", "drop", ['ip saddr { 10.0.0.0/8, 192.168.0.0/16 } accept comment "x"'])),
+    parseNftChains(nft("forward", "drop", ['ip saddr { 10.0.0.0/8, 192.168.0.0/16 } accept comment "x"'])),
   ],
-  ["VXLAN is let through", tunnelItems, nftBarriers(nft("input", "drop", ["udp dport { 53, 4789 } accept"]))],
-  ["the peer is let through", tunnelItems, nftBarriers(nft("input", "drop", ["ip saddr 192.0.2.0/24 accept"]))],
-  ["only IPv6 is dropped", runnerItems, nftBarriers(nft("forward", "drop", [], "ip6"))],
-  ["a hook that ours do not pass", tunnelItems, nftBarriers(nft("forward", "drop"))],
-  ["nobody else's chains", runnerItems, nftBarriers("")],
-  ["legacy tables that are empty", runnerItems, legacyBarriers(4, legacy("ACCEPT"))],
+  ["VXLAN is let through", tunnelItems, parseNftChains(nft("input", "drop", ["udp dport { 53, 4789 } accept"]))],
+  ["the peer is let through", tunnelItems, parseNftChains(nft("input", "drop", ["ip saddr 192.0.2.0/24 accept"]))],
+  ["only IPv6 is dropped", runnerItems, parseNftChains(nft("forward", "drop", [], "ip6"))],
+  ["a hook that ours do not pass", tunnelItems, parseNftChains(nft("forward", "drop"))],
+  ["nobody else's chains", runnerItems, parseNftChains("")],
+  ["legacy tables that are empty", runnerItems, parseLegacyChains(4, legacy("ACCEPT"))],
   [
     "legacy that lets the overlay through",
     runnerItems,
-    legacyBarriers(4, legacy("DROP", ["-A FORWARD -s 10.128.0.0/12 -j ACCEPT"])),
+    parseLegacyChains(4, legacy("DROP", ["-A FORWARD -s 10.128.0.0/12 -j ACCEPT"])),
   ],
 ])("no barrier: %s", (_, items, barriers) => {
   expect(blocked(items, barriers)).toBe("");
@@ -129,6 +137,6 @@ test("where iptables itself is the legacy one, its chains are ours to stand in",
       "@@ legacy4",
       legacy("DROP"),
     ].join("\n");
-  expect(parseFacts(script("")).barriers).toEqual([]);
-  expect(parseFacts(script(" (nf_tables)")).barriers).toHaveLength(1);
+  expect(parseFacts(script("")).blockingChains).toEqual([]);
+  expect(parseFacts(script(" (nf_tables)")).blockingChains).toHaveLength(1);
 });

@@ -1,23 +1,23 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { differences, differenceText, fits, isPresent } from "../../../provider/network/kinds";
+import { appliesToHost, diffItems, formatDifference, isPresent } from "../../../provider/network/kinds";
 import { isOurLink } from "../../../provider/network/kinds/device";
 import { containersOn } from "../../../provider/network/kinds/docker";
-import { positionOf } from "../../../provider/network/kinds/firewall";
+import { desiredJumpPosition } from "../../../provider/network/kinds/firewall";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { HostRecord, Item, Jump, Link } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planDocker } from "../../../provider/network/plan/hub";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { recordPart } from "./machine";
 
-const layouts = [layoutOf("10.128.0.0/12/6/14")];
+const layouts = [parseLayout("10.128.0.0/12/6/14")];
 const plan = { name: "kohakuriver-overlay", required: false, share: 4 };
 const item = planDocker(plan, layouts, 1, "kohaku-overlay", 1450);
-const dual = planDocker(plan, [...layouts, layoutOf("fd00:128::/48/16/64")], 1, "kohaku-overlay", 1450);
+const dual = planDocker(plan, [...layouts, parseLayout("fd00:128::/48/16/64")], 1, "kohaku-overlay", 1450);
 
 const STANDS = {
   Name: "kohakuriver-overlay",
@@ -41,7 +41,7 @@ const STANDS = {
 const OWN = { Name: "bridge", Driver: "bridge", IPAM: { Config: [{ Subnet: "172.17.0.0/16" }] }, Options: {} };
 
 const record: Omit<HostRecord, "items"> = { uid: "r1", owner: "org/r1", network: "training", store: "s" };
-const want = (items: Item[], adopt = false): Want => ({ record, items, adopt });
+const want = (items: Item[], adopt = false): DesiredState => ({ record, items, adopt });
 
 function host(networks: object[] | "down" | "none", containers = "", recorded: Item[] = [item]): Facts {
   const docker = networks === "down" ? "down" : JSON.stringify(networks, undefined, 4);
@@ -49,7 +49,7 @@ function host(networks: object[] | "down" | "none", containers = "", recorded: I
   return parseFacts([...parts, recordPart({ ...record, items: recorded })].join("\n"));
 }
 
-const drift = (facts: Facts, of: Item = item): string[] => differences([of], facts).map(differenceText);
+const drift = (facts: Facts, of: Item = item): string[] => diffItems([of], facts).map(formatDifference);
 
 test("the network is made over our bridge, with the hub's address and the pool's part kept out of Docker's hands", () => {
   expect(renderChange([{ verb: "add", item: dual }], []).split("\n")[1]).toBe(
@@ -108,14 +108,14 @@ test.each<[string, Facts, string[]]>([
 });
 
 test("auto concerns a machine where dockerd answers, or where we have made it already", () => {
-  expect(fits(item, host([OWN]))).toBe(true);
-  expect(fits(item, host("down"))).toBe(true);
-  expect(fits(item, host("down", "", []))).toBe(false);
-  expect(fits(item, host("none"))).toBe(false);
-  expect(fits({ ...item, required: true }, host("none"))).toBe(true);
+  expect(appliesToHost(item, host([OWN]))).toBe(true);
+  expect(appliesToHost(item, host("down"))).toBe(true);
+  expect(appliesToHost(item, host("down", "", []))).toBe(false);
+  expect(appliesToHost(item, host("none"))).toBe(false);
+  expect(appliesToHost({ ...item, required: true }, host("none"))).toBe(true);
 });
 
-test.each<[string, Want, Facts, string]>([
+test.each<[string, DesiredState, Facts, string]>([
   [
     "on, and no dockerd",
     want([{ ...item, required: true }]),
@@ -162,7 +162,7 @@ test.each<[string, Want, Facts, string]>([
   expect(() => preflight(wanted, facts)).toThrow(text);
 });
 
-test.each<[string, Want, Facts]>([
+test.each<[string, DesiredState, Facts]>([
   [
     "a network that stands as wanted, with containers",
     want([item]),
@@ -234,8 +234,8 @@ test.each([
   facts.chains.set("4 filter FORWARD", forward);
   facts.chains.set("4 filter OVERLAY-FWD", ["-s 10.128.0.0/12 -j ACCEPT"]);
   const jump: Jump = { kind: "jump", family: 4, table: "filter", from: "FORWARD", chain: "OVERLAY-FWD" };
-  expect(differences([jump], facts).flatMap((difference) => difference.wrong)).toEqual(wrong);
-  expect(positionOf(jump, facts)).toBe(position);
+  expect(diffItems([jump], facts).flatMap((difference) => difference.wrong)).toEqual(wrong);
+  expect(desiredJumpPosition(jump, facts)).toBe(position);
 });
 
 test("containers on our network are known with their addresses while they run, and others on it by name", () => {

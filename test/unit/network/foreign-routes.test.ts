@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import type { Item } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { foreignRoutes } from "../../../provider/network/preflight/foreign-routes";
+import { findForeignRoutes } from "../../../provider/network/preflight/foreign-routes";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
-const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] });
+const network = training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] });
 const record = { uid: "r1", owner: "o", network: "training", store: "s" };
 const onRunner = planRunner(network, 1, "vxkr1", hub, runner);
 const onHub = [...planHub(network), ...planTunnel(network, 1, hub, runner)];
@@ -88,7 +88,7 @@ test.each<[string, Item[], ReturnType<typeof facts>, string[]]>([
     ["10.0.0.0/8 via 192.0.2.9 dev eth0 table vpn"],
   ],
 ])("in the way: %s", (_, items, have, expected) => {
-  expect(foreignRoutes({ items }, have).map(({ text }) => text)).toEqual(expected);
+  expect(findForeignRoutes({ items }, have).map(({ text }) => text)).toEqual(expected);
   expect(() => preflight({ record, items }, have)).toThrow(
     /ROUTE_OVERLAP: (The route '|There is already a route to )1?[0df]/,
   );
@@ -160,7 +160,7 @@ test.each<[string, Item[], ReturnType<typeof facts>]>([
     ),
   ],
 ])("not in the way: %s", (_, items, have) => {
-  expect(foreignRoutes({ items }, have)).toEqual([]);
+  expect(findForeignRoutes({ items }, have)).toEqual([]);
 });
 
 test("a remedy is a command that removes the route", () => {
@@ -169,7 +169,7 @@ test("a remedy is a command that removes the route", () => {
     [{ dst: "fd00:128:0:2::/64", gateway: "fd01::9", dev: "eth0", metric: 5, table: "7" }],
     [{ ...first, table: "7" }],
   );
-  expect(foreignRoutes({ items: onRunner }, have)[0]).toEqual({
+  expect(findForeignRoutes({ items: onRunner }, have)[0]).toEqual({
     range: "fd00:128::/48",
     text: "fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",
     remedy: "ip -6 route del fd00:128:0:2::/64 via fd01::9 dev eth0 metric 5 table 7",

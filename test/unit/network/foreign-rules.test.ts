@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import type { Item } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
-import { blockedRemovals, foreignRuleTexts } from "../../../provider/network/preflight/foreign-rules";
+import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign-rules";
 import { hub, runner, training } from "../../network";
 import { machineWith } from "./machine";
 
 const network = training();
-const want = (uid: string, items: Item[], stack = "dev"): Want => ({
+const want = (uid: string, items: Item[], stack = "dev"): DesiredState => ({
   record: { uid, owner: `org/urn:pulumi:${stack}::app::T::${uid}`, network: "training", store: "s" },
   items,
 });
@@ -24,7 +24,7 @@ function machine() {
 }
 
 test("one resource of each stack reports a foreign rule, the network before its runners", () => {
-  const reporting = [net, first, second, other].filter((each) => foreignRuleTexts(each, machine()).length > 0);
+  const reporting = [net, first, second, other].filter((each) => describeForeignRules(each, machine()).length > 0);
   expect(reporting).toEqual([net, other]);
 });
 
@@ -33,15 +33,15 @@ test("a rule that stands twice is named once, and our own rules never", () => {
   facts.chains
     .get("4 filter OVERLAY-IN")!
     .push("-s 203.0.113.7/32 -j DROP", "-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT");
-  expect(foreignRuleTexts(net, facts)).toEqual([
+  expect(describeForeignRules(net, facts)).toEqual([
     "foreign rule '-s 203.0.113.7/32 -j DROP' in OVERLAY-IN (IPv4 filter): remove it with `iptables -t filter -D OVERLAY-IN -s 203.0.113.7/32 -j DROP`",
   ]);
 });
 
-test.each<[string, Want[], string[]]>([
+test.each<[string, DesiredState[], string[]]>([
   ["others keep the chain", [net, first], []],
   ["all that have it leave", [net, first, second, other], ["z-net", "a", "b", "c"]],
 ])("a removal is blocked only where the chain would go: %s", (_, leaving, blocked) => {
   const ending = leaving.map(({ record }) => ({ record, items: [] }));
-  expect([...blockedRemovals(ending, machine()).keys()]).toEqual(blocked);
+  expect([...findBlockedRemovals(ending, machine()).keys()]).toEqual(blocked);
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
-import { fits } from "../../../provider/network/kinds";
+import { parseLayout } from "../../../provider/addressing/layout";
+import { appliesToHost } from "../../../provider/network/kinds";
 import type { Item } from "../../../provider/network/model/items";
 import { effectiveMtu, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -14,7 +14,7 @@ const BARE = parseFacts("");
 /** What a bare machine is told, one line each. */
 const shell = (items: Item[]): string[] =>
   renderChange(
-    onIpv4(items.filter((item) => fits(item, BARE))).map((item) => ({ verb: "add", item })),
+    onIpv4(items.filter((item) => appliesToHost(item, BARE))).map((item) => ({ verb: "add", item })),
     [],
   ).split("\n");
 
@@ -110,7 +110,7 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
 });
 
 test("IPv6 goes through the same code with ip6tables", () => {
-  const dual = network({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")] });
+  const dual = network({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
   const lines = shell(planRunner(dual, 2, "vxkr2", hub, runner));
   expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay nodad");
   expect(lines).toContain("route replace fd00:128::/40 via fd00:128:8::fe dev kohaku-overlay proto 183");

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
 import { type Network, planRunner, planTunnel } from "../../../provider/network/plan/hub";
@@ -8,7 +8,7 @@ import { localWarnings, withLocalRules } from "../../../provider/network/plan/lo
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
-const DUAL = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")];
+const DUAL = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")];
 const dual = (changes: Partial<Network> = {}) => training({ layouts: DUAL, ...changes });
 
 /** Rules as iptables-save writes them, without the addresses' translation. */

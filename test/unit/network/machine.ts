@@ -1,12 +1,12 @@
-import { letsPass } from "../../../provider/network/kinds/firewall";
+import { isPassRule } from "../../../provider/network/kinds/firewall";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { HostRecord, Item, Link } from "../../../provider/network/model/items";
 import { recordPath } from "../../../provider/network/model/paths";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { parseFacts } from "../../../provider/network/read/facts";
 
 /** A machine on which exactly these wants have been fulfilled. */
-export function machineWith(wants: Want[]): Facts {
+export function machineWith(wants: DesiredState[]): Facts {
   const facts: Facts = { ...parseFacts(""), records: wants.map(({ record, items }) => ({ ...record, items })) };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
   for (const chain of ["4 filter INPUT", "4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
@@ -41,7 +41,7 @@ function put(facts: Facts, item: Item): void {
   if (item.kind === "route") facts.routes.push({ ...item, protocol: "183", unreachable: !item.via });
   if (item.kind === "chain") chain(item.chain);
   if (item.kind === "rule" && !chain(item.chain).includes(item.rule))
-    chain(item.chain)[letsPass(item.rule) ? "unshift" : "push"](item.rule);
+    chain(item.chain)[isPassRule(item.rule) ? "unshift" : "push"](item.rule);
   if (item.kind === "jump" && !chain(item.from).includes(`-j ${item.chain}`))
     chain(item.from).unshift(`-j ${item.chain}`);
 }

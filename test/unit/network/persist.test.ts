@@ -1,17 +1,17 @@
 import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { differences, differenceText } from "../../../provider/network/kinds";
+import { diffItems, formatDifference } from "../../../provider/network/kinds";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, keyOf, type Service } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
-import { bootScript, lasting } from "../../../provider/network/plan/boot";
+import { type Item, itemKey, type Service } from "../../../provider/network/model/items";
+import type { DesiredState } from "../../../provider/network/model/steps";
+import { renderBootScript, withBootItems } from "../../../provider/network/plan/boot";
 import { planHub, planRunner } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, onIpv4, runner, training } from "../../network";
 
 const network = training();
-const want = (items: Item[], persist = true): Want => ({
+const want = (items: Item[], persist = true): DesiredState => ({
   record: { uid: "u1", owner: "org/u1", network: "training", store: "s" },
   items,
   persist,
@@ -19,7 +19,7 @@ const want = (items: Item[], persist = true): Want => ({
 const bare = (systemd = false): Facts => parseFacts(systemd ? "@@ systemd\n" : "");
 
 test("a runner's script makes what a change would make, and sets what already stands", () => {
-  expect(bootScript("training", onIpv4(planRunner(network, 1, "vxkr1", hub, runner))).split("\n")).toEqual([
+  expect(renderBootScript("training", onIpv4(planRunner(network, 1, "vxkr1", hub, runner))).split("\n")).toEqual([
     "# network training",
     "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
     "ours vxkr1 '02:6d:9b:be:e2:62' || return 1",
@@ -94,10 +94,10 @@ test.each<[string, boolean, Item[], Facts, string[]]>([
   ["persist: false", false, planHub(network), bare(true), []],
   ["nothing is wanted", true, [], bare(true), []],
 ])("%s", (_, persist, items, facts, more) => {
-  expect(lasting(want(items, persist), facts).slice(items.length).map(keyOf)).toEqual(more);
+  expect(withBootItems(want(items, persist), facts).slice(items.length).map(itemKey)).toEqual(more);
 });
 
-const services = lasting(want(planHub(network)), bare(true)).filter((item) => item.kind === "service");
+const services = withBootItems(want(planHub(network)), bare(true)).filter((item) => item.kind === "service");
 const [atStart, atReload] = services;
 const sweepers =
   "systemd-networkd.service firewalld.service ufw.service nftables.service netfilter-persistent.service iptables.service ip6tables.service";
@@ -149,14 +149,14 @@ test.each<[string, Service, string, string, boolean, string[]]>([
   ["stands by", atReload!, "enabled", "active", false, []],
   ["was stopped", atReload!, "enabled", "inactive", false, ["state is inactive, should be active"]],
 ])("a unit that %s", (_, service, boot, state, edited, wrong) => {
-  const found = differences([service], facts(service, boot, state, edited)).map(differenceText);
+  const found = diffItems([service], facts(service, boot, state, edited)).map(formatDifference);
   expect(found).toEqual(wrong.map((each) => `service ${service.name}: ${each}`));
 });
 
 test("what brings it back is removed with the record, and what is shared with the last one", () => {
   const host = bare(true);
   const recordOf = (uid: string) => {
-    const items = lasting({ ...want(planHub(network)), record: { ...want([]).record, uid } }, host);
+    const items = withBootItems({ ...want(planHub(network)), record: { ...want([]).record, uid } }, host);
     return { ...want([]).record, uid, items };
   };
   const one = recordOf("u1");
@@ -165,15 +165,15 @@ test("what brings it back is removed with the record, and what is shared with th
     for (const item of items) if (item.kind === "file") host.files.set(item.path, "x");
   for (const { name } of services) host.files.set(`/etc/systemd/system/${name}`, "x");
   host.records = [one, two];
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
+  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);
   host.records = [one]; // the other one's is lost, but its script shows that it is there
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
+  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);
   host.files.delete("/var/lib/overlay/training/u2.sh");
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${keyOf(item)}`)).toEqual([
+  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove sysctl net.ipv4.ip_forward",
     "remove service overlay-network.service",
     "remove service overlay-network-reload.service",

@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 import { tapName } from "../../../provider/addressing/names";
 import type { Link } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planRunner } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { lostPorts, parsePorts } from "../../../provider/network/read/ports";
+import { findLostPorts, parsePortFacts } from "../../../provider/network/read/ports";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const docker = { name: "apps", required: false, share: 4 };
-const want: Want = {
+const want: DesiredState = {
   record: { uid: "r1", owner: "o", network: "training", store: "s" },
   items: planRunner(training({ docker }), 1, "vxkr1", hub, runner),
 };
@@ -34,7 +34,7 @@ const inside = (id: number, ...addresses: string[]) => {
   return `@@ namespace ${id} 40${id}\n${JSON.stringify([{ ifindex: 2, ifname: "eth0", addr_info }])}`;
 };
 const found = (links: object[], ...parts: string[]) =>
-  lostPorts(bridge, want, parsePorts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n"))!, {
+  findLostPorts(bridge, want, parsePortFacts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n"))!, {
     ...parseFacts(""),
     routes: [{ family: 4, dst: "172.16.0.9", dev: "cali9", protocol: "boot", unreachable: false }],
   });

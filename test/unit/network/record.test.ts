@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
-import { type HostRecord, type Item, recorded } from "../../../provider/network/model/items";
+import { parseLayout } from "../../../provider/addressing/layout";
+import { type HostRecord, type Item, toRecordItem } from "../../../provider/network/model/items";
 import { BOOT_SCRIPT } from "../../../provider/network/model/paths";
-import { isInvalid, parseRecord } from "../../../provider/network/model/record";
-import { lasting } from "../../../provider/network/plan/boot";
+import { isInvalidRecord, parseRecord } from "../../../provider/network/model/record";
+import { withBootItems } from "../../../provider/network/plan/boot";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { planCarrier, planReturn } from "../../../provider/network/plan/static-ip";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -13,7 +13,7 @@ import { recordFiles } from "./machine";
 const FILE = "/var/lib/overlay/training/u1.json";
 const network = training({ docker: { name: "kohakuriver-overlay", required: false, share: 4 } });
 const both = training({
-  layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")],
+  layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
   docker: { name: "kohakuriver-overlay", required: true, share: 4 },
 });
 const forwards = [
@@ -82,8 +82,8 @@ test.each<[string, Item[]]>([
 ])("the plan of %s is a valid record, with what brings it back", (_, items) => {
   const facts = { ...parseFacts(""), systemd: new Map() };
   const { store, ...rest } = record([]);
-  const all = lasting({ record: { ...rest, store }, items, persist: true }, facts);
-  const written = record(all.map(recorded));
+  const all = withBootItems({ record: { ...rest, store }, items, persist: true }, facts);
+  const written = record(all.map(toRecordItem));
   expect(parseRecord(FILE, JSON.stringify(written))).toEqual(written);
 });
 
@@ -163,7 +163,7 @@ test.each<[string, string, RegExp]>([
 
 test("a file without the name of a record is none, whatever it holds", () => {
   const parsed = parseRecord("/var/lib/overlay/training/a b.json", JSON.stringify(valid));
-  expect(isInvalid(parsed) && parsed.uid).toBeUndefined();
+  expect(isInvalidRecord(parsed) && parsed.uid).toBeUndefined();
 });
 
 test("records are told apart from what is none, and no text in one is taken for another part of the facts", () => {
@@ -173,11 +173,11 @@ test("records are told apart from what is none, and no text in one is taken for 
     "/var/lib/overlay/2001:db8::7/u2.json": "",
     "/var/lib/overlay/training/u3.json": "{\n@@ lacks\nvxlan\n}",
   });
-  const { records, invalidRecords, lacks } = parseFacts(text);
+  const { records, invalidRecords, missingFeatures } = parseFacts(text);
   expect(records).toEqual([written]);
   expect(invalidRecords.map(({ file, uid }) => [file, uid])).toEqual([
     ["/var/lib/overlay/2001:db8::7/u2.json", "u2"],
     ["/var/lib/overlay/training/u3.json", "u3"],
   ]);
-  expect(lacks).toEqual([]);
+  expect(missingFeatures).toEqual([]);
 });

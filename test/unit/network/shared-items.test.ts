@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, keyOf } from "../../../provider/network/model/items";
+import { type Item, itemKey } from "../../../provider/network/model/items";
 import { scriptPath } from "../../../provider/network/model/paths";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { onThisHost } from "../../../provider/network/plan/this-host";
+import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith } from "./machine";
 
@@ -20,7 +20,7 @@ const other = training({
 });
 const runner2 = { ...runner, underlayIp: "192.0.2.12" };
 
-const want = (uid: string, items: Item[], of = "training"): Want => ({
+const want = (uid: string, items: Item[], of = "training"): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: of, store: "s" },
   items: onIpv4(items),
 });
@@ -30,16 +30,17 @@ const r2 = want("r2", planTunnel(network, 2, hub, runner2));
 const bridge = want("r1", planRunner(network, 1, "vxkr1", hub, runner));
 const otherBridge = want("o1", planRunner(other, 2, "vxo2", hub, runner), "other");
 
-function withoutRecords(wants: Want[], scriptsOf = wants): Facts {
+function withoutRecords(wants: DesiredState[], scriptsOf = wants): Facts {
   const facts = machineWith(wants);
   facts.records = [];
   for (const { record } of scriptsOf) facts.files.set(scriptPath(record), "sum");
   return facts;
 }
 
-const leaving = (want: Want, facts: Facts): Want => onThisHost({ ...want, items: [], planned: want.items }, facts);
-const removed = (want: Want, facts: Facts): string[] =>
-  planSteps([leaving(want, facts)], facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+const leaving = (want: DesiredState, facts: Facts): DesiredState =>
+  adaptToHost({ ...want, items: [], plannedItems: want.items }, facts);
+const removed = (want: DesiredState, facts: Facts): string[] =>
+  planSteps([leaving(want, facts)], facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
 
 const OF_R1_ON_HUB = [
   "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
@@ -66,7 +67,7 @@ test("a peer that two tunnels have stays accepted until both are gone", () => {
 });
 
 /** Removes owners one after the other, and returns the rules that the last of them leaves in our chains. */
-function leftAfter(wants: Want[], facts: Facts): string[] {
+function leftAfter(wants: DesiredState[], facts: Facts): string[] {
   for (const each of wants) {
     for (const { item } of planSteps([leaving(each, facts)], facts)) {
       if (item.kind === "link") facts.links.delete(item.name);
@@ -83,7 +84,7 @@ function leftAfter(wants: Want[], facts: Facts): string[] {
   return [...facts.chains].flatMap(([key, rules]) => (key.includes("OVERLAY-") ? [key, ...rules] : []));
 }
 
-test.each<[string, Want[]]>([
+test.each<[string, DesiredState[]]>([
   ["runners and then their network on a hub", [r1, r2, net]],
   ["runners of two networks on one host", [bridge, otherBridge]],
 ])("nothing is left in our chains after the last owner: %s", (_, wants) => {
@@ -101,6 +102,6 @@ test("nothing is left in our chains of a host that has a tunnel of another progr
 
 test("a tunnel of ours whose record is lost adds no rule to the records of others", () => {
   const facts = withoutRecords([net, r1, r2], []);
-  const { items } = onThisHost(r1, facts);
-  expect(items.map(keyOf).filter((key) => key.includes("192.0.2.12"))).toEqual([]);
+  const { items } = adaptToHost(r1, facts);
+  expect(items.map(itemKey).filter((key) => key.includes("192.0.2.12"))).toEqual([]);
 });

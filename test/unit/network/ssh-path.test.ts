@@ -1,16 +1,19 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, keyOf } from "../../../provider/network/model/items";
+import { type Item, itemKey } from "../../../provider/network/model/items";
 import type { Step } from "../../../provider/network/model/steps";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { covers, endangersSsh } from "../../../provider/network/preflight/ssh-path";
+import { containsIp, findRiskySteps } from "../../../provider/network/preflight/ssh-path";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { undoing } from "../../../provider/network/render/revert";
+import { invertSteps } from "../../../provider/network/render/revert";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
-const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")], mtu: 1430 });
+const network = training({
+  layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
+  mtu: 1430,
+});
 
 /** A runner with eth0 on 192.0.2.0/24 and our bridge, as its tools show it. */
 const machine = (ssh: string): Facts =>
@@ -69,12 +72,12 @@ test.each<Step["verb"]>(["add", "change", "remove"])(
   (verb) => {
     const v4 = { ...network, layouts: network.layouts.slice(0, 1) };
     const items = [...planHub(v4), ...planTunnel(v4, 1, hub, runner), ...planRunner(v4, 1, "vxkr1", hub, runner)];
-    expect(endangersSsh(all(verb, items), machine(FROM_OUTSIDE))).toEqual([]);
+    expect(findRiskySteps(all(verb, items), machine(FROM_OUTSIDE))).toEqual([]);
   },
 );
 
 test("where we do not talk by SSH, nothing endangers it", () => {
-  expect(endangersSsh(all("remove", planHub(network)), machine(""))).toEqual([]);
+  expect(findRiskySteps(all("remove", planHub(network)), machine(""))).toEqual([]);
 });
 
 const route = (dst: string): Item => ({ kind: "route", family: dst.includes(":") ? 6 : 4, dst, metric: 4096 });
@@ -171,7 +174,9 @@ test.each<[string, string, Step, boolean]>([
     true,
   ],
 ])("%s", (_, ssh, step, yes) => {
-  expect(endangersSsh([step], machine(ssh)).map(({ item }) => keyOf(item))).toEqual(yes ? [keyOf(step.item)] : []);
+  expect(findRiskySteps([step], machine(ssh)).map(({ item }) => itemKey(item))).toEqual(
+    yes ? [itemKey(step.item)] : [],
+  );
 });
 
 test.each<[string, string, boolean]>([
@@ -186,12 +191,12 @@ test.each<[string, string, boolean]>([
   ["fd00:128::/40", "fd00:128:3::9", true],
   ["default", "203.0.113.1", true],
 ])("%s covers %s: %s", (range, inside, yes) => {
-  expect(covers(range, inside)).toBe(yes);
+  expect(containsIp(range, inside)).toBe(yes);
 });
 
 /** What undoes these steps, one line each, less the frame. */
 const undone = (...steps: Step[]): string[] =>
-  renderChange(undoing(steps, machine(FROM_OUTSIDE)), [])
+  renderChange(invertSteps(steps, machine(FROM_OUTSIDE)), [])
     .split("\n")
     .filter((line) => !/^(rc=0|exit|END|COMMIT|\*|ip -force|iptables-restore)/.test(line));
 const bridge = planRunner(network, 1, "vxkr1", hub, runner)[0]!;

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
-import { differences } from "../../../provider/network/kinds";
-import { type Item, keyOf } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import { diffItems } from "../../../provider/network/kinds";
+import { type Item, itemKey } from "../../../provider/network/model/items";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/plan/static-ip";
 import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { announcements, forgetting, renderChange } from "../../../provider/network/render/script";
+import { flushConntrack, renderAnnouncements, renderChange } from "../../../provider/network/render/script";
 
 const carrier = { underlayIp: "192.0.2.1", underlayMtu: 1500, uplink: "eth0" };
 const runner = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
@@ -78,7 +78,7 @@ test("what the kernel remembers of a UDP forward is forgotten when that changes;
     planCarrier(address({ forwards: [forward] }), carrier).find(
       (item) => item.kind === "rule" && item.chain === "OVERLAY-DNAT",
     )!;
-  const steps = (verb: "add" | "remove", forward: Forward) => forgetting([{ verb, item: rule(forward) }]);
+  const steps = (verb: "add" | "remove", forward: Forward) => flushConntrack([{ verb, item: rule(forward) }]);
   const forgotten = [
     "! command -v conntrack >/dev/null || conntrack -D -p udp --orig-dst 203.0.113.10 --orig-port-dst 53 >/dev/null 2>&1 || :",
   ];
@@ -146,13 +146,13 @@ test("an address that is routed to the machine, and on none of its networks, is 
     verb: "add" as const,
     item,
   }));
-  expect(announcements(steps)).toEqual([]);
+  expect(renderAnnouncements(steps)).toEqual([]);
   expect(shell(steps.map(({ item }) => item))).toContain("address replace 2001:db8::10/128 dev overlay-vip nodad");
 });
 
 test("what leaves, and what stays as it is, is not announced", () => {
   const steps = planCarrier(address(), carrier).map((item) => ({ verb: "remove" as const, item }));
-  expect(announcements(steps)).toEqual([]);
+  expect(renderAnnouncements(steps)).toEqual([]);
 });
 
 test("policies and routes in tables are read back as they were made", () => {
@@ -162,10 +162,10 @@ test("policies and routes in tables are read back as they were made", () => {
 [{"priority":0,"src":"all","table":"local"},{"priority":18300,"src":"10.128.64.0","srclen":18,"fwmark":"0x10000000","fwmask":"0x10000000","table":"3083008888"}]
 `);
   const items = planReturn(PATH, []).filter(({ kind }) => kind === "route" || kind === "policy");
-  expect(differences(items, facts)).toEqual([]);
+  expect(diffItems(items, facts)).toEqual([]);
   facts.routes[0]!.via = "10.128.64.9";
   facts.policies.clear();
-  expect(differences(items, facts).map(({ item, missing, wrong }) => [keyOf(item), missing, wrong])).toEqual([
+  expect(diffItems(items, facts).map(({ item, missing, wrong }) => [itemKey(item), missing, wrong])).toEqual([
     ["route default in table 3083008888 (IPv4)", false, ["via is 10.128.64.9, should be 10.128.64.254"]],
     ["policy from 10.128.64.0/18 mark 0x10000000/0x10000000 to table 3083008888", true, []],
   ]);
@@ -175,14 +175,14 @@ test("the default route of a table of our own is no range of the overlay's", () 
   const facts = parseFacts(
     "@@ nft\ntable inet own {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}",
   );
-  expect(facts.barriers).toHaveLength(1);
+  expect(facts.blockingChains).toHaveLength(1);
   facts.routes.push({ family: 4, dst: "10.0.0.0/8", dev: "eth1", protocol: "static", unreachable: false });
   const record = { uid: "a", owner: "org/a", network: "203.0.113.10", store: "s" };
   expect(() => preflight({ record, items: planReturn(PATH, [web]) }, facts)).not.toThrow();
 });
 
 test("owners share the device that carries their addresses, but with nobody who does not know of it", () => {
-  const want = (uid: string, items: Item[]): Want => ({
+  const want = (uid: string, items: Item[]): DesiredState => ({
     record: { uid, owner: `org/${uid}`, network: "203.0.113.10", store: "s" },
     items,
   });

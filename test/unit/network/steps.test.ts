@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { differences, differenceText } from "../../../provider/network/kinds";
+import { diffItems, formatDifference } from "../../../provider/network/kinds";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, keyOf } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import { type Item, itemKey } from "../../../provider/network/model/items";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -14,16 +14,16 @@ import { machineWith, recordPart } from "./machine";
 
 const network = training();
 
-const want = (uid: string, items: Item[], adopt = false): Want => ({
+const want = (uid: string, items: Item[], adopt = false): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
   items,
   adopt,
 });
 
-const machine = (...wants: Want[]): Facts => machineWith(wants);
+const machine = (...wants: DesiredState[]): Facts => machineWith(wants);
 
-const text = (wants: Want[], facts: Facts): string[] =>
-  planSteps(wants, facts).map(({ verb, item }) => `${verb} ${keyOf(item)}`);
+const text = (wants: DesiredState[], facts: Facts): string[] =>
+  planSteps(wants, facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
 
 const hubWant = want("net", onIpv4(planHub(network)));
 const tunnel1 = want("r1", onIpv4(planTunnel(network, 1, hub, runner)));
@@ -121,7 +121,7 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
 ])("drift: %s", (_, spoil, drift, steps) => {
   const facts = machine(hubWant, tunnel1);
   spoil(facts);
-  const found = differences([...hubWant.items, ...tunnel1.items], facts).map(differenceText);
+  const found = diffItems([...hubWant.items, ...tunnel1.items], facts).map(formatDifference);
   expect([...new Set(found)]).toEqual(drift);
   expect(text([hubWant, tunnel1], facts)).toEqual(steps);
 });
@@ -170,7 +170,7 @@ test("two owners that come at once share one step for what they share", () => {
 test("what an earlier life lists is taken over, and what it had besides is removed", () => {
   const earlier = want("old", onIpv4(planTunnel(network, 2, hub, runner)));
   const withoutRules = (steps: string[]): string[] => steps.filter((step) => !/ (rule|jump|chain) /.test(step));
-  expect(withoutRules(text([{ ...tunnel1, earlier: ["old"] }], machine(earlier)))).toEqual([
+  expect(withoutRules(text([{ ...tunnel1, staleUids: ["old"] }], machine(earlier)))).toEqual([
     "remove link vxkr2",
     "add link vxkr1",
     "add address 10.128.64.254/18 on vxkr1",
@@ -217,7 +217,7 @@ test("a jump or rule that stands twice is removed twice", () => {
 });
 
 test("a foreign IPv6 route is refused, whatever metric the kernel reports", () => {
-  const v6 = { ...network, layouts: [layoutOf("fd00:128::/40/6/82")] };
+  const v6 = { ...network, layouts: [parseLayout("fd00:128::/40/6/82")] };
   const facts = machine();
   facts.routes.push({
     family: 6,

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
@@ -13,12 +13,12 @@ const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMt
 const hub = at("192.0.2.1");
 const runner = at("192.0.2.11");
 const record = { uid: "r1", owner: "o", network: "training", store: "s" };
-const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = false): Want => ({
+const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = false): DesiredState => ({
   record,
   items: planRunner(network(changes), 1, "vxkr1", ends[0]!, ends[1]!),
   adopt,
 });
-const dual = { layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/48/16/64")] };
+const dual = { layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] };
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
   `@@ routing4\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
@@ -26,7 +26,7 @@ const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;
 
-test.each<[string, Want, Facts, string]>([
+test.each<[string, DesiredState, Facts, string]>([
   [
     "an underlay that is too small",
     want({}, [hub, at("192.0.2.11", 600)]),
@@ -85,7 +85,7 @@ test.each<[string, Want, Facts, string]>([
   expect(() => preflight(wanted, facts)).toThrow(text);
 });
 
-test.each<[string, Want, Facts]>([
+test.each<[string, DesiredState, Facts]>([
   ["a bare machine", want(), host()],
   ["default and wider routes", want(), host(route("10.0.0.0/8", "eth0"), route("default", "eth0"))],
   ["the routes of our own devices", want(), host(route("10.128.64.0/18", "kohaku-overlay", "kernel"))],

@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import { programFor } from "../../../provider/cli/scan/program";
 import { type Read, surveyOf } from "../../../provider/cli/scan/surveyed";
 import { endOf } from "../../../provider/cli/verify/ends";
@@ -8,25 +8,25 @@ import { probeScript, probesFrom } from "../../../provider/cli/verify/matrix";
 import { isOverlayError } from "../../../provider/errors";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type HostRecord, type Item, recorded } from "../../../provider/network/model/items";
-import { bootScript } from "../../../provider/network/plan/boot";
+import { type HostRecord, type Item, toRecordItem } from "../../../provider/network/model/items";
+import { renderBootScript } from "../../../provider/network/plan/boot";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { foreignRuleTexts } from "../../../provider/network/preflight/foreign-rules";
+import { describeForeignRules } from "../../../provider/network/preflight/foreign-rules";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { bareWord, pasteable } from "../../../provider/network/render/shell";
+import { quoteCommand, requireWord } from "../../../provider/network/render/shell";
 import { hub, runner, training } from "../../network";
 import { unquoted } from "../../unquoted";
 import { recordPart } from "./machine";
 
 /** A host may be compromised, and can send any text about itself. None of it becomes a command, there or elsewhere. */
-const network = training({ layouts: [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:128::/40/6/82")] });
+const network = training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
 const record = (uid: string, items: Item[]): HostRecord => ({
   uid,
   owner: "org/urn:pulumi:dev::p::overlay:index:RunnerSubnet::r1",
   network: "training",
   store: "s",
-  items: items.map(recorded),
+  items: items.map(toRecordItem),
 });
 const runnerRecord = record("u1", planRunner(network, 1, "vxkr1", hub, runner));
 const hubRecord = record("net", [...planHub(network), ...planTunnel(network, 1, hub, runner)]);
@@ -146,7 +146,7 @@ function scriptsOf(facts: Facts): string[] {
   return [
     renderChange(planSteps(wants, facts), facts.records),
     renderChange(planSteps([{ record: mine, items: [] }], facts), []),
-    ...facts.records.map((each) => bootScript(each.network, each.items)),
+    ...facts.records.map((each) => renderBootScript(each.network, each.items)),
     ...ends.map((end) => probeScript(probesFrom(end, ends), 1)),
   ];
 }
@@ -213,7 +213,7 @@ test("parts that no host of ours has, and parts without the one that they lean o
 test("thousands of chains and tables that never end are read in a moment", () => {
   const chains = "\tchain x {\n\t\ttype filter hook input priority 0;\n".repeat(20_000);
   const facts = parseFacts(`@@ nft\ntable inet x {\n${chains}@@ legacy4\n${"*filter\n".repeat(200_000)}`);
-  expect(facts.barriers).toEqual([]);
+  expect(facts.blockingChains).toEqual([]);
 });
 
 test("an address of a record on one machine is no command on another one", () => {
@@ -222,7 +222,7 @@ test("an address of a record on one machine is no command on another one", () =>
   expect(() => probeScript(probesFrom(other, [end, other]), 1)).toThrow(
     /^INPUT_INVALID: "\$\(id>&2\)" cannot be a part/,
   );
-  expect(() => bareWord("a b")).toThrow(/cannot be a part of a command/);
+  expect(() => requireWord("a b")).toThrow(/cannot be a part of a command/);
 });
 
 test("a host with thousands of addresses in its records is pinged once for each family", () => {
@@ -246,14 +246,14 @@ test.each([
   ['ip route del "$(id)', `ip route del '"$(id)'`],
   ["ip route del it's|id", "ip route del 'it'\\''s|id'"],
 ])("%j in a message can be pasted into a shell", (command, expected) => {
-  expect(pasteable(command)).toBe(expected);
+  expect(quoteCommand(command)).toBe(expected);
 });
 
 test("the command that removes a foreign rule holds no command of the rule's comment", () => {
   const rule = '-s 10.9.0.0/16 -m comment --comment "$(id)" -j ACCEPT';
   const facts: Facts = { ...parseFacts(""), records: [hubRecord], chains: new Map([["4 filter OVERLAY-FWD", [rule]]]) };
   const { items, ...rest } = hubRecord;
-  const texts = foreignRuleTexts({ record: rest, items }, facts);
+  const texts = describeForeignRules({ record: rest, items }, facts);
   expect(texts.join()).toContain(
     "`iptables -t filter -D OVERLAY-FWD -s 10.9.0.0/16 -m comment --comment '$(id)' -j ACCEPT`",
   );

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { withLocalRules } from "../../../provider/network/plan/local-rules";
 import { renderChange } from "../../../provider/network/render/script";
@@ -19,20 +19,20 @@ interface State {
 }
 const start: State = { network, hub, runner };
 
-const want = (uid: string, items: Item[]): Want => ({
+const want = (uid: string, items: Item[]): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
   items: onIpv4(items),
 });
-const onHub = ({ network, hub, runner }: State): Want[] => [
+const onHub = ({ network, hub, runner }: State): DesiredState[] => [
   want("net", planHub(network)),
   want("r1", planTunnel(network, 1, hub, runner)),
 ];
-const onRunner = ({ network, hub, runner }: State): Want[] => [
+const onRunner = ({ network, hub, runner }: State): DesiredState[] => [
   want("r1", planRunner(network, 1, "vxkr1", hub, runner)),
 ];
 
 /** The lines that matter of what is sent. */
-const told = (wants: Want[], facts: Facts): string[] => {
+const told = (wants: DesiredState[], facts: Facts): string[] => {
   const recorded = (uid: string) => facts.records.filter((record) => record.uid === uid).flatMap(({ items }) => items);
   const here = wants.map((want) => ({
     ...want,

@@ -1,17 +1,17 @@
 import { describe, expect, test } from "vitest";
-import { layoutOf } from "../../../provider/addressing/layout";
+import { parseLayout } from "../../../provider/addressing/layout";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { differences, differenceText, fits } from "../../../provider/network/kinds";
+import { appliesToHost, diffItems, formatDifference } from "../../../provider/network/kinds";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { Item, Link } from "../../../provider/network/model/items";
-import type { Want } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/steps";
 import { type HostAccess, planZone, planZoneDevice } from "../../../provider/network/plan/isolation";
 import { localWarnings } from "../../../provider/network/plan/local-rules";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { recordFiles, recordPart } from "./machine";
 
-const layouts = [layoutOf("10.128.0.0/12/6/14"), layoutOf("fd00:6b6f::/48/16/64")];
+const layouts = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:6b6f::/48/16/64")];
 const tunnel: Link = {
   kind: "link",
   name: "vxkr1",
@@ -65,12 +65,15 @@ const host = (
       more,
     ].join("\n"),
   );
-const want = (items: Item[]): Want => ({ record: { uid: "r1", owner: "o", network: "training", store: "s" }, items });
+const want = (items: Item[]): DesiredState => ({
+  record: { uid: "r1", owner: "o", network: "training", store: "s" },
+  items,
+});
 const script = (items: Item[], facts: Facts): string[] =>
   renderChange(planSteps([want(items)], facts), [])
     .split("\n")
     .slice(1, -1);
-const drift = (items: Item[], facts: Facts): string[] => differences(items, facts).map(differenceText);
+const drift = (items: Item[], facts: Facts): string[] => diffItems(items, facts).map(formatDifference);
 
 const bare = [zone("public", "eth0"), zone("trusted")];
 const loaded = [zone("public", "eth0", [RULE]), zone("trusted"), overlay("kohaku-overlay vxkr1")];
@@ -239,7 +242,7 @@ test("another target, and a rule that is not in our zone any more, are drift, an
 });
 
 test("where firewalld does not run, zones are none of our business", () => {
-  expect(fits(device, parseFacts(""))).toBe(false);
+  expect(appliesToHost(device, parseFacts(""))).toBe(false);
   expect(script([ours, device, rule], parseFacts(""))).toEqual([]);
   const gone = parseFacts(recordPart({ ...want([]).record, items: [ours, device, rule] }));
   expect(script([], gone)).toEqual([]);
@@ -253,7 +256,7 @@ test("while firewalld is stopped, entries are made for its next start, and go wi
     "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
     `'firewall-offline-cmd' '--quiet' '--zone=public' '--add-rich-rule=${RULE}' || rc=1`,
   ]);
-  expect(differences([ours, device, rule], host("stopped", loaded))).toEqual([]);
+  expect(diffItems([ours, device, rule], host("stopped", loaded))).toEqual([]);
   expect(script([], host("stopped", loaded, [ours, device, rule]))).toEqual([
     "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
     `'firewall-offline-cmd' '--quiet' '--zone=public' '--remove-rich-rule=${RULE}' || rc=1`,
@@ -264,10 +267,10 @@ test("while firewalld is stopped, entries are made for its next start, and go wi
 test("a bridge with a Docker network is left to Docker's own zone, where there is one", () => {
   const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
   const dockers = [...bare, zone("docker", "docker0")];
-  expect(fits(bridge, host(dockers, dockers, [], { docker: true }))).toBe(false);
-  expect(fits(device, host(dockers, dockers, [], { docker: true }))).toBe(true);
-  expect(fits(bridge, host(bare, bare, [], { docker: true }))).toBe(true); // Docker before 20.10
-  expect(fits(bridge, host(dockers, dockers))).toBe(true); // there was Docker once
+  expect(appliesToHost(bridge, host(dockers, dockers, [], { docker: true }))).toBe(false);
+  expect(appliesToHost(device, host(dockers, dockers, [], { docker: true }))).toBe(true);
+  expect(appliesToHost(bridge, host(bare, bare, [], { docker: true }))).toBe(true); // Docker before 20.10
+  expect(appliesToHost(bridge, host(dockers, dockers))).toBe(true); // there was Docker once
 });
 
 test.each(["trusted", "pulumi-overlay"])(

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { fromLine } from "../../../provider/addressing/ip";
-import { merged } from "../../../provider/pool/extents";
+import { formatIp } from "../../../provider/addressing/ip";
+import { mergeExtents } from "../../../provider/pool/extents";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Extent, Pool } from "../../../provider/pool/types";
 import { by, extent, extents, opened, wants, world } from "../../contract/world";
@@ -23,14 +23,14 @@ const range = (text: string): Extent => extent(text.replaceAll(" ", ""));
 function specOf({ range: cidr, gateway, reserved = [], static: fixed = [] }: Subnet) {
   const all = range(cidr);
   const last = { first: all.last, last: all.last };
-  const taken = merged([{ first: all.first, last: all.first }, range(gateway), last, ...reserved.map(range)]);
+  const taken = mergeExtents([{ first: all.first, last: all.first }, range(gateway), last, ...reserved.map(range)]);
   return { extents: [all], reserved: taken, staticOnly: fixed.map(range) };
 }
 
 const text = (
   { first, last }: Extent,
   bits = first === last ? 0 : (last - first + 1n).toString(2).length - 1,
-): string => `${fromLine(first)}/${(fromLine(first).includes(":") ? 128 : 32) - bits}`;
+): string => `${formatIp(first)}/${(formatIp(first).includes(":") ? 128 : 32) - bits}`;
 
 async function allocate(pool: Pool, owner: string, { prefix, range: cidr }: Subnet): Promise<string | null> {
   const width = cidr.includes(":") ? 128 : 32;
@@ -87,7 +87,7 @@ describe("allocation", () => {
 describe("ownership and life cycles", () => {
   const lan = specOf({ range: "192.168.1.0/24", gateway: "192.168.1.1" });
   const name = (index: number) => vectors.lifeCycle[index]!.name;
-  const ip = async (claim: ReturnType<Pool["claim"]>) => fromLine((await claim).extents[0]!.first);
+  const ip = async (claim: ReturnType<Pool["claim"]>) => formatIp((await claim).extents[0]!.first);
 
   test(name(0), async () => {
     const pool = await fresh();

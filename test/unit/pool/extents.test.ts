@@ -5,7 +5,7 @@ import {
   common,
   covers,
   freeIn,
-  merged,
+  mergeExtents,
   total,
   trimmed,
   valueAt,
@@ -27,7 +27,7 @@ describe("tables", () => {
     [["1-3", "4-6"], ["1-6"]],
     [["1-9", "2-3", "8-12"], ["1-12"]],
   ])("%o merged is %o", (some, result) => {
-    expect(merged(extents(...some))).toEqual(extents(...result));
+    expect(mergeExtents(extents(...some))).toEqual(extents(...result));
   });
 
   test.each([
@@ -115,11 +115,11 @@ describe("properties", () => {
     fc.assert(
       fc.property(list, list, (a, b) => {
         const [va, vb] = [values(a), values(b)];
-        expect(values(merged(a))).toEqual(va);
+        expect(values(mergeExtents(a))).toEqual(va);
         expect(values(without(a, b))).toEqual(new Set([...va].filter((v) => !vb.has(v))));
         expect(values(common(a, b))).toEqual(new Set([...va].filter((v) => vb.has(v))));
         expect(covers(a, b)).toBe([...vb].every((v) => va.has(v)));
-        for (const result of [merged(a), without(a, b), common(a, b)]) expect(canonical(result)).toBe(true);
+        for (const result of [mergeExtents(a), without(a, b), common(a, b)]) expect(canonical(result)).toBe(true);
       }),
     );
   });
@@ -131,7 +131,7 @@ describe("properties", () => {
         const { automatic, onRequest } = zonesOf(pool);
         const held = common([...automatic, ...onRequest], taken);
         const parts = [freeIn(pool, automatic, held), freeIn(pool, onRequest, held), held, common(all, reserved)];
-        expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(merged(all)));
+        expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(mergeExtents(all)));
         expect(values(parts.flat())).toEqual(values(all));
       }),
     );

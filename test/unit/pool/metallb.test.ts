@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { fromLine } from "../../../provider/addressing/ip";
+import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/pool/extents";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Lease, Pool, Port, Request } from "../../../provider/pool/types";
@@ -95,7 +95,7 @@ class Allocator {
   }
 }
 
-const ipsOf = ({ extents }: Lease) => extents.map(({ first }) => fromLine(first));
+const ipsOf = ({ extents }: Lease) => extents.map(({ first }) => formatIp(first));
 
 async function play(allocator: Allocator, step: Step, exact: boolean): Promise<void> {
   if (step.op === "setPools") return allocator.setPools(step.pools!);

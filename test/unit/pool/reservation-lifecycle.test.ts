@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { fromLine, pointOf, toLine } from "../../../provider/addressing/ip";
+import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";
@@ -21,7 +21,7 @@ class Reservations {
   ) {}
 
   async reserve({ runner, ip, ttl, as }: Step): Promise<string | null> {
-    const want = ip === undefined ? {} : { want: [{ first: toLine(ip), last: toLine(ip) }] };
+    const want = ip === undefined ? {} : { want: [{ first: parseIp(ip), last: parseIp(ip) }] };
     const owner = `job ${this.#owners++}`;
     return this.#claim({ pool: poolOf(runner!), owner, type: "IPReservation", ttl: ttl || 300, ...want }, as);
   }
@@ -41,7 +41,7 @@ class Reservations {
     try {
       const lease = await this.world.pool.claim(request);
       if (as) this.tokens.set(as, lease);
-      return fromLine(lease.extents[0]!.first);
+      return formatIp(lease.extents[0]!.first);
     } catch (error) {
       expect(["PLAN_STALE", "IP_RESERVED", "IP_OUTSIDE_POOL", "POOL_NOT_FOUND"]).toContain(
         (error as { code: string }).code,
@@ -93,13 +93,13 @@ interface Step {
   seconds?: number;
 }
 
-const ipOf = (lease: Lease | undefined) => (lease ? fromLine(lease.extents[0]!.first) : null);
+const ipOf = (lease: Lease | undefined) => (lease ? formatIp(lease.extents[0]!.first) : null);
 
 async function play(reservations: Reservations, step: Step): Promise<void> {
   const { pool, pass, another } = reservations.world;
   switch (step.op) {
     case "reserve": {
-      if (step.ip !== undefined && pointOf(step.ip) === undefined) return expect(step.result).toBeNull();
+      if (step.ip !== undefined && tryParseIp(step.ip) === undefined) return expect(step.result).toBeNull();
       const expected = step.result as { ip: string } | null;
       return expect(await reservations.reserve(step)).toBe(expected ? expected.ip : null);
     }
@@ -122,7 +122,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
     case "markUsed":
       return reservations.markUsed(step);
     case "markFree": {
-      const lease = await pool.find(poolOf(step.runner!), { value: toLine(step.ip!) });
+      const lease = await pool.find(poolOf(step.runner!), { value: parseIp(step.ip!) });
       return expect(await pool.release(lease!.pool, lease!.leaseId)).toBe(true);
     }
     case "advance":

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { toLine } from "../../../provider/addressing/ip";
+import { parseIp } from "../../../provider/addressing/ip";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
   type Context,
@@ -81,13 +81,13 @@ describe.each([
 });
 
 test("an address alone is enough to use and to free it, where one pool has it", async () => {
-  const ip = toLine("192.168.7.9");
+  const ip = parseIp("192.168.7.9");
   expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ pool: "pool/web", usedBy: "c1" });
   expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
   expect(await codeOf(useByAddress(context, { ip, by: "c2" }))).toBe("IP_IN_USE");
   expect(await free(context, { ip })).toMatchObject({ usedBy: "c1" });
   expect(await codeOf(free(context, { ip }))).toBe("INPUT_INVALID");
-  expect(await codeOf(free(context, { ip: toLine("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
+  expect(await codeOf(free(context, { ip: parseIp("8.8.8.8") }))).toBe("IP_OUTSIDE_POOL");
   await stage.make("IPPool", "other", { ranges: ["192.168.7.0/28"], addressSpace: "lab" });
   await expect(free(context, { ip })).rejects.toThrow(
     /^INPUT_INVALID: 192\.168\.7\.9 is in IPPool other and IPPool web/,
@@ -103,19 +103,19 @@ test("what a stack holds and a container used goes back to the stack, and its tt
   stage.pass(3600);
   const { kept } = await releaseByContainer(context, "c1");
   expect(kept.map(ipOf)).toEqual([made.ip]);
-  const [lease] = await findLeases(stage.pool, { ip: toLine(String(made.ip)) });
+  const [lease] = await findLeases(stage.pool, { ip: parseIp(String(made.ip)) });
   expect(lease).toMatchObject({ state: "reserved", expiresAt: stage.now + 60_000 });
   expect(await useByToken(context, { token: String(made.token), by: "c2" })).toMatchObject({ usedBy: "c2" });
   await releaseByContainer(context, "c2");
   stage.pass(61);
-  expect(await findLeases(stage.pool, { ip: toLine(String(made.ip)) })).toEqual([]);
+  expect(await findLeases(stage.pool, { ip: parseIp(String(made.ip)) })).toEqual([]);
   await stage.of("IPReservation").delete(made as Values);
 });
 
 test("import enters addresses of networks and of pools, and names what fits nowhere", async () => {
   const rows = [
-    { ip: toLine("10.128.64.20"), by: "a" },
-    { ip: toLine("192.168.7.3"), by: "b" },
+    { ip: parseIp("10.128.64.20"), by: "a" },
+    { ip: parseIp("192.168.7.3"), by: "b" },
     { ip: 30_004n, pool: "ports" },
   ];
   const { result, problems } = await importAddresses(stage.pool, rows);
@@ -123,8 +123,8 @@ test("import enters addresses of networks and of pools, and names what fits nowh
   expect(result.added.map(({ pool }) => pool)).toEqual(["runner/training/node1", "pool/web", "pool/ports"]);
   expect((await importAddresses(stage.pool, rows)).result.added).toEqual([]);
   const wrong = [
-    { ip: toLine("192.168.7.3"), network: "training" },
-    { ip: toLine("9.9.9.9") },
+    { ip: parseIp("192.168.7.3"), network: "training" },
+    { ip: parseIp("9.9.9.9") },
     { ip: 5n, pool: "nosuch" },
   ];
   expect((await importAddresses(stage.pool, wrong)).problems.map(({ message }) => message)).toEqual([
@@ -158,7 +158,7 @@ test("a tenant's leases are found by the tenant, and shown with it", async () =>
 });
 
 test("an address that no lease holds shows its offer or its quarantine, and one in no pool is refused", async () => {
-  const [offered, released] = [toLine("192.168.7.6"), toLine("192.168.7.7")];
+  const [offered, released] = [parseIp("192.168.7.6"), parseIp("192.168.7.7")];
   const value = (ip: bigint) => [{ first: ip, last: ip }];
   await stage.pool.offer({ pool: "pool/web", owner: "preview", type: "IPReservation", want: value(offered) });
   const lease = await stage.pool.claim({
@@ -170,11 +170,11 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
   await stage.pool.release("pool/web", lease.leaseId);
   expect((await showAddress(stage.pool, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);
   expect((await showAddress(stage.pool, { ip: released })).holders).toMatchObject([{ state: "resting" }]);
-  await expect(showAddress(stage.pool, { ip: toLine("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });
+  await expect(showAddress(stage.pool, { ip: parseIp("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });
 });
 
 test("an address shows its holder and who had it before", async () => {
-  const ip = toLine("192.168.7.5");
+  const ip = parseIp("192.168.7.5");
   await useByAddress(context, { ip, by: "c1" });
   stage.pass(10);
   await releaseByContainer(context, "c1");

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { rangeOf } from "../../../provider/addressing/ranges";
+import { parseRange } from "../../../provider/addressing/ranges";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
@@ -267,7 +267,7 @@ const STORED: Record<string, { settings: Values; extents: Extent[]; kind: "id" |
 };
 
 function range(cidr: string): Extent {
-  return rangeOf(cidr)!;
+  return parseRange(cidr)!;
 }
 
 const open = ({ settings, extents, kind }: (typeof STORED)[string], { name }: { name: string }) =>
