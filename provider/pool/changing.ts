@@ -1,12 +1,12 @@
 import { isDeepStrictEqual } from "node:util";
 import { type Asking, choose, mustKeepQuota, takingFor } from "./choice";
 import type { Draft } from "./draft";
-import { restOf, vacate } from "./endings";
+import { lapse, restOf, vacate } from "./endings";
 import { enter } from "./entering";
 import { uidOf } from "./ids";
-import { leaseKey } from "./keys";
+import { leaseKey, leasesOf, poolKey } from "./keys";
 import { log, record, specOf } from "./ledger";
-import { mustBeOfTenant, shut } from "./pools";
+import { mustBeOfTenant, mustBeUnused } from "./pools";
 import { given } from "./records";
 import { isLive, isOver, sharedAs } from "./rows";
 import { mayChangeKey, takePorts } from "./sharing";
@@ -101,6 +101,19 @@ export async function close(tx: Draft, pool: string, leaseId: string, onlyIf?: C
   const lease = await mustBeCurrent(tx, pool, leaseId);
   if (onlyIf && !meets(lease, onlyIf)) throw leaseChanged(lease, onlyIf);
   if (lease.opens) await shut(tx, lease.opens);
+}
+
+/** Nothing new in it from now on, and what is only promised in it ends. What rests in it does not: the pool may stay after all. */
+async function shut(tx: Draft, name: string): Promise<void> {
+  const pool = await tx.get(poolKey(name));
+  if (!pool) return;
+  await mustBeUnused(tx, name);
+  for (const { uid } of await tx.all(leasesOf(name))) {
+    const lease = await tx.get(leaseKey(name, uid)); // the end of another one may have changed it
+    if (lease && isOver(lease, tx.now)) await lapse(tx, lease);
+    else if (lease?.state === "offered") await vacate(tx, lease, restOf(tx, lease), { reason: "pool deleted" });
+  }
+  tx.put(poolKey(name), { ...pool, closing: true });
 }
 
 export async function release(tx: Draft, pool: string, leaseId: string, onlyIf?: Condition): Promise<boolean> {

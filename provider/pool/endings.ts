@@ -1,9 +1,8 @@
-import { isStackOwner } from "../owner";
 import type { Draft } from "./draft";
+import { endRecord } from "./ends";
 import { byTime, type Class, countsKey, dueBy, leaseKey, waiterKey } from "./keys";
 import { hasFellows, leasesIn, log, record, sitting } from "./ledger";
 import { vanish } from "./pools";
-import { given } from "./records";
 import { isOver, occupies, sharedAs } from "./rows";
 import { type Former, isFirm, type Lease, type LeaseEnd } from "./types";
 
@@ -24,7 +23,7 @@ export async function vacate(tx: Draft, lease: Lease, rest = NO_REST, end?: Leas
   const waiter = occupies(lease) ? await waiterOf(tx, lease) : undefined;
   const rests = rest > tx.now && !waiter && occupies(lease) && !(await hasFellows(tx, lease));
   if (rests) await dropEnd(tx, lease.pool, formerOf(lease).uid, lease.uid);
-  await record(tx, lease, rests ? atRest(lease, tx.now, rest) : ended(tx, lease, end));
+  await record(tx, lease, rests ? atRest(lease, tx.now, rest) : endRecord(tx, lease, end));
   if (waiter) await seatWaiter(tx, waiter, lease, rest);
 }
 
@@ -75,27 +74,6 @@ const atRest = (lease: Lease, now: number, rest: number): Lease => ({
   updatedAt: now,
   expiresAt: rest,
 });
-
-/** Ends are kept for this long. */
-const END_KEPT_MS = 30 * 24 * 3600 * 1000;
-
-/**
- * The record of an end: for owners with a state file, which may not know of it yet. Offers leave one only where a promise was
- * broken; what was released and rested leaves one when its rest is over.
- */
-function ended(tx: Draft, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
-  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
-  if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
-  const at = state === "resting" ? updatedAt : tx.now;
-  if (at + END_KEPT_MS <= tx.now) return undefined;
-  return given<Lease>({
-    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
-    state: "ended",
-    updatedAt: at,
-    expiresAt: at + END_KEPT_MS,
-    end: { reason: "released", ...end, ...(state === "offered" && { wasOffer: true }) },
-  });
-}
 
 /** For whom the values of a lease rest when it ends. */
 export function formerOf({ restsFor, owner, type, uid, leaseId, createdAt, lastSeen }: Lease): Former {

@@ -50,14 +50,25 @@ async function checkStrangers(tx: Draft, known: Set<string>, report: Report): Pr
       if (known.has(pool)) continue;
       known.add(pool);
       const leases = await tx.all(leasesOf(pool));
-      if (leases.length) report(pool, `the pool is gone, but ${named(leases[0]!)} has a lease in it`);
+      const held = leases.find(({ state }) => state !== "ended");
+      if (held) report(pool, `the pool is gone, but ${named(held)} has a lease in it`);
       else {
-        await compare(tx, pool, derivedOf(pool), new Map(), report);
+        await compare(tx, pool, derivedOf(pool), rowsOfEnds(leases), report);
         tx.delete(countsKey(pool));
       }
     }
   }
 }
+
+/** What the records of ends in a pool that is gone demand. */
+const rowsOfEnds = (ends: Lease[]): Demanded =>
+  new Map(
+    ends.flatMap((lease) =>
+      [...rowsOf(lease, {})]
+        .filter(([key]) => key !== leaseKey(lease.pool, lease.uid).at)
+        .map(([key, text]): [string, { text: string; lease: Lease }] => [key, { text, lease }]),
+    ),
+  );
 
 async function checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Promise<void> {
   const { spec } = pool;

@@ -29,7 +29,7 @@ export async function offer(tx: Draft, asking: Asking): Promise<Lease> {
   const broken = brokenPromise(request, all, found);
   const [kept, warnings] = broken ? await recallPromise(tx, pool.spec, asking, broken) : [];
   const own = kept ? undefined : found;
-  const want = kept ?? (own ? undefined : await recallHeld(tx, pool.spec, request));
+  const want = kept ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
   const lease = await grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
   if (broken) await record(tx, broken, shownToOthers(broken, request.program));
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
@@ -81,7 +81,10 @@ function brokenPromise(request: Request, all: Lease[], own: Lease | undefined): 
     .sort((a, b) => shown(b) - shown(a) || b.updatedAt - a.updatedAt)[0];
 }
 
-/** What was promised, if it is free. Otherwise an up stops, and a preview gets a warning. */
+/**
+ * What was promised, if it is free. Otherwise an up stops, and a preview gets a warning. Where the pool was deleted and is another one
+ * now, an up of a program that was not shown the promise goes on.
+ */
 async function recallPromise(
   tx: Draft,
   spec: PoolSpec,
@@ -90,27 +93,48 @@ async function recallPromise(
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await holdersOf(tx, spec, broken.extents);
   if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
+  const isOfOtherPool = !holder && broken.end?.reason === "pool deleted" && !isShownTo(broken, request.program);
+  if (inUp && isOfOtherPool) return [undefined, []];
   if (inUp) throw promiseBroken(spec, broken, holder);
   return [undefined, [promiseBrokenWarning(spec, broken, holder)]];
 }
 
 /**
  * What a request that leaves the choice to the pool gets before others: what it held before it was renamed, or before it ended.
- * Offers to other branches of its stack give way.
+ * Offers to other branches of its stack give way, but not one that has taken these values from the owner (`broken`).
  */
-async function recallHeld(tx: Draft, spec: PoolSpec, request: Request): Promise<Extent[] | undefined> {
+async function recallHeld(
+  tx: Draft,
+  spec: PoolSpec,
+  request: Request,
+  all: Lease[],
+  broken?: Lease,
+): Promise<Extent[] | undefined> {
   if (request.want) return undefined;
   const former = request.formerOwner ? await leasesOfOwner(tx, request.pool, request.formerOwner) : [];
   const held = former.find((lease) => isFirm(lease) && isLive(lease, tx.now));
   const mayHave = (lease: Lease) =>
     lease.uid === held?.uid ||
     (lease.state === "resting" ? lease.owner === request.owner : givesWay(tx, lease, request.owner));
+  const canHave = async (extents: Extent[], mayHaveFrom: (holder: Lease) => boolean): Promise<boolean> => {
+    if (!answers({ extents }, request) || !covers(givable(spec, request), extents)) return false;
+    return (await holdersOf(tx, spec, extents)).every(mayHaveFrom);
+  };
   for (const extents of [held?.extents, request.prefer]) {
-    if (!extents || !answers({ extents }, request) || !covers(givable(spec, request), extents)) continue;
-    if ((await holdersOf(tx, spec, extents)).every(mayHave)) return extents;
+    const isTaken = extents && broken && sameExtents(extents, broken.extents);
+    if (extents && !isTaken && (await canHave(extents, mayHave))) return extents;
+  }
+  for (const { extents } of restedIn(tx, spec, request, all)) {
+    if (await canHave(extents, () => false)) return extents;
   }
   return undefined;
 }
+
+/** What would still rest for the owner if its pool had not been deleted since; the last one first. */
+const restedIn = ({ now }: Draft, spec: PoolSpec, request: Request, all: Lease[]): Lease[] =>
+  all
+    .filter((lease) => lease.state === "ended" && now < (lease.restsUntil ?? 0) && comesBack(spec, lease, request))
+    .sort((a, b) => b.updatedAt - a.updatedAt);
 
 const givable = (spec: PoolSpec, { want }: Request): Extent[] =>
   want ? [...zonesOf(spec).automatic, ...zonesOf(spec).onRequest] : zonesOf(spec).automatic;

@@ -38,6 +38,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
  *   w/POOL/UID                    the offer that waits for this lease to end
+ *   e/TIME/POOL                   pools that went, and have records of ends in l/ until then
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
  * is free, and what the next free one is. No key is ever taken apart again: what a reader needs stands in the value.
@@ -165,6 +166,10 @@ export const eventLines = (pool: string, until?: number): Span<string> => ({
 
 export const goneKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "d", moment(at), part(pool));
 export const gonePools: Span<Gone> = under(goneCodec, "d");
+
+/** A deleted pool, and when the last record of an end that it has left is over. */
+export const endsKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "e", moment(at), part(pool));
+export const endsDue = (now: number): Span<Gone> => ({ ...under(goneCodec, "e"), to: `e/${moment(now)}`, rare: true });
 
 /** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
 export const derivedOf = (pool: string): Span<string>[] =>

@@ -56,7 +56,7 @@ export async function record(tx: Draft, before: Lease | undefined, after: Lease 
   tx.put(countsKey(pool), counts);
 }
 
-type InPool = [lease: Lease, spec: PoolSpec];
+type InPool = [lease: Lease, spec: Pick<PoolSpec, "reclaimAfter">];
 
 /** Writes what is different between the rows of two leases; either may be missing. */
 export function replaceRows(tx: Draft, before?: InPool, after?: InPool, kept?: Set<string>): void {

@@ -2,12 +2,13 @@ import { MAX_IP } from "../addressing/ip";
 import { isSameTenant } from "../owner";
 import { PORT_SPACES, SPACES } from "../pool-names";
 import type { Draft } from "./draft";
+import { firstEndIn, leaveEnds } from "./ends";
 import { freeIn } from "./extents";
 import { trees } from "./free";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "./keys";
 import { eventsIn, noteGone, specOf } from "./ledger";
 import { extentCodec, type PoolRecord } from "./records";
-import { isLive, noCounts, occupies, rowsOf } from "./rows";
+import { isLive, noCounts, occupies } from "./rows";
 import { isFirm, type Lease, type PoolSpec, type Tenant } from "./types";
 import { poolInUse, poolMissing, tenantMismatch } from "./wording";
 
@@ -43,7 +44,9 @@ export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void
 export async function establish(tx: Draft, pool: PoolRecord): Promise<void> {
   const { name } = pool.spec;
   tx.put(poolKey(name), pool);
-  tx.put(countsKey(name), { ...noCounts(), events: await eventsIn(tx, name) });
+  const soonest = await firstEndIn(tx, name);
+  const events = await eventsIn(tx, name);
+  tx.put(countsKey(name), { ...noCounts(), events, ...(soonest !== undefined && { soonest }) });
   for (const [key, text] of freeRows(pool.spec, [])) tx.set(key, text);
 }
 
@@ -73,38 +76,24 @@ export async function holdersIn(tx: Draft, pool: string, limit: number, promised
   return held.sort((a, b) => Number(isFirm(b)) - Number(isFirm(a)) || a.lastSeen - b.lastSeen).slice(0, limit);
 }
 
-async function mustBeUnused(tx: Draft, name: string): Promise<void> {
+export async function mustBeUnused(tx: Draft, name: string): Promise<void> {
   const holders = await holdersIn(tx, name, 10);
   if (holders.length) throw poolInUse(await specOf(tx, name), holders, "still has leases");
 }
 
-/** Nothing new in it from now on; what is only promised in it is dropped. */
-export async function shut(tx: Draft, name: string): Promise<void> {
-  const pool = await tx.get(poolKey(name));
-  if (!pool) return;
-  await clear(tx, pool.spec);
-  await establish(tx, { ...pool, closing: true });
-}
-
-/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays for a while. */
+/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays for a while, and so do records of ends. */
 export async function vanish(tx: Draft, name: string): Promise<void> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return;
   const { events } = (await tx.get(countsKey(name))) ?? noCounts();
-  await clear(tx, pool.spec);
+  await mustBeUnused(tx, name);
+  const leases = await tx.all(leasesOf(name));
+  for (const { opens } of leases) if (opens) await vanish(tx, opens);
+  await leaveEnds(tx, pool.spec, leases);
+  await dropFree(tx, name);
   tx.delete(countsKey(name));
   tx.delete(poolKey(name));
   if (events) await noteGone(tx, name);
-}
-
-async function clear(tx: Draft, spec: PoolSpec): Promise<void> {
-  const { name } = spec;
-  await mustBeUnused(tx, name);
-  for (const lease of await tx.all(leasesOf(name))) {
-    if (lease.opens) await vanish(tx, lease.opens);
-    for (const key of rowsOf(lease, spec).keys()) tx.set(key, null);
-  }
-  await dropFree(tx, name);
 }
 
 export async function dropFree(tx: Draft, name: string): Promise<void> {

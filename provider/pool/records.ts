@@ -116,7 +116,7 @@ const leaseShape = shape<Lease>(
     deletingSince: isNumber,
     end: isOf(
       shape<LeaseEnd>(
-        { reason: isOneOf("released", "expired", "taken", "out of range") },
+        { reason: isOneOf("released", "expired", "taken", "out of range", "pool deleted") },
         { takenBy: isText, wasOffer: isBoolean },
       ),
     ),

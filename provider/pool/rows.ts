@@ -30,7 +30,10 @@ export const occupies = ({ state, waitsFor }: Pick<Lease, "state" | "waitsFor">)
 export const sharedAs = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
   sharingKey === undefined ? undefined : `${tenant ? `${tenant.org}/${tenant.project}` : ""}/${sharingKey}`;
 
-function classOf({ state, expiresAt, lastSeen }: Lease, { reclaimAfter }: PoolSpec): [Class, number] | undefined {
+function classOf(
+  { state, expiresAt, lastSeen }: Lease,
+  { reclaimAfter }: Pick<PoolSpec, "reclaimAfter">,
+): [Class, number] | undefined {
   if (state === "offered") return ["o", expiresAt!];
   if (state === "resting") return ["r", expiresAt!];
   if (state === "ended") return ["e", expiresAt!];
@@ -39,7 +42,7 @@ function classOf({ state, expiresAt, lastSeen }: Lease, { reclaimAfter }: PoolSp
 }
 
 /** `spec` is that of its pool. */
-export function rowsOf(lease: Lease, spec: PoolSpec): Map<string, string> {
+export function rowsOf(lease: Lease, spec: Pick<PoolSpec, "reclaimAfter">): Map<string, string> {
   const { pool, uid } = lease;
   const rows = new Map<string, string>();
   const put = <T>({ at, codec }: Key<T>, value: T) => rows.set(at, codec.encode(value));

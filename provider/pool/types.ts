@@ -119,7 +119,10 @@ export interface Lease extends Omit<Details, "opens"> {
   updatedAt: number;
   lastSeen: number;
   expiresAt?: number;
-  /** Of an offer whose value was resting: unless it is claimed, it goes on resting until then. */
+  /**
+   * Of an offer whose value was resting: unless it is claimed, it goes on resting until then. Of an end: it would rest until then if
+   * its pool had not been deleted, or its value not been given to another owner.
+   */
   restsUntil?: number;
   /** And for whom, if not for its own owner. */
   restsFor?: Former;
@@ -138,7 +141,7 @@ export interface Lease extends Omit<Details, "opens"> {
 }
 
 export interface LeaseEnd {
-  reason: "released" | "expired" | "taken" | "out of range";
+  reason: "released" | "expired" | "taken" | "out of range" | "pool deleted";
   /** The owner that has its values now. */
   takenBy?: string;
   /** It was an offer. */

@@ -1,4 +1,6 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
+import { snapshot } from "../../provider/pool/transfer";
+import type { Pool, Request } from "../../provider/pool/types";
 import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
 
 /** What a preview showed is what the next up gives, or that up stops and says why. */
@@ -240,6 +242,21 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
+  test("what was held before is not taken back from the request that names it", async () => {
+    const { pool, another } = await world(engine);
+    await opened(pool, small);
+    const held = await pool.claim(wants(n, "1"));
+    await pool.release("pool/p", held.leaseId);
+    const before = { prefer: held.extents };
+    const first = another();
+    expect(firstOf(await first.offer(by(n, before)))).toBe(1n);
+    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    for (const run of [another(), another()]) {
+      expect(firstOf(await run.offer(by(n, before)))).toBe(2n);
+      expect(firstOf(await run.offer(wants(r, "1")))).toBe(1n);
+    }
+  });
+
   test("a lease that is over leaves word of its end, which goes after thirty days", async () => {
     const { pool, another, pass } = await world(engine);
     await opened(pool, small);
@@ -262,5 +279,102 @@ export function promiseContract(engine: Engine): void {
     const marked = await pool.amend("pool/p", leaseId, { deleting: true });
     expect(marked.deletingSince).toBe(marked.updatedAt);
     expect((await pool.amend("pool/p", leaseId, { deleting: false })).deletingSince).toBeUndefined();
+  });
+
+  describe("a pool that goes and comes back", () => {
+    const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", want: extents("6") };
+    const opening = {
+      ...ofStack,
+      opens: { name: "pool/p", kind: "id", extents: extents("1-9999"), allocation: "random" },
+    };
+    const open = async (run: Pool) => {
+      await run.offer(opening as Request, { inUp: true });
+      return run.claim(opening as Request);
+    };
+
+    test("a promise in a pool that was only offered is kept after both have expired", async () => {
+      const { pool, another, pass } = await world(engine);
+      await pool.offer(opening as Request);
+      const promised = firstOf(await pool.offer(by(n)));
+      pass(3601);
+      await another().claim({ ...ofStack, owner: other, want: extents("7") }); // cleans up
+      expect(await pool.spec("pool/p")).toBeUndefined();
+      expect(await pool.fsck()).toEqual([]);
+      const up = another();
+      await open(up);
+      expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(promised);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test("it stops an up if another owner has the value by then", async () => {
+      const { pool, another, pass } = await world(engine);
+      await pool.offer(opening as Request);
+      const promised = firstOf(await pool.offer(by(n)));
+      pass(3601);
+      await another().claim({ ...ofStack, owner: other, want: extents("7") });
+      await open(another());
+      await another().claim(wants(other, `${promised}`));
+      await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
+        /^PLAN_STALE: .* was promised to IPReservation n /,
+      );
+    });
+
+    test.each([
+      ["is being deleted", false],
+      ["was deleted", true],
+    ])("what rests in a pool that %s is given to its owner again", async (_, isReleased) => {
+      const { pool, another, pass } = await world(engine);
+      const opener = await open(pool);
+      const held = await pool.claim(wants(n, "4711"));
+      await pool.release("pool/p", held.leaseId);
+      await pool.close("space/id", opener.leaseId);
+      if (isReleased) await pool.release("space/id", opener.leaseId);
+      expect(await pool.endOf("pool/p", held.uid)).toMatchObject({ owner: n });
+      expect(await pool.fsck()).toEqual([]);
+      pass(10);
+      const up = another();
+      await open(up);
+      expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(4711n);
+      expect(firstOf(await up.claim(wants(n, "4711")))).toBe(4711n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test("an offer in a pool that is being deleted is kept if the pool stays after all", async () => {
+      const { pool, another } = await world(engine);
+      const opener = await open(pool);
+      const promised = firstOf(await another().offer(by(other)));
+      await pool.close("space/id", opener.leaseId);
+      await open(another());
+      expect(firstOf(await another().offer(by(other), { inUp: true }))).toBe(promised);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test("where it comes back with other values, only programs that were shown the old ones are stopped", async () => {
+      const { pool, another } = await world(engine);
+      const opener = await open(pool);
+      await another().offer(by(n, { program: "branch" }));
+      await pool.close("space/id", opener.leaseId);
+      await pool.release("space/id", opener.leaseId);
+      await pool.claim({ ...opening, opens: { ...opening.opens, extents: extents("10000-19999") } } as Request);
+      const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
+      await expect(another().offer(branch, { inUp: true })).rejects.toThrow(/^PLAN_STALE: .* no longer given out/);
+      expect(firstOf(await another().offer(main, { inUp: true }))).toBeGreaterThanOrEqual(10000n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test("the records go thirty days later, also where the pool does not come back", async () => {
+      const { pool, another, store, pass } = await world(engine);
+      const opener = await open(pool);
+      await pool.release("pool/p", (await pool.claim(wants(n, "1"))).leaseId);
+      await pool.release("space/id", opener.leaseId);
+      pass(31 * 24 * 3600);
+      const more = { name: "pool/more", kind: "id" as const, extents: extents("1-9") };
+      const other = await opened(pool, more);
+      await pool.release("pool/more", (await pool.claim({ ...wants(r, "1"), pool: "pool/more" })).leaseId);
+      await another().release(other.pool, other.leaseId);
+      const keys = (await snapshot(store)).map(([key]) => key).filter((key) => key.includes("pool%2Fp"));
+      expect(keys.filter((key) => !/^[dh]\//.test(key))).toEqual([]);
+      expect(await pool.fsck()).toEqual([]);
+    });
   });
 }

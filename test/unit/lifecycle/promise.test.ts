@@ -172,6 +172,37 @@ describe("ends are states", () => {
     expect(shown.ip).toBe(held.ip);
   });
 
+  test.each([
+    ["knows of neither", true],
+    ["knows that the address is gone", false],
+  ])(
+    "a pool and an address in it whose deletes are done come back with the same values: the state %s",
+    async (_, inState) => {
+      const inputs = { ranges: ["10.61.0.0/16"], allocation: "random" };
+      const pool = await stage.make("IPPool", "lb", inputs);
+      const held = await stage.make("IPReservation", "a", inPool(pool));
+      await stage.of("IPReservation").delete(held);
+      await stage.of("IPPool").delete(pool);
+      stage.newRun();
+      const again = await stage.make("IPPool", "lb", inputs, pool);
+      expect(await stage.make("IPReservation", "a", inPool(again), inState ? held : undefined)).toMatchObject({
+        ip: held.ip,
+      });
+      expect(await stage.pool.fsck()).toEqual([]);
+    },
+  );
+
+  test("a pool and an address that were shown in a preview are given as shown after the offers have expired", async () => {
+    const inputs = { ranges: ["10.61.0.0/16"], allocation: "random" };
+    const pool = await stage.preview("IPPool", "lb", inputs);
+    const shown = await stage.preview("IPReservation", "a", inPool(pool));
+    stage.pass(3601);
+    stage.newRun();
+    await stage.make("IPPool", "other", { ranges: ["10.62.0.0/24"] });
+    const made = await stage.make("IPPool", "lb", inputs);
+    expect(await stage.make("IPReservation", "a", inPool(made))).toMatchObject({ ip: shown.ip });
+  });
+
   test("a create that finds its owner's lease says that it takes it over", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await stage.make("IPReservation", "a", inPool(pool));

@@ -2,11 +2,13 @@ import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
 import { drafted } from "../../../provider/pool/draft";
 import { uidOf } from "../../../provider/pool/ids";
-import { waiterKey } from "../../../provider/pool/keys";
+import { leasesOf, poolKey, waiterKey } from "../../../provider/pool/keys";
+import { replaceRows } from "../../../provider/pool/ledger";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
 import { isFirm, type Lease, type Pool, type Request } from "../../../provider/pool/types";
 import { extents, firstOf } from "../../contract/world";
+import type { OwnPool } from "./own-pool";
 
 /**
  * What Pulumi and the lifecycle do with the pool in a preview and in an up, reduced to single values: checks of all resources in
@@ -16,7 +18,7 @@ import { extents, firstOf } from "../../contract/world";
 /** By resource: a wish for a value, or null where the pool has the choice. */
 export type Wishes = Record<string, bigint | null>;
 
-export type Run = Pick<Pool, "offer" | "claim" | "stays" | "find" | "release" | "amend" | "leases">;
+export type Run = Pick<Pool, "offer" | "claim" | "stays" | "find" | "release" | "amend" | "close" | "leases">;
 
 /** Starts a process on the store. */
 export type StartRun = (store: Store) => Run;
@@ -50,6 +52,28 @@ export const OLD_RULES: Record<string, StartRun> = {
   },
 };
 
+/** The same for pools that are deleted. */
+export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
+  "records of ends go with their pool": (store) => {
+    const run = startRun(store);
+    const offer: Run["offer"] = async (request, options) => {
+      if (typeof request.opens === "object") await removeEnds(store, request.opens.name);
+      return run.offer(request, options);
+    };
+    return { ...forwarded(run), offer };
+  },
+};
+
+/** Removes what a pool that is not there has left. */
+const removeEnds = (store: Store, pool: string): Promise<void> =>
+  store.transact("", (tx) =>
+    drafted(tx, TERMS, async (draft) => {
+      if (await draft.get(poolKey(pool))) return;
+      for (const lease of await draft.all(leasesOf(pool))) replaceRows(draft, [lease, {}]);
+      await draft.flush();
+    }),
+  );
+
 const forwarded = (run: Run): Run => ({
   offer: (...args) => run.offer(...args),
   claim: (...args) => run.claim(...args),
@@ -57,6 +81,7 @@ const forwarded = (run: Run): Run => ({
   find: (...args) => run.find(...args),
   release: (...args) => run.release(...args),
   amend: (...args) => run.amend(...args),
+  close: (...args) => run.close(...args),
   leases: (...args) => run.leases(...args),
 });
 
@@ -86,7 +111,13 @@ export class ModelStack {
     private readonly store: Store,
     private readonly start: StartRun,
     readonly name: string,
+    /** Of its program; else it uses `POOL`, which is always there. */
+    private readonly ownPool?: OwnPool,
   ) {}
+
+  get pool(): string {
+    return this.ownPool?.name ?? POOL;
+  }
 
   readonly ownerOf = (resource: string): string =>
     `scope/urn:pulumi:${this.name}::project::overlay:index:IPReservation::${resource}`;
@@ -97,6 +128,7 @@ export class ModelStack {
     const warnings: string[] = [];
     const refusals: string[] = [];
     const waitedFor: string[] = [];
+    await this.ownPool?.check(run, false);
     for (const resource of order) {
       try {
         const lease = await this.#check(run, wishes, resource, false);
@@ -117,10 +149,8 @@ export class ModelStack {
   }
 
   #hasWaiter(resource: string): Promise<boolean> {
-    const uid = uidOf(this.state.get(resource)!.leaseId);
-    return this.store.read((tx) =>
-      drafted(tx, TERMS, async (draft) => (await draft.get(waiterKey(POOL, uid))) !== undefined),
-    );
+    const key = waiterKey(this.pool, uidOf(this.state.get(resource)!.leaseId));
+    return this.store.read((tx) => drafted(tx, TERMS, async (draft) => (await draft.get(key)) !== undefined));
   }
 
   /**
@@ -133,6 +163,7 @@ export class ModelStack {
     const step = () => {
       if (--left < 0) throw new Killed();
     };
+    await this.ownPool?.up(run, step);
     for (const together of isChain ? order.map((resource) => [resource]) : [order])
       await this.#make(run, wishes, together, step);
     await this.#deleteReplaced(run, step);
@@ -168,6 +199,7 @@ export class ModelStack {
     };
     await this.#deleteReplaced(run, step);
     await this.#deleteAll(run, [...this.state.keys()], step);
+    await this.ownPool?.delete(run, step);
   }
 
   async #deleteReplaced(run: Run, step: () => void): Promise<void> {
@@ -189,21 +221,21 @@ export class ModelStack {
   }
 
   async #delete(run: Run, leaseId: string, step: () => void): Promise<void> {
-    const lease = await run.find(POOL, { leaseId });
+    const lease = await run.find(this.pool, { leaseId });
     if (!lease) return; // a later life has the lease, or it has ended
-    await run.amend(POOL, leaseId, { deleting: true });
+    await run.amend(this.pool, leaseId, { deleting: true });
     step();
-    await run.release(POOL, leaseId);
+    await run.release(this.pool, leaseId);
   }
 
   async #check(run: Run, wishes: Wishes, resource: string, inUp: boolean): Promise<Lease> {
     const held = this.state.get(resource);
     const wish = wishes[resource]!;
     if (held && this.#keeps(wishes, resource)) {
-      const lease = await run.find(POOL, { leaseId: held.leaseId });
+      const lease = await run.find(this.pool, { leaseId: held.leaseId });
       if (lease) {
         await run.stays(lease);
-        if (inUp && lease.deletingSince !== undefined) await run.amend(POOL, lease.leaseId, { deleting: false });
+        if (inUp && lease.deletingSince !== undefined) await run.amend(this.pool, lease.leaseId, { deleting: false });
         return lease;
       }
     }
@@ -218,7 +250,7 @@ export class ModelStack {
   }
 
   #request(resource: string): Request {
-    return { pool: POOL, owner: this.ownerOf(resource), type: "IPReservation" };
+    return { pool: this.pool, owner: this.ownerOf(resource), type: "IPReservation" };
   }
 }
 

@@ -3,12 +3,15 @@ import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { memoryStore } from "../../../provider/pool/stores/memory";
 import { isFirm } from "../../../provider/pool/types";
+import { describePool } from "../../../provider/pool-names";
 import { extents, opened, type World, world } from "../../contract/world";
+import { OwnPool } from "./own-pool";
 import {
   Killed,
   keyOf,
   ModelStack,
   OLD_RULES,
+  OLD_RULES_OF_POOLS,
   POOL,
   type Shown,
   type StartRun,
@@ -17,11 +20,14 @@ import {
 } from "./promise-engine";
 
 /**
- * Two stacks with three resources on a pool of three values. They preview and go up with random programs, in random order, and
+ * Two stacks with three resources on a pool of three values, or on a pool each that comes and goes with its stack. They preview and go up with random programs, in random order, and
  * are killed between any two operations; offers expire. What a preview has shown is what the next up gives, or that up stops.
  */
 const STACKS = { dev: ["n", "r"], prod: ["x"] } as const;
 type StackName = keyof typeof STACKS;
+type Ground = "one pool" | "own pools";
+/** Of their own pools in the address space. */
+const PLACES: Record<StackName, string> = { dev: "1", prod: "2" };
 const VALUES = [1n, 2n, 3n];
 const OFFER_TTL = 3600;
 
@@ -71,15 +77,17 @@ class Model {
   private constructor(
     private readonly world: World,
     start: StartRun,
+    ground: Ground,
   ) {
-    const stack = (name: StackName) => new ModelStack(world.store, start, name);
+    const stack = (name: StackName) =>
+      new ModelStack(world.store, start, name, ground === "own pools" ? new OwnPool(name, PLACES[name]) : undefined);
     this.#stacks = { dev: stack("dev"), prod: stack("prod") };
   }
 
-  static async start(start: StartRun): Promise<Model> {
+  static async start(start: StartRun, ground: Ground): Promise<Model> {
     const made = await world({ name: "memory", open: async (clock) => memoryStore(clock) });
-    await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
-    return new Model(made, start);
+    if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
+    return new Model(made, start, ground);
   }
 
   async run(one: Step): Promise<void> {
@@ -123,7 +131,7 @@ class Model {
       const earlier = promises.get(resource);
       if (earlier !== undefined && earlier !== value)
         expect(warnings.join("\n"), "a preview that shows another value says so").toMatch(
-          `${earlier} of IPPool p was promised`,
+          `${earlier} of ${describePool(this.#stacks[stack].pool)} was promised`,
         );
       promises.set(resource, value);
     }
@@ -152,14 +160,14 @@ class Model {
   async #destroy(stack: StackName, killAfter: number | null): Promise<void> {
     const runs = this.#stacks[stack];
     const planned = this.#done.get(stack);
+    const before = valuesOf(runs);
     this.#begin(stack);
     if (killAfter === null || !planned) await runs.destroy();
     else {
       await untilKilled(() => runs.destroy(killAfter));
-      const known = valuesOf(runs);
       await runs.up(planned.wishes, orderOf(planned));
       expect(Object.fromEntries(valuesOf(runs)), "up after a killed destroy puts back what was").toMatchObject(
-        Object.fromEntries(known),
+        Object.fromEntries(before),
       );
     }
     await this.#checkLeases(runs);
@@ -172,8 +180,8 @@ class Model {
   }
 
   /** What the stack holds is in its state, and the other way round. */
-  async #checkLeases({ name, state, ownerOf }: ModelStack): Promise<void> {
-    const firm = (await this.world.pool.leases(POOL)).filter(
+  async #checkLeases({ name, pool, state, ownerOf }: ModelStack): Promise<void> {
+    const firm = (await this.world.pool.leases(pool)).filter(
       (lease) => isFirm(lease) && lease.owner.includes(`:${name}::`),
     );
     const held = firm.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
@@ -204,20 +212,29 @@ async function untilKilled(act: () => Promise<void>): Promise<void> {
   });
 }
 
-const promiseIsKept = (start: StartRun) =>
+const promiseIsKept = (start: StartRun, ground: Ground) =>
   fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 10 }), async (steps) => {
-    const model = await Model.start(start);
+    const model = await Model.start(start, ground);
     for (const one of steps) await model.run(one);
   });
 
-test("what a preview has shown is what up gives, or up stops", async () => {
-  await fc.assert(promiseIsKept(startRun), { numRuns: 1000, seed: 11 });
-}, 240_000);
+test.each<Ground>(["one pool", "own pools"])(
+  "what a preview has shown is what up gives, or up stops: %s",
+  async (ground) => {
+    await fc.assert(promiseIsKept(startRun, ground), { numRuns: 1000, seed: 11 });
+  },
+  240_000,
+);
 
 describe("the model finds the faults of other rules", () => {
-  test.each(Object.entries(OLD_RULES))("%s", async (_, start) => {
-    const { failed, counterexample } = await fc.check(promiseIsKept(start), { numRuns: 3000, seed: 11 });
-    expect(failed).toBe(true);
-    expect(counterexample![0].length).toBeLessThanOrEqual(5);
-  });
+  const rules = (ground: Ground, old: Record<string, StartRun>) =>
+    Object.entries(old).map(([name, start]) => ({ name, ground, start }));
+  test.each([...rules("one pool", OLD_RULES), ...rules("own pools", OLD_RULES_OF_POOLS)])(
+    "$name",
+    async ({ ground, start }) => {
+      const { failed, counterexample } = await fc.check(promiseIsKept(start, ground), { numRuns: 3000, seed: 11 });
+      expect(failed).toBe(true);
+      expect(counterexample![0].length).toBeLessThanOrEqual(5);
+    },
+  );
 });

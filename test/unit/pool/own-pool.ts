@@ -1,0 +1,62 @@
+import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
+import { extents } from "../../contract/world";
+import type { Run } from "./promise-engine";
+
+/** A pool of a stack's own program: it is made before what is in it, and deleted after that. */
+export class OwnPool {
+  /** What the state file has of it. */
+  #leaseId: string | undefined;
+  readonly name: string;
+  readonly #opens: PoolSpec;
+
+  constructor(
+    stack: string,
+    private readonly place: string,
+  ) {
+    this.name = `pool/${stack}`;
+    this.#opens = { name: this.name, kind: "id", extents: extents("1-3"), allocation: "random" };
+    this.#owner = `scope/urn:pulumi:${stack}::project::overlay:index:IPPool::${stack}`;
+  }
+
+  readonly #owner: string;
+
+  get #request(): Request {
+    return { pool: SPACE, owner: this.#owner, type: "IPPool", want: extents(this.place), opens: this.#opens };
+  }
+
+  /** The lease that it holds, or an offer. */
+  async check(run: Run, inUp: boolean): Promise<Lease> {
+    const lease = this.#leaseId === undefined ? undefined : await run.find(SPACE, { leaseId: this.#leaseId });
+    if (!lease) return run.offer(this.#request, { inUp });
+    await run.stays(lease);
+    return lease;
+  }
+
+  async up(run: Run, step: () => void): Promise<void> {
+    step();
+    const { leaseId, deletingSince } = await this.check(run, true);
+    step();
+    if (leaseId !== this.#leaseId) {
+      const claimed = await run.claim(this.#request);
+      step();
+      this.#leaseId = claimed.leaseId;
+    } else if (deletingSince !== undefined) await run.amend(SPACE, leaseId, { deleting: false, opens: this.#opens });
+  }
+
+  async delete(run: Run, step: () => void): Promise<void> {
+    const leaseId = this.#leaseId;
+    if (leaseId === undefined) return;
+    if (await run.find(SPACE, { leaseId })) {
+      step();
+      await run.amend(SPACE, leaseId, { deleting: true });
+      step();
+      await run.close(SPACE, leaseId);
+      step();
+      await run.release(SPACE, leaseId);
+    }
+    step();
+    this.#leaseId = undefined;
+  }
+}
+
+const SPACE = "space/id";
