@@ -103,7 +103,7 @@ async function etcdEngine(): Promise<Engine> {
 
 async function inBatches(store: Store, rows: Row[]): Promise<void> {
   for (let at = 0; at < rows.length; at += 20_000)
-    await store.transact("", async (tx) => {
+    await store.transact(async (tx) => {
       await tx.write(rows.slice(at, at + 20_000));
     });
   await store.close();

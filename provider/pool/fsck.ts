@@ -18,7 +18,7 @@ import { listOf, textOf } from "./wording";
  */
 export async function fsck(store: Store, terms: Terms, repair: boolean): Promise<Finding[]> {
   if (!repair) return store.read((tx) => drafted(tx, terms, check));
-  const [findings] = await store.transact("", (tx) => writing(tx, terms, check));
+  const [findings] = await store.transact((tx) => writing(tx, terms, check));
   return findings;
 }
 

@@ -65,9 +65,10 @@ export class Queue {
       await nextTurn();
       const group = this.#waiting.get(pool)!.splice(0, GROUP);
       if (group.length === 0) break;
-      const [outcomes, version] = await this.#transact(pool, group).catch(
-        (error: unknown): [Outcome[], CommitVersion] => [group.map(() => ({ error })), undefined],
-      );
+      const [outcomes, version] = await this.#transact(group).catch((error: unknown): [Outcome[], CommitVersion] => [
+        group.map(() => ({ error })),
+        undefined,
+      ]);
       for (const [i, { resolve, reject }] of group.entries()) {
         const outcome = outcomes[i]!;
         if ("error" in outcome) reject(outcome.error);
@@ -77,7 +78,7 @@ export class Queue {
     this.#waiting.delete(pool);
   }
 
-  #transact(pool: string, group: Member[]): Promise<[Outcome[], CommitVersion]> {
+  #transact(group: Member[]): Promise<[Outcome[], CommitVersion]> {
     const { terms } = this;
     const all = (tx: Tx) =>
       writing(tx, terms, async (draft): Promise<Outcome[]> => {
@@ -86,7 +87,7 @@ export class Queue {
         return outcomes;
       });
     const promised = group.every((member) => member.promised);
-    return this.store.transact(pool, all, promised);
+    return this.store.transact(all, promised);
   }
 }
 

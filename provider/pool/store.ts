@@ -9,11 +9,10 @@ export interface Store {
   /** true: `transact` always fails, and previews choose without writing. */
   readonly readOnly: boolean;
   /**
-   * All of `work` or nothing. It may be run again after a lost race, so it must not act on anything but its `tx`.
-   * `pool` says which transactions meet each other most: an engine may lock by it, but must not rely on it, since names
-   * and opened pools cross pools. Once it is answered it outlasts a power cut, unless it is only `promised`.
+   * All of `work` or nothing. It may be run again after a conflict, so it must not act on anything but its `tx`. Once it is
+   * answered it outlasts a power cut, unless it is only `promised`.
    */
-  transact<T>(pool: string, work: (tx: Tx) => Promise<T>, promised?: boolean): Promise<T>;
+  transact<T>(work: (tx: Tx) => Promise<T>, promised?: boolean): Promise<T>;
   /** One consistent look that waits for no writer. */
   read<T>(work: (tx: Tx) => Promise<T>): Promise<T>;
   /** What is wrong with the store's time, if anything is; `repair`: from now on its clock counts as it is. */

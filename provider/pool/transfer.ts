@@ -48,11 +48,11 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
   mayLeave(state, to.place);
   const copy: State = { from: from.place, version: state.version, move: randomUUID() };
   const isOver = state.to !== undefined && state.move === undefined;
-  const stale = await to.store.transact("", (tx) => prepare(tx, copy, isOver ? state.to : undefined));
+  const stale = await to.store.transact((tx) => prepare(tx, copy, isOver ? state.to : undefined));
   const write = async (writes: Write[]): Promise<void> => {
     for (let i = 0; i < writes.length; i += PAGE) {
       if (signal?.aborted) throw interrupted();
-      await to.store.transact("", (tx) => writeCopy(tx, copy, writes.slice(i, i + PAGE)));
+      await to.store.transact((tx) => writeCopy(tx, copy, writes.slice(i, i + PAGE)));
     }
   };
   await write(difference(stale, early));
@@ -69,24 +69,24 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
         "Use another target.",
       );
     }
-    await from.store.transact("", (tx) => leave(tx, copy.move!, sum, to.place));
+    await from.store.transact((tx) => leave(tx, copy.move!, sum, to.place));
     return late.length;
   });
-  await to.store.transact("", (tx) => writeCopy(tx, copy, opened(copy)));
+  await to.store.transact((tx) => writeCopy(tx, copy, opened(copy)));
   return { rows, closedMs: performance.now() - closedAt };
 }
 
 /** Closes the source around `work`. Transactions under way end first: each of them reads the state that is written here. */
 async function withSourceClosed<T>(source: Store, place: string, move: string, work: () => Promise<T>): Promise<T> {
   try {
-    await source.transact("", async (tx): Promise<void> => {
+    await source.transact(async (tx): Promise<void> => {
       const { version, ...state } = await stateOf(tx);
       mayLeave(state, place);
       await tx.write(closed({ to: place, version, move, since: new Date().toISOString() }));
     });
     return await work();
   } catch (error) {
-    const isOpen = await source.transact("", (tx) => openAgain(tx, move)).catch(() => false);
+    const isOpen = await source.transact((tx) => openAgain(tx, move)).catch(() => false);
     if (isOverlayError(error) && isOpen)
       throw new OverlayError(error.code, `${error.what} The source is open again.`, error.fix, error);
     throw error;
@@ -102,7 +102,7 @@ async function openAgain(tx: Tx, move: string): Promise<boolean> {
 
 /** Opens the source of a move that was killed. Its target stays closed, and a move that still runs fails. */
 export const reopen = (store: Store): Promise<void> =>
-  store.transact("", async (tx): Promise<void> => {
+  store.transact(async (tx): Promise<void> => {
     const state = await stateOf(tx);
     if (state.from !== undefined) throw unfinished(state.from);
     if (state.to === undefined)

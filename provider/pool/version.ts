@@ -76,7 +76,7 @@ export async function ensureVersion(store: Store, looking = false): Promise<void
   const state = await store.read(stateOf);
   if (looking && state.to !== undefined) return;
   // What older programs wrote can be read.
-  if (ours(state) !== VERSION && !store.readOnly) await store.transact("", migrate);
+  if (ours(state) !== VERSION && !store.readOnly) await store.transact(migrate);
 }
 
 /**

@@ -18,7 +18,7 @@ const raw = async (url = ctl.store) => {
 };
 const damage = async (key: string, value: string | null, url = ctl.store) => {
   const store = await openStore(url, { offerTtl: 0, quarantine: 0 });
-  await store.transact("", async (tx) => {
+  await store.transact(async (tx) => {
     await tx.write([[key, value]]);
   });
   await store.close();
@@ -207,7 +207,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
 
   test("check finds a commit of a clock that was ahead; until it is repaired nothing is given out", async () => {
     const ahead = await openStore(ctl.store, { offerTtl: 0, quarantine: 0, clock: () => Date.now() + 86_400_000 });
-    await ahead.transact("", async (tx) => {
+    await ahead.transact(async (tx) => {
       await tx.write([["z", "1"]]);
       await tx.write([["z", null]]);
     });

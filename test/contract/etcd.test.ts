@@ -58,10 +58,10 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
         await tx.write([["k/ring", value]]);
       };
     const getSecret = async (tx: Tx): Promise<unknown> => await tx.get("k/ring");
-    await store.transact("", putSecret("swordfish"));
-    expect(await other.transact("", getSecret)).toBe("swordfish");
-    await store.transact("", putSecret("swordfish again"));
-    expect(await other.transact("", getSecret)).toBe("swordfish again");
+    await store.transact(putSecret("swordfish"));
+    expect(await other.transact(getSecret)).toBe("swordfish");
+    await store.transact(putSecret("swordfish again"));
+    expect(await other.transact(getSecret)).toBe("swordfish again");
     const { kvs } = await cluster.client.range(rangeUnder(prefix));
     const holding = kvs.filter(({ value }) => value.includes("swordfish"));
     expect(holding.map(({ key }) => key.toString())).toEqual([`${prefix}row/k/ring`]);
@@ -90,11 +90,11 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test("are written all or none", async () => {
       const url = newUrl();
       const [store, other] = [await open(url), await open(url)];
-      await other.transact("", write);
-      await store.transact("", writeAll);
-      expect(await other.transact("", countRows)).toBe(1000);
+      await other.transact(write);
+      await store.transact(writeAll);
+      expect(await other.transact(countRows)).toBe(1000);
       expect(await other.read(countRows)).toBe(1000);
-      const failing = store.transact("", async (tx) => {
+      const failing = store.transact(async (tx) => {
         await tx.write(rows.map(([key]) => [key, null]));
         throw new Error("changed my mind");
       });
@@ -126,8 +126,8 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       await expect(journal.commit({ number: 0, id: "", at: 0 }, commit, [])).rejects.toThrow("killed");
       expect(await (await open(url)).read(countRows)).toBe(there);
       const store = await open(url);
-      expect(await store.transact("", countRows)).toBe(there);
-      await store.transact("", writeAll);
+      expect(await store.transact(countRows)).toBe(there);
+      await store.transact(writeAll);
       expect(await countUnder(cluster.client, `${prefix}part/`)).toBe(0);
     });
   });
@@ -138,7 +138,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const { prefix } = clusterOf(url);
     const wire = new Wire(cluster.client, clusterOf(url));
     await wire.txn([], [put(keysUnder(prefix).ticket("dead"), "0")]);
-    await store.transact("", write);
+    await store.transact(write);
   });
 
   test("somebody in front who takes long is waited for", async () => {
@@ -162,7 +162,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
     const often = async (i: number) => {
       for (let j = 0; j < 10; j++)
-        await crowd[i]!.transact("", async (tx) => {
+        await crowd[i]!.transact(async (tx) => {
           const before = await countRows(tx);
           await tx.write([[`row/${String(before).padStart(4, "0")}`, `${i}/${j}`]]);
         });
@@ -176,9 +176,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   test("a cluster that has lost commits gives out nothing more", async () => {
     const url = newUrl();
     const store = await open(url);
-    for (let i = 0; i < 3; i++) await store.transact("", write);
+    for (let i = 0; i < 3; i++) await store.transact(write);
     await cluster.client.deleteRange(rangeUnder(clusterOf(url).prefix));
-    await expect(store.transact("", write)).rejects.toMatchObject({
+    await expect(store.transact(write)).rejects.toMatchObject({
       code: "STORE_LOST",
       message: expect.stringContaining("went back from version 3 to 0"),
     });
@@ -199,10 +199,10 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   test("a revision that was compacted away is not needed", async () => {
     const url = newUrl();
     const [store, other] = [await open(url), await open(url)];
-    await store.transact("", write);
+    await store.transact(write);
     const { header } = await cluster.client.put({ key: Buffer.from("outside"), value: Buffer.from("1") });
     await cluster.admin.compact(header.revision);
-    expect(await store.transact("", countRows)).toBe(0);
+    expect(await store.transact(countRows)).toBe(0);
     expect(await other.read(countRows)).toBe(0);
   });
 
@@ -269,15 +269,15 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test("everything works", async () => {
       const store = await open(secureUrl(`writer:${hidden}`));
       expect(store.readOnly).toBe(false);
-      await store.transact("", write);
+      await store.transact(write);
       expect(await store.read(countRows)).toBe(0);
     });
 
     test("a token that has expired is renewed", async () => {
       const store = await open(secureUrl(`writer:${hidden}`));
-      await store.transact("", write);
+      await store.transact(write);
       await sleep(2500);
-      await store.transact("", write);
+      await store.transact(write);
       expect(await store.read(countRows)).toBe(0);
     });
 
@@ -285,7 +285,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       const store = await open(secureUrl(`reader:${hidden}`));
       expect(store.readOnly).toBe(true);
       expect(await store.read(countRows)).toBe(0);
-      await expect(store.transact("", write)).rejects.toMatchObject({
+      await expect(store.transact(write)).rejects.toMatchObject({
         code: "STORE_READ_ONLY",
         message: expect.stringContaining("does not let reader write"),
       });
@@ -352,9 +352,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 
     test("that is full serves previews", async () => {
       const store = await open(url());
-      await store.transact("", write);
+      await store.transact(write);
       await troubled.admin.setSpaceAlarm("ACTIVATE");
-      await expect(store.transact("", write)).rejects.toMatchObject({
+      await expect(store.transact(write)).rejects.toMatchObject({
         code: "STORE_READ_ONLY",
         message: expect.stringContaining("is full"),
       });
@@ -367,7 +367,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test("that has lost most of its members is unavailable", async () => {
       const store = await open(`${url()}?timeout=1`, { patience: { others: 5, server: 1 } });
       for (const member of troubled.members.slice(1)) await member.kill("SIGKILL");
-      await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+      await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
       await expect(open(`${url()}?timeout=1`)).rejects.toMatchObject({
         code: "STORE_UNAVAILABLE",
         message: expect.stringContaining(`etcd at ${troubled.hosts}/troubled cannot be used`),

@@ -6,7 +6,7 @@ import { by, type Engine, extents, opened, wants, world } from "./world";
 /** Puts back exactly these rows, as a restored backup does. */
 async function restore(store: Store, rows: Write[]): Promise<void> {
   const gone = (await snapshot(store)).map(([key]): Write => [key, null]);
-  await store.transact("", async (tx: Tx) => {
+  await store.transact(async (tx: Tx) => {
     await tx.write([...gone, ...rows]);
   });
 }

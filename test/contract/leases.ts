@@ -190,7 +190,7 @@ export function leaseContract(engine: Engine): void {
       extents: [],
     });
     const line = (i: number): Write => [`h/pool%2Fp/${String(i).padStart(12, "0")}-x`, event];
-    await store.transact("", async (tx) => {
+    await store.transact(async (tx) => {
       await tx.write(Array.from({ length: 10_047 }, (_, i) => line(i)));
     });
     const oldest = async () => (await pool.history("pool/p", { limit: 1 })).length;
@@ -247,7 +247,7 @@ export function leaseContract(engine: Engine): void {
     const { pool, store } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const lease = await pool.claim(by("a"));
-    await store.transact("", async (tx) => {
+    await store.transact(async (tx) => {
       await tx.write(state);
     });
     const writes = [pool.claim(by("b")), pool.offer(by("c")), pool.release("pool/p", lease.leaseId)];

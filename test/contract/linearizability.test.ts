@@ -71,7 +71,7 @@ const PLACES: [name: string, missing: string | false, start: () => Promise<Place
  */
 const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => ({
   ...store,
-  transact: async <T>(pool: string, work: (tx: Tx) => Promise<T>) => {
+  transact: async <T>(work: (tx: Tx) => Promise<T>) => {
     const writes: Write[] = [];
     const result = await store.read((tx) => {
       writes.length = 0;
@@ -83,7 +83,7 @@ const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => 
       });
     });
     await meet();
-    await store.transact(pool, async (tx) => {
+    await store.transact(async (tx) => {
       await tx.write(writes);
     });
     return result;

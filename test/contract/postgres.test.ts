@@ -72,7 +72,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       const store = await open(server.url({ schema: "shown", login: "reader" }));
       expect(store.readOnly).toBe(true);
       expect(await store.read(version)).toBe(String(VERSION));
-      await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+      await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
       await server.sql("DROP OWNED BY reader; DROP ROLE reader");
     });
 
@@ -83,7 +83,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
         const store = await postgresStore(standby.url({ schema: "followed" }));
         expect(store.readOnly).toBe(true);
         expect(await store.read(version)).toBe(String(VERSION));
-        await expect(store.transact("", write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
+        await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
         await store.close();
         await expect(postgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({
           code: "STORE_READ_ONLY",
@@ -104,7 +104,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     };
     await Promise.all(
       crowd.map(async (store) => {
-        for (let i = 0; i < 40; i++) await store.transact("", add);
+        for (let i = 0; i < 40; i++) await store.transact(add);
       }),
     );
     const sum = async (tx: Tx): Promise<unknown> => await tx.get("sum");
@@ -115,9 +115,9 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   test("a server that has lost commits gives out nothing more", async () => {
     const store = await open(newUrl());
-    for (let i = 0; i < 3; i++) await store.transact("", write);
+    for (let i = 0; i < 3; i++) await store.transact(write);
     await server.sql(`DELETE FROM s${schemas - 1}.log WHERE number > 1`);
-    await expect(store.transact("", write)).rejects.toMatchObject({
+    await expect(store.transact(write)).rejects.toMatchObject({
       code: "STORE_LOST",
       message: expect.stringContaining("went back from version 3 to 1"),
     });

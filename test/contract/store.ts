@@ -17,7 +17,7 @@ export function storeContract(engine: Engine): void {
 
   test("ranges are ordered, begin at their start, end before their end, and keep their limit", async () => {
     const store = await open();
-    for (const key of ["b", "a/2", "a/1", "a0", "a/10"]) await store.transact("", put(key, `<${key}>`));
+    for (const key of ["b", "a/2", "a/1", "a0", "a/10"]) await store.transact(put(key, `<${key}>`));
     expect(await store.read(range("a/", "a0", 10))).toEqual([
       ["a/1", "<a/1>"],
       ["a/10", "<a/10>"],
@@ -33,8 +33,8 @@ export function storeContract(engine: Engine): void {
 
   test("a transaction sees its own writes and deletions", async () => {
     const store = await open();
-    await store.transact("", put("x", "1"));
-    const seen = await store.transact("", async (tx) => {
+    await store.transact(put("x", "1"));
+    const seen = await store.transact(async (tx) => {
       await tx.write([
         ["x", null],
         ["y", "2"],
@@ -47,8 +47,8 @@ export function storeContract(engine: Engine): void {
 
   test("a transaction that throws leaves nothing behind", async () => {
     const store = await open();
-    await store.transact("", put("kept", "1"));
-    const failing = store.transact("", async (tx) => {
+    await store.transact(put("kept", "1"));
+    const failing = store.transact(async (tx) => {
       await tx.write([
         ["kept", "2"],
         ["new", "3"],
@@ -63,7 +63,7 @@ export function storeContract(engine: Engine): void {
   test("parallel transactions lose no update", async () => {
     const store = await open();
     const increment = () =>
-      store.transact("", async (tx) => {
+      store.transact(async (tx) => {
         const count = Number((await tx.get("n")) ?? 0);
         await tx.write([["n", String(count + 1)]]);
       });
@@ -75,7 +75,7 @@ export function storeContract(engine: Engine): void {
   test("values keep quotes, newlines and characters outside the basic plane", async () => {
     const store = await open();
     const text = `a'b"c\\\n\u00e9\u4e2d\u{1f600}`;
-    await store.transact("", put(`k/${text}`, text));
+    await store.transact(put(`k/${text}`, text));
     expect(await store.read(range("k/", "k0", 9))).toEqual([[`k/${text}`, text]]);
     await store.close();
   });

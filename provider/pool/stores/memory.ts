@@ -25,7 +25,7 @@ export function memoryStore(clock: () => number = Date.now): Store {
 
   return {
     readOnly: false,
-    transact: (_pool, work) =>
+    transact: (work) =>
       mutex(async () => {
         const undo: Write[] = [];
         try {

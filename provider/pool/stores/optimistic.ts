@@ -42,7 +42,7 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
   const writer = new Writer(engine, patience);
   return {
     readOnly: engine.readOnly,
-    transact: (_pool, work) => writer.transact(work),
+    transact: (work) => writer.transact(work),
     read: (work) => patiently(engine, patience, () => engine.read(work)),
     checkClock: (repair) => writer.checkClock(repair),
     close: async () => {

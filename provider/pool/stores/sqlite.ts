@@ -54,7 +54,7 @@ export async function sqliteStore(path: string, options: SqliteOptions = {}): Pr
   };
   return {
     readOnly,
-    transact: (_pool, work, promised) =>
+    transact: (work, promised) =>
       patiently(path, patience, () =>
         mutex(async () => {
           const result = await inTransaction("toWrite", () => checked(work));

@@ -58,15 +58,15 @@ function racesContract(remote: Remote): void {
   test.each(changes)("%s: the transaction runs again and sees it", async (_what, key, value) => {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
-    for (const at of ["r/1", "r/3"]) await store.transact("", put(at, "old"));
+    for (const at of ["r/1", "r/3"]) await store.transact(put(at, "old"));
     const look = async (tx: Tx): Promise<string> =>
       JSON.stringify([await tx.range("r/", "r0", 10), (await tx.get("single")) ?? null]);
     // From here on it knows everything, and asks for nothing before it commits.
-    await store.transact("", look);
+    await store.transact(look);
     const seen: string[] = [];
-    const result = await store.transact("", async (tx) => {
+    const result = await store.transact(async (tx) => {
       const text = await look(tx);
-      if (seen.push(text) === 1) await other.transact("", put(key, value));
+      if (seen.push(text) === 1) await other.transact(put(key, value));
       await tx.write([["result", text]]);
       return text;
     });
@@ -84,7 +84,7 @@ function racesContract(remote: Remote): void {
     "%s that is mostly empty is found where it is not, with and without a write",
     async (_what, look) => {
       const url = remote.newUrl();
-      await (await remote.open(url)).transact("", put("rare/2", "found"));
+      await (await remote.open(url)).transact(put("rare/2", "found"));
       const [writer, thrower, reader] = [await remote.open(url), await remote.open(url), await remote.open(url)];
       const decide = async (tx: Tx): Promise<string> => {
         const seen = await look(tx);
@@ -97,26 +97,26 @@ function racesContract(remote: Remote): void {
         await tx.write([["written", seen]]);
         return seen;
       };
-      for (const store of [writer, thrower]) await store.transact("", increment);
-      expect(await writer.transact("", writing)).toBe("found");
-      expect(await thrower.transact("", decide)).toBe("found");
+      for (const store of [writer, thrower]) await store.transact(increment);
+      expect(await writer.transact(writing)).toBe("found");
+      expect(await thrower.transact(decide)).toBe("found");
       expect(await reader.read(look)).toBe("found");
       expect(await reader.read(get("written"))).toBe("found");
-      await reader.transact("", put("rare/2", null));
-      expect(await writer.transact("", writing)).toBe("nothing");
-      await reader.transact("", put("rare/2", "again"));
-      expect(await writer.transact("", writing)).toBe("again");
+      await reader.transact(put("rare/2", null));
+      expect(await writer.transact(writing)).toBe("nothing");
+      await reader.transact(put("rare/2", "again"));
+      expect(await writer.transact(writing)).toBe("again");
     },
   );
 
   test("what is decided without writing, or thrown, is decided on the newest state too", async () => {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
-    await store.transact("", put("x", "1"));
-    await other.transact("", put("x", "2"));
-    expect(await store.transact("", get("x"))).toBe("2");
-    await other.transact("", put("x", "3"));
-    const throwing = store.transact("", async (tx) => {
+    await store.transact(put("x", "1"));
+    await other.transact(put("x", "2"));
+    expect(await store.transact(get("x"))).toBe("2");
+    await other.transact(put("x", "3"));
+    const throwing = store.transact(async (tx) => {
       throw new Error(`x is ${await tx.get("x")}`);
     });
     await expect(throwing).rejects.toThrow("x is 3");
@@ -130,7 +130,7 @@ function racesContract(remote: Remote): void {
       async (tx: Tx): Promise<void> => {
         if ((await tx.get(others)) === undefined) await tx.write([[own, "on call"]]);
       };
-    await Promise.all([stores[0]!.transact("a", goOnCall("a", "b")), stores[1]!.transact("b", goOnCall("b", "a"))]);
+    await Promise.all([stores[0]!.transact(goOnCall("a", "b")), stores[1]!.transact(goOnCall("b", "a"))]);
     const both = await stores[0]!.read(async (tx): Promise<unknown[]> => [await tx.get("a"), await tx.get("b")]);
     expect(both.filter((value) => value === "on call")).toHaveLength(1);
   });
@@ -140,9 +140,9 @@ function racesContract(remote: Remote): void {
     const [slow, ...busy] = await Promise.all([1, 2, 3].map(() => remote.open(url)));
     let done = false;
     const others = busy.map(async (store) => {
-      while (!done) await store.transact("", increment);
+      while (!done) await store.transact(increment);
     });
-    await slow!.transact("", async (tx) => {
+    await slow!.transact(async (tx) => {
       await tx.get("n");
       await sleep(60);
       await tx.write([["slow", "done"]]);
@@ -155,10 +155,10 @@ function racesContract(remote: Remote): void {
   test("a look is of one moment, whatever is written meanwhile, and waits for nobody", async () => {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
-    await store.transact("", put("a", "1"));
+    await store.transact(put("a", "1"));
     const seen = await store.read(async (tx) => {
       const a = await tx.get("a");
-      await other.transact("", async (tx) => {
+      await other.transact(async (tx) => {
         await tx.write([
           ["a", "2"],
           ["b", "2"],
@@ -181,9 +181,9 @@ function reachContract(remote: Remote): void {
   const interrupted = async (happens: () => void, serverPatience = 2) => {
     const url = remote.newUrl(cables);
     const store = await remote.open(url, { patience: { others: 20, server: serverPatience } });
-    await store.transact("", increment);
+    await store.transact(increment);
     let runs = 0;
-    const result = store.transact("", async (tx) => {
+    const result = store.transact(async (tx) => {
       const count = await increment(tx);
       if (++runs === 1) happens();
       return count;
@@ -221,7 +221,7 @@ function reachContract(remote: Remote): void {
     await vi.waitFor(async () => expect(await hasArrived()).toBe(true), { timeout: 10_000 });
     cables.state = "down";
     cables.cut();
-    for (let i = 0; i < commits; i++) await other.transact("", put("others", String(i)));
+    for (let i = 0; i < commits; i++) await other.transact(put("others", String(i)));
     cables.state = "through";
   };
 
@@ -282,7 +282,7 @@ function reachContract(remote: Remote): void {
     deliver();
     await sleep(300);
     expect(await store.read(get("n"))).toBe("2");
-    expect(await store.transact("", increment)).toBe(3);
+    expect(await store.transact(increment)).toBe(3);
   });
 
   test("a server that stays away is said to be unavailable, and serves again when it is back", async () => {
@@ -292,7 +292,7 @@ function reachContract(remote: Remote): void {
     });
     await expect(result).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
     cables.state = "through";
-    expect(await store.transact("", increment)).toBe(2);
+    expect(await store.transact(increment)).toBe(2);
   });
 }
 
@@ -309,7 +309,7 @@ function clockContract(remote: Remote): void {
     const ahead = vi.spyOn(Date, "now").mockImplementation(() => real() + 3_600_000);
     try {
       const store = await remote.open(remote.newUrl());
-      for (const time of [await store.transact("", now), await store.read(now)]) {
+      for (const time of [await store.transact(now), await store.read(now)]) {
         expect(Math.abs(time - before)).toBeLessThan(10_000);
       }
     } finally {
@@ -341,23 +341,23 @@ function clockContract(remote: Remote): void {
   test("a commit of a clock that was ahead stops time, which is found and repaired", async () => {
     const url = remote.newUrl();
     const ahead = Date.now() + DAY;
-    await (await remote.open(url, { clock: () => ahead })).transact("", now);
+    await (await remote.open(url, { clock: () => ahead })).transact(now);
     const store = await remote.open(url);
     expect(await store.read(now)).toBe(ahead);
     const finding = { problem: expect.stringContaining(new Date(ahead).toISOString()), repairable: true };
     expect(await store.checkClock!(false)).toEqual(finding);
     expect(await store.checkClock!(true)).toEqual(finding);
     expect(await store.checkClock!(false)).toBeUndefined();
-    for (const time of [await store.read(now), await store.transact("", now)])
+    for (const time of [await store.read(now), await store.transact(now)])
       expect(Math.abs(time - Date.now())).toBeLessThan(10_000);
   });
 
   test("time does not go back behind what was written", async () => {
     const url = remote.newUrl();
     const later = Date.now() + 3_600_000;
-    await (await remote.open(url, { clock: () => later })).transact("", now);
+    await (await remote.open(url, { clock: () => later })).transact(now);
     const store = await remote.open(url);
-    expect(await store.transact("", now)).toBe(later);
+    expect(await store.transact(now)).toBe(later);
     expect(await store.read(now)).toBe(later);
   });
 }

@@ -11,7 +11,7 @@ test.each(casesWith(500))(
     const store = memoryStore();
     const pool = new LivePool(store, SETTINGS);
     await openCase(pool, one);
-    await store.transact("", async (tx) => {
+    await store.transact(async (tx) => {
       await tx.write(rowsFor(one));
     });
     expect(await pool.fsck()).toEqual([]);

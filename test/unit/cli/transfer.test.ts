@@ -6,7 +6,7 @@ import { move, reopen, type Site, snapshot } from "../../../provider/pool/transf
 import { ensureVersion, stateOf, VERSION, writing } from "../../../provider/pool/version";
 
 const put = (store: Store, key: string, value: string): Promise<void> =>
-  store.transact("", async (tx) => {
+  store.transact(async (tx) => {
     await tx.write([[key, value]]);
   });
 
@@ -20,8 +20,8 @@ async function filled(count: number): Promise<Store> {
 /** A store that does something else, too, when it is written to. */
 const watched = (store: Store, onWrite: () => Promise<unknown>): Store => ({
   ...store,
-  transact: async (pool, work) => {
-    const result = await store.transact(pool, work);
+  transact: async (work) => {
+    const result = await store.transact(work);
     await onWrite();
     return result;
   },
@@ -55,7 +55,7 @@ test("a store that is closed is closed to programs that know nothing of moves, t
 
 /** Writes as the pool does, and is refused where the store is closed. */
 const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
-  store.transact("", (tx) =>
+  store.transact((tx) =>
     writing(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
       await draft.set(key, value);
     }),
@@ -128,9 +128,9 @@ const killed = async (from: Store, to: Store): Promise<void> => {
   let closed = false;
   const source: Store = {
     ...from,
-    transact: async (pool, work) => {
+    transact: async (work) => {
       if (closed) throw new Error("killed");
-      await from.transact(pool, work);
+      await from.transact(work);
       closed = true;
       throw new Error("killed");
     },

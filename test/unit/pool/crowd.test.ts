@@ -57,7 +57,7 @@ const look = async (tx: Tx): Promise<unknown> => await tx.get("sum");
 
 test("one turn serves all that comes without a pause, and is given up before the store is closed", async () => {
   const { store, said, value } = server();
-  for (let i = 0; i < 5; i++) await store.transact("", add);
+  for (let i = 0; i < 5; i++) await store.transact(add);
   await store.close();
   expect(value()).toBe("5");
   expect(said.filter((word) => word === "turn").length).toBeLessThanOrEqual(2);
@@ -69,10 +69,10 @@ test.each([
   ["lost the server", new Away(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."))],
 ])("a turn in which it has %s is given up, and the work is done in another, once", async (_, failure) => {
   const { store, said, next, value } = server();
-  for (let i = 0; i < 3; i++) await store.transact("", add);
+  for (let i = 0; i < 3; i++) await store.transact(add);
   said.length = 0;
   next.failure = failure;
-  await store.transact("", add);
+  await store.transact(add);
   expect(value()).toBe("4");
   expect(said.slice(0, 2)).toEqual(["end", "turn"]);
   await store.close();
@@ -80,7 +80,7 @@ test.each([
 
 test("a look within a turn is answered from it", async () => {
   const { store } = server();
-  for (let i = 0; i < 3; i++) await store.transact("", add);
-  expect(await store.transact("", look)).toBe("3");
+  for (let i = 0; i < 3; i++) await store.transact(add);
+  expect(await store.transact(look)).toBe("3");
   await store.close();
 });

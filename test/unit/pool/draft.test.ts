@@ -19,7 +19,7 @@ test("a draft reads as if its writes were in the store already", async () => {
         const store = memoryStore();
         const merged = new Sorted<string>();
         for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
-        await store.transact("", async (tx) => {
+        await store.transact(async (tx) => {
           await tx.write(stored);
           const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
           for (const [at, value] of own) {
@@ -44,7 +44,7 @@ test("an operation that is discarded leaves what was written before it", async (
       const store = memoryStore();
       const merged = new Sorted<string>();
       for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
-      await store.transact("", async (tx) => {
+      await store.transact(async (tx) => {
         await tx.write(stored);
         const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
         for (const [at, value] of kept) draft.set(at, value);

@@ -24,7 +24,7 @@ async function lively(): Promise<World> {
 const rows = ({ store }: World): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
 
 const damage = ({ store }: World, ...writes: Write[]) =>
-  store.transact("", async (tx) => {
+  store.transact(async (tx) => {
     await tx.write(writes);
   });
 

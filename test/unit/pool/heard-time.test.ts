@@ -28,7 +28,7 @@ test("a time that runs out in the middle is asked for again, never made up", asy
   };
   const store = optimisticStore(engine);
   const write = () =>
-    store.transact("", async (tx) => {
+    store.transact(async (tx) => {
       await tx.write([["now", String(await tx.now())]]);
     });
   await write();

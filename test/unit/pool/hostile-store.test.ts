@@ -174,7 +174,7 @@ test("a field that only a newer release knows is kept, and must be plain", async
 test("through the pool: one damaged lease is named, and other pools go on", async () => {
   const { pool, store } = await livelyStore();
   const [[key, text] = ["", ""]] = (await snapshot(store)).filter(([key]) => key.startsWith("l/pool%2Fp/"));
-  await store.transact("", async (tx) => {
+  await store.transact(async (tx) => {
     await tx.write([[key, JSON.stringify({ ...JSON.parse(text), uid: "../../etc" })]]);
   });
   await expect(pool.leases("pool/p")).rejects.toThrow(

@@ -48,7 +48,7 @@ test("a commit that was made is not made again, however many came after it", asy
     make();
     others(500);
   };
-  expect(await store.transact("", counted())).toBe(1);
+  expect(await store.transact(counted())).toBe(1);
 });
 
 test("a commit whose number another one has is made again, also when the log forgets that one later", async () => {
@@ -57,7 +57,7 @@ test("a commit whose number another one has is made again, also when the log for
     others(500);
     next.lose = () => others(0, 3);
   };
-  expect(await store.transact("", counted())).toBe(3);
+  expect(await store.transact(counted())).toBe(3);
 });
 
 test("a commit that the log no longer tells about is an error, and the next transaction goes on", async () => {
@@ -66,8 +66,8 @@ test("a commit that the log no longer tells about is an error, and the next tran
     make();
     others(500, 100);
   };
-  await expect(store.transact("", counted())).rejects.toThrow(
+  await expect(store.transact(counted())).rejects.toThrow(
     "STORE_UNAVAILABLE: the server did not answer commit 1, and at version 501 its log no longer has that one: it may have been made or not. Run it again.",
   );
-  expect(await store.transact("", counted())).toBe(1);
+  expect(await store.transact(counted())).toBe(1);
 });

@@ -23,8 +23,8 @@ beforeEach(async () => {
 
 test("one that stays is refused while its value is being promised: not both may pass", async () => {
   let refusal: Promise<unknown> | undefined;
-  const transact: Store["transact"] = async (pool, work, promised) => {
-    const result = await store.transact(pool, work, promised);
+  const transact: Store["transact"] = async (work, promised) => {
+    const result = await store.transact(work, promised);
     refusal ??= preview.stays(held).catch((error: unknown) => error); // the offer is written, but not answered yet
     return result;
   };
@@ -34,10 +34,10 @@ test("one that stays is refused while its value is being promised: not both may 
 });
 
 test("a transaction that is tried again warns only of whom it met in the end", async () => {
-  const transact: Store["transact"] = async (pool, work) => {
+  const transact: Store["transact"] = async (work) => {
     await store.read((tx) => work({ ...tx, write: () => {} }));
     await earlier.release("pool/p", held.leaseId);
-    return store.transact(pool, work);
+    return store.transact(work);
   };
   const lease = await new LivePool({ ...store, transact }, terms).offer(wants(fresh, "10.0.0.7"));
   expect(lease).toMatchObject({ state: "offered", owner: fresh });

@@ -12,9 +12,9 @@ const key = (at: string) => ({ at, codec: textCodec });
 function counting(): { store: Store; transactions: () => number } {
   const store = memoryStore();
   let transactions = 0;
-  const transact: Store["transact"] = (pool, work) => {
+  const transact: Store["transact"] = (work) => {
     transactions++;
-    return store.transact(pool, work);
+    return store.transact(work);
   };
   return { store: { ...store, transact }, transactions: () => transactions };
 }
@@ -65,9 +65,9 @@ test("when the engine fails, nobody is told that it worked", async () => {
 
 test("a transaction in which there are only promises may be taken back by a power cut; with one lease in it, not", async () => {
   const [memory, promised] = [memoryStore(), [] as unknown[]];
-  const transact: Store["transact"] = (pool, work, isPromised) => {
+  const transact: Store["transact"] = (work, isPromised) => {
     promised.push(isPromised);
-    return memory.transact(pool, work);
+    return memory.transact(work);
   };
   const queue = new Queue({ ...memory, transact }, terms);
   await Promise.all([queue.add("p", append("a"), true), queue.add("p", append("b"), true)]);

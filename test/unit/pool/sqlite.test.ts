@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
+import type { Tx } from "../../../provider/pool/store";
 import { networkName, sqliteStore, walIsSafe } from "../../../provider/pool/stores/sqlite";
 import { by, extents, opened } from "../../contract/world";
 
@@ -15,11 +16,9 @@ beforeEach(() => {
   folder = mkdtempSync(join(top, "t-"));
 });
 
-const put =
-  (key: string, value: string) =>
-  async (tx: Parameters<Parameters<Awaited<ReturnType<typeof sqliteStore>>["transact"]>[1]>[0]) => {
-    await tx.write([[key, value]]);
-  };
+const put = (key: string, value: string) => async (tx: Tx) => {
+  await tx.write([[key, value]]);
+};
 
 test("a new pool file and its folder are for their user only", async () => {
   const pool = await openPool(`sqlite:${folder}/deep/er/pool.db`, settings);
@@ -62,8 +61,8 @@ test("a store of an older version is brought up to date: times that nobody asks 
   const { uid } = await first.claim(by("a"));
   await first.end();
   const store = await sqliteStore(join(folder, "pool.db"));
-  await store.transact("", put("v", "1"));
-  await store.transact("", put(`x/pool%2Fp/h/0000000000ff/${uid}`, uid));
+  await store.transact(put("v", "1"));
+  await store.transact(put(`x/pool%2Fp/h/0000000000ff/${uid}`, uid));
   await store.close();
   const pool = await openPool(`sqlite:${folder}/pool.db`, settings);
   expect(await pool.fsck()).toEqual([]);
@@ -73,7 +72,7 @@ test("a store of an older version is brought up to date: times that nobody asks 
 
 test("a store of a newer version is left alone", async () => {
   const store = await sqliteStore(join(folder, "pool.db"));
-  await store.transact("", put("v", "4"));
+  await store.transact(put("v", "4"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
     message: "STORE_VERSION: The store has version 4; this program knows versions up to 3. Update pulumi-overlay.",
@@ -98,8 +97,8 @@ test("who waits for a locked file goes on when it is free, and gives up after a 
   const { DatabaseSync } = await import("@photostructure/sqlite");
   const rival = new DatabaseSync(path);
   rival.exec("BEGIN IMMEDIATE");
-  const waiting = patient.transact("", put("a", "1"));
-  await expect(hasty.transact("", put("b", "2"))).rejects.toMatchObject({ code: "STORE_CONFLICT" });
+  const waiting = patient.transact(put("a", "1"));
+  await expect(hasty.transact(put("b", "2"))).rejects.toMatchObject({ code: "STORE_CONFLICT" });
   rival.exec("ROLLBACK");
   await waiting;
   rival.close();

@@ -7,8 +7,8 @@ import { by, extents, opened, wants } from "../../contract/world";
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
   let [now, largest] = [1_000_000, 0];
   const store = memoryStore(() => now);
-  const transact: Store["transact"] = (pool, work) =>
-    store.transact(pool, (tx) =>
+  const transact: Store["transact"] = (work) =>
+    store.transact((tx) =>
       work({
         ...tx,
         write: (writes) => {
