@@ -78,7 +78,6 @@ async function openEngine(
     machineTime,
     clock: now,
     losses: 2,
-    remembers: true,
     turn: async (patience, since) => {
       await time();
       return line.turn(inTurn, patience, since);

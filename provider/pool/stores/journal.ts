@@ -49,8 +49,6 @@ export interface Engine extends Journal {
   readonly machineTime: () => number;
   /** So many races are lost before it asks for a turn. */
   readonly losses: number;
-  /** Rows of a version can still be had when it is not the newest any more. */
-  readonly remembers?: boolean;
   /**
    * Waits in line, at most so many milliseconds. Until `end` nobody else commits who keeps to the line. Brings the news since
    * a version.

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import { createMutex } from "../mutex";
 import { type ClockFinding, EngineFault, type Store, type Tx } from "../store";
-import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Turn, type Version } from "./journal";
+import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Version } from "./journal";
 import { Known } from "./known";
 import { Rhythm, Spell } from "./spell";
 import { headAhead, judgeClock, serverLeapt } from "./store-clock";
@@ -114,7 +114,7 @@ class Writer {
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
     if (this.#spell?.goOn()) return this.#within(this.#spell, work, sent);
     if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent);
-    const turn = await this.#turn(work, left);
+    const turn = await this.engine.turn(left, this.#head);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
     this.#spell = new Spell(turn, this.#rhythm);
     return this.#within(this.#spell, work, sent, turn.latest);
@@ -125,19 +125,6 @@ class Writer {
       return await this.#attempt(spell, work, sent, news);
     } finally {
       spell.pause();
-    }
-  }
-
-  /** While it stands in line it finds out what it will need, as far as that can be seen from here. */
-  async #turn<T>(work: Work<T>, left: number): Promise<Turn> {
-    const { engine } = this;
-    const [head, now] = [this.#head, engine.clock()];
-    const looksBack = engine.remembers && head && now !== undefined;
-    const preparing = looksBack && runOn(this.#circumstances(engine, head, now), work).catch(() => {});
-    try {
-      return await this.engine.turn(left, head);
-    } finally {
-      await preparing;
     }
   }
 
