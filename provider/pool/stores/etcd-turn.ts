@@ -106,12 +106,10 @@ export class Line {
     const beating = setInterval(() => void this.#beat().catch(() => {}), BEAT).unref();
     return {
       latest,
-      lasts: true,
       news: (since) => journal.news(since),
       findId: (number) => journal.findId(number),
       rows: (at, spans) => journal.rows(at, spans),
-      commit: async (from, commit, hoped, goesOn) => {
-        if (goesOn) return journal.commit(from, commit, hoped);
+      commit: async (from, commit, hoped) => {
         const again = alone ? undefined : { number: commit.number, lease: this.#drawn!.lease, beats: 0 };
         const moving = again ? put(this.#key, textOf(again), again.lease) : remove(this.#key);
         const news = await journal.commit(from, commit, hoped, [moving]);

@@ -60,10 +60,7 @@ export interface Engine extends Journal {
 
 export interface Turn extends Journal {
   latest: News;
-  /** Whether it can go on over more than one commit. */
-  lasts: boolean;
-  /** Unless it `goesOn`, the turn is over once this is done. */
-  commit(from: Version, commit: Required<Commit>, hoped: Span[], goesOn?: boolean): Promise<News | undefined>;
+  /** Never fails. A commit ends the turn by itself. */
   end(): Promise<void>;
 }
 

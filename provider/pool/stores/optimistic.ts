@@ -5,7 +5,6 @@ import { createMutex } from "../mutex";
 import { type ClockFinding, EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Version } from "./journal";
 import { Known } from "./known";
-import { Rhythm, Spell } from "./spell";
 import { headAhead, judgeClock, serverLeapt } from "./store-clock";
 import { type Circumstances, type Outcome, type Run, runOn, type Span, settled } from "./view";
 
@@ -45,10 +44,7 @@ export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): 
     transact: (work) => writer.transact(work),
     read: (work) => patiently(engine, patience, () => engine.read(work)),
     checkClock: (repair) => writer.checkClock(repair),
-    close: async () => {
-      await writer.rest();
-      await engine.close();
-    },
+    close: () => writer.close(),
   };
 }
 
@@ -70,9 +66,6 @@ class Writer {
   #crowded = false;
   /** Transactions still to be run without hope. */
   #sober = 0;
-  readonly #rhythm = new Rhythm();
-  /** Our turn, while it goes on. */
-  #spell: Spell | undefined;
   /** Transactions of one process do not race each other. */
   readonly #mutex = createMutex();
 
@@ -84,7 +77,7 @@ class Writer {
   transact<T>(work: Work<T>): Promise<T> {
     const sent: Sent<T>[] = [];
     const attempt = (losses: number, left: number) => this.#try(work, sent, losses, left);
-    return this.#mutex(() => this.#rhythm.of(() => patiently(this.engine, this.patience, attempt)));
+    return this.#mutex(() => patiently(this.engine, this.patience, attempt));
   }
 
   /** Repair makes a commit with the clock's time, although the one before it is of a later time. */
@@ -106,25 +99,19 @@ class Writer {
     });
   }
 
-  /** Gives up the turn that it may still have. */
-  rest(): Promise<void> {
-    return this.#mutex(async () => this.#spell?.end());
+  /** Waits for the transactions that were begun. */
+  close(): Promise<void> {
+    return this.#mutex(() => this.engine.close());
   }
 
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
-    if (this.#spell?.goOn()) return this.#within(this.#spell, work, sent);
     if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent);
     const turn = await this.engine.turn(left, this.#head);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
-    this.#spell = new Spell(turn, this.#rhythm);
-    return this.#within(this.#spell, work, sent, turn.latest);
-  }
-
-  async #within<T>(spell: Spell, work: Work<T>, sent: Sent<T>[], news?: News): Promise<T> {
     try {
-      return await this.#attempt(spell, work, sent, news);
+      return await this.#attempt(turn, work, sent, turn.latest);
     } finally {
-      spell.pause();
+      await turn.end();
     }
   }
 

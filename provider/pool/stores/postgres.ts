@@ -1,4 +1,4 @@
-import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
+import { Pool, type PoolClient, type QueryConfig } from "pg";
 import type { Store, Tx } from "../store";
 import { HeardClock } from "./clock";
 import { Away, type Engine, type Journal, type Turn, type Version } from "./journal";
@@ -100,10 +100,9 @@ async function connected(pool: Pool, address: Address): Promise<PoolClient> {
 }
 
 /** Never fails: a connection that cannot be cleaned up is thrown away. */
-async function giveBack(client: PoolClient, cleanUp?: string): Promise<void> {
+async function giveBack(client: PoolClient): Promise<void> {
   try {
     if (client.getTransactionStatus() !== "I") await client.query("ROLLBACK");
-    if (cleanUp) await client.query(cleanUp);
     client.release();
   } catch {
     client.release(true);
@@ -119,30 +118,20 @@ async function turnOn(
 ): Promise<Turn> {
   const ask: Ask = (query) => asking(client, address)({ ...query, query_timeout: patience + 10_000 } as QueryConfig);
   const { news, findId, rows, commit } = journal(ask, null);
-  const lock = lockOf(address);
-  let isKept = false;
   try {
     // All sent at once. A holder that falls asleep is thrown out by the server.
     const waiting = ask({
       text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(patience))};
-        SET LOCAL idle_in_transaction_session_timeout = ${ASLEEP}; SELECT pg_advisory_xact_lock(${lock});
-        SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version`,
+        SET LOCAL idle_in_transaction_session_timeout = ${ASLEEP}; SELECT pg_advisory_xact_lock(${lockOf(address)})`,
     });
-    const [answers, latest] = await Promise.all([waiting, news(since)]);
+    const [, latest] = await Promise.all([waiting, news(since)]);
     return {
       latest,
-      lasts: canKeep(client, answers),
       news,
       findId,
       rows,
-      commit: async (from, what, hoped, goesOn) => {
-        if (isKept) return commit(from, what, hoped);
-        const keeping =
-          goesOn && ask({ text: `SELECT pg_advisory_lock(${lock}); SET idle_session_timeout = ${ASLEEP}` });
-        isKept = goesOn === true;
-        return (await Promise.all([commit(from, what, hoped), keeping, ask({ text: "COMMIT" })]))[0];
-      },
-      end: () => giveBack(client, isKept ? "SELECT pg_advisory_unlock_all(); RESET idle_session_timeout" : undefined),
+      commit: async (...args) => (await Promise.all([commit(...args), ask({ text: "COMMIT" })]))[0],
+      end: () => giveBack(client),
     };
   } catch (error) {
     await giveBack(client);
@@ -152,16 +141,6 @@ async function turnOn(
 
 /** In milliseconds. */
 const ASLEEP = 10_000;
-
-/**
- * A lock of a transaction goes with it. One of the session outlasts commits; but where a pooler stands between, our next
- * statement may be another session's, and the lock would be lost there: then the server is not the process that greeted us.
- * Before version 14 a session that falls asleep is not thrown out.
- */
-function canKeep(client: PoolClient, answers: unknown): boolean {
-  const { pid, version } = (answers as QueryResult[]).at(-1)!.rows[0];
-  return (client as PoolClient & { processID?: number }).processID === pid && version >= 140_000;
-}
 
 async function readOn<T>(
   client: PoolClient,
