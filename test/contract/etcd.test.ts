@@ -8,11 +8,12 @@ import type { Row, Tx } from "../../provider/pool/store";
 import { etcdStore } from "../../provider/pool/stores/etcd";
 import type { EtcdClient } from "../../provider/pool/stores/etcd-client";
 import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
+import { EtcdLock } from "../../provider/pool/stores/etcd-lock";
 import { Seeker } from "../../provider/pool/stores/etcd-seek";
 import { timeAt } from "../../provider/pool/stores/etcd-time";
-import { Line } from "../../provider/pool/stores/etcd-turn";
 import { clusterOf } from "../../provider/pool/stores/etcd-url";
 import { put, Wire } from "../../provider/pool/stores/etcd-wire";
+import { LostRace } from "../../provider/pool/stores/journal";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
@@ -132,32 +133,55 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("somebody in front of the line who does nothing is passed by", async () => {
+  test("a process that was killed while it held the lock holds up others until its lease has expired", async () => {
     const url = newUrl();
     const store = await open(url);
     const { prefix } = clusterOf(url);
     const wire = new Wire(cluster.client, clusterOf(url));
-    await wire.txn([], [put(keysUnder(prefix).ticket("dead"), "0")]);
+    await wire.txn([], [put(keysUnder(prefix).lock("dead"), "", await wire.lease(2))]);
     await store.transact(write);
+    expect(await countUnder(cluster.client, `${prefix}lock/`)).toBe(0);
   });
 
-  test("somebody in front who takes long is waited for", async () => {
+  test("the lock is given in the order of asking, and a lease is renewed while it is held", async () => {
     const url = newUrl();
     const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
     const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
-    const turn = await new Line(wire, keys).turn(journal, 10_000);
-    let over = false;
-    const waiting = new Line(wire, keys).turn(journal, 10_000, { number: 1, id: "", at: 0 }).then((next) => {
-      expect(over).toBe(true);
-      return next.end();
-    });
-    await Promise.race([waiting, sleep(1500)]);
-    over = true;
-    await turn.end();
-    await waiting;
+    const queued = (count: number) =>
+      vi.waitFor(async () => expect(await countUnder(cluster.client, keys.lock())).toBe(count), { timeout: 30_000 });
+    const renew = vi.spyOn(wire, "keepLeaseAlive");
+    const order: string[] = [];
+    const acquire = async (name: string) => {
+      const turn = await new EtcdLock(wire, keys, journal).acquire(60_000);
+      order.push(name);
+      return turn;
+    };
+    const first = await acquire("first");
+    const second = acquire("second");
+    await queued(2);
+    const third = acquire("third");
+    await queued(3);
+    // Each of the three renews its lease three times in the five seconds that a lease lives.
+    await vi.waitFor(() => expect(renew.mock.calls.length).toBeGreaterThan(12), { timeout: 60_000 });
+    expect(order).toEqual(["first"]);
+    await first.end();
+    await (await second).end();
+    await (await third).end();
+    expect(order).toEqual(["first", "second", "third"]);
+    await queued(0);
+  }, 120_000);
+
+  test("a wait for the lock ends in time, and leaves the queue", async () => {
+    const url = newUrl();
+    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
+    const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
+    const holder = await new EtcdLock(wire, keys, journal).acquire(10_000);
+    await expect(new EtcdLock(wire, keys, journal).acquire(200)).rejects.toBeInstanceOf(LostRace);
+    expect(await countUnder(cluster.client, keys.lock())).toBe(1);
+    await holder.end();
   });
 
-  test("a crowd leaves nothing behind in the line", async () => {
+  test("a crowd leaves nothing behind in the lock queue", async () => {
     const url = newUrl();
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
     const often = async (i: number) => {
@@ -169,7 +193,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     };
     await Promise.all(crowd.map((_, i) => often(i)));
     expect(await crowd[0]!.read(countRows)).toBe(40);
-    const tickets = () => countUnder(cluster.client, `${clusterOf(url).prefix}queue/`);
+    const tickets = () => countUnder(cluster.client, `${clusterOf(url).prefix}lock/`);
     await vi.waitFor(async () => expect(await tickets()).toBe(0), { timeout: 5000 });
   });
 

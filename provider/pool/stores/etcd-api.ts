@@ -19,6 +19,8 @@ export interface RangeRequest {
   range_end?: Buffer;
   limit?: number;
   revision?: string;
+  sort_order?: "ASCEND";
+  sort_target?: "CREATE";
   serializable?: boolean;
   count_only?: boolean;
 }

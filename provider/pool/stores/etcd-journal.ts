@@ -4,8 +4,7 @@ import { hasSecret } from "../secrets";
 import type { Row, Write } from "../store";
 import type { Compare, RequestOp } from "./etcd-api";
 import { isSeek, Seeker } from "./etcd-seek";
-import type { Sight } from "./etcd-turn";
-import { type Answer, glance, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
+import { type Answer, isNotThere, isStill, look, put, remove, type Wire } from "./etcd-wire";
 import { CAUGHT_UP, type Commit, type Journal, LostRace, type News, type Version } from "./journal";
 import type { Span } from "./view";
 
@@ -17,8 +16,8 @@ export const keysUnder = (prefix: string) => ({
   part: (number: number, name = "") => `${prefix}part/${padded(number)}${name}`,
   row: (key: string) => `${prefix}row/${key}`,
   rowKey: (at: string) => at.slice(prefix.length + 4),
-  ticket: (id = "") => `${prefix}queue/${id}`,
-  ticketEnd: `${prefix}queue0`,
+  lock: (id = "") => `${prefix}lock/${id}`,
+  lockEnd: `${prefix}lock0`,
 });
 export type Keys = ReturnType<typeof keysUnder>;
 
@@ -60,32 +59,12 @@ export class EtcdJournal implements Journal {
     private readonly keys: Keys,
     private readonly seen: Seen,
     readonly seeker = new Seeker(wire),
-    /** Nobody without a turn commits while others wait for theirs. */
+    /** Without the lock nothing is committed while others wait for it. */
     private readonly isTurn = false,
   ) {}
 
   async news(since?: Version): Promise<News> {
-    return this.#newsFrom(await this.wire.txn([], this.#looks(since)), since);
-  }
-
-  /** What is new up to a head that was seen already, from whoever showed it; somebody else may not have it yet. */
-  async newsNear(head: number, since?: Version): Promise<News> {
-    const isLongAgo = since !== undefined && head - since.number > CAUGHT_UP;
-    const looks = this.#looks(isLongAgo ? undefined : since);
-    const near = await this.wire.txn([], looks.map(glance));
-    return headOf(near.found[0]!).number < head ? this.news(since) : this.#newsFrom(near, since);
-  }
-
-  /** The line and the head, from near by; where that is behind what we know already, from the leader. */
-  async sight(since?: Version): Promise<Sight> {
-    const { wire, keys } = this;
-    const looks = [look(keys.ticket(), keys.ticketEnd), look(keys.head)];
-    const isBehind = ([, head]: Row[][]) => headOf(head!).number < (since?.number ?? 0);
-    const near = await wire.txn([], looks.map(glance));
-    const { found } = isBehind(near.found) ? await wire.txn([], looks) : near;
-    const [tickets, head] = found as [Row[], Row[]];
-    tickets.sort(([, a], [, b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10));
-    return { line: tickets.map(([key]) => key), front: String(tickets[0]), head: headOf(head).number };
+    return this.newsFrom(await this.wire.txn([], this.looks(since)), since);
   }
 
   async findId(number: number): Promise<string | undefined> {
@@ -99,7 +78,7 @@ export class EtcdJournal implements Journal {
     return rowsAt(this, this.keys, this.seen.revision, spans);
   }
 
-  /** `aside`: what is to be done with it, about a ticket for example. */
+  /** `aside`: further operations of the same Txn, such as to release the lock. */
   async commit(
     from: Version,
     commit: Required<Commit>,
@@ -124,8 +103,8 @@ export class EtcdJournal implements Journal {
     // Users may be let read the log, but no secrets. A commit that is logged without its rows makes others read them again.
     const logged = hasSecret(writes) ? version : commit;
     const operations = [...this.#heading(from, version, logged), ...aside, ...rows];
-    const answer = await this.wire.txn(may, operations, this.#looks(from));
-    if (!answer.succeeded) return this.#newsFrom(answer, from);
+    const answer = await this.wire.txn(may, operations, this.looks(from));
+    if (!answer.succeeded) return this.newsFrom(answer, from);
     this.#see(version, answer.revision);
     return undefined;
   }
@@ -142,8 +121,8 @@ export class EtcdJournal implements Journal {
     const head = { ...version, parts: parts.length };
     for (const [i, part] of parts.entries()) await this.wire.txn([], [put(this.#part(head, i), JSON.stringify(part))]);
     const operations = [...this.#heading(from, head, version), ...aside];
-    const answer = await this.wire.txn(may, operations, this.#looks(from));
-    if (!answer.succeeded) return this.#newsFrom(answer, from);
+    const answer = await this.wire.txn(may, operations, this.looks(from));
+    if (!answer.succeeded) return this.newsFrom(answer, from);
     await this.#finish(head);
     return undefined;
   }
@@ -177,19 +156,20 @@ export class EtcdJournal implements Journal {
 
   #mayFollow(from: Version) {
     const { keys, isTurn } = this;
-    return [isHead(keys, from), ...(isTurn ? [] : [isNotThere(keys.ticket(), keys.ticketEnd)])];
+    return [isHead(keys, from), ...(isTurn ? [] : [isNotThere(keys.lock(), keys.lockEnd)])];
   }
 
   #isEmpty({ from, to }: Span): Compare {
     return isNotThere(this.keys.row(from), this.keys.row(to));
   }
 
-  #looks(since?: Version) {
+  /** What `newsFrom` needs. */
+  looks(since?: Version) {
     const { keys } = this;
-    return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd, CAUGHT_UP + 1)] : [])];
+    return [look(keys.head), ...(since ? [look(keys.log(since.number), keys.logEnd, { limit: CAUGHT_UP + 1 })] : [])];
   }
 
-  async #newsFrom({ found: [heads, log = []], revision }: Answer, since?: Version): Promise<News> {
+  async newsFrom({ found: [heads, log = []], revision }: Answer, since?: Version): Promise<News> {
     const { parts, ...head } = headOf(heads!);
     if (parts) {
       await this.#finish({ ...head, parts });

@@ -18,12 +18,13 @@ export const put = (key: string, value: string, lease?: string): RequestOp => ({
 export const remove = (key: string, end?: string): RequestOp => ({
   request_delete_range: { key: bytes(key), ...until(end) },
 });
-export const look = (key: string, end?: string, limit = 0): Looking => ({
-  request_range: { key: bytes(key), ...until(end), limit },
-});
-/** As the member whom we ask knows it, who may be a little behind. */
-export const glance = ({ request_range }: Looking): Looking => ({
-  request_range: { ...request_range, serializable: true },
+export const look = (key: string, end?: string, { limit = 0, oldestFirst = false } = {}): Looking => ({
+  request_range: {
+    key: bytes(key),
+    ...until(end),
+    limit,
+    ...(oldestFirst && { sort_order: "ASCEND", sort_target: "CREATE" }),
+  },
 });
 
 /** undefined: it is not there. */
@@ -75,7 +76,7 @@ export class Wire {
   /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
   async past(revision: string, spans: Span[]): Promise<Found[]> {
     const ask = (serializable: boolean): Promise<TxnResponse> => {
-      const at = (span: Span) => ({ ...look(span.from, span.to, span.limit).request_range, revision, serializable });
+      const at = (span: Span) => ({ ...look(span.from, span.to, span).request_range, revision, serializable });
       return this.client.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
     };
     const asked = ask(true).catch((error: unknown) => (isOutOfRange(error) ? ask(false) : Promise.reject(error)));
@@ -89,6 +90,24 @@ export class Wire {
   /** What is put on it vanishes after so many seconds. */
   async lease(seconds: number): Promise<string> {
     return (await this.#translate(false, this.client.grantLease(seconds))).ID;
+  }
+
+  /** Renews it once; its remaining seconds, 0 if it has expired. */
+  keepLeaseAlive(id: string): Promise<number> {
+    return this.#translate(false, this.client.keepLeaseAlive(id));
+  }
+
+  /** Returns when the key has been deleted after a revision, when that revision was compacted away, or when `signal` aborts. */
+  async waitForDelete(key: string, revision: string, signal: AbortSignal): Promise<void> {
+    const start_revision = String(BigInt(revision) + 1n);
+    const waiting = async () => {
+      for await (const { events } of this.client.watch({ key: bytes(key), start_revision }, signal))
+        if (events.some(({ type }) => type === "DELETE")) return;
+    };
+    await this.#translate(
+      true,
+      waiting().catch((error: unknown) => (isOutOfRange(error) ? undefined : Promise.reject(error))),
+    );
   }
 
   close(): void {

@@ -3,9 +3,9 @@ import type { Store, Tx, Write } from "../store";
 import { HeardClock } from "./clock";
 import { EtcdClient } from "./etcd-client";
 import { EtcdJournal, headOf, type Keys, keysUnder, type Reading, rowsAt, type Seen } from "./etcd-journal";
+import { EtcdLock } from "./etcd-lock";
 import { Seeker } from "./etcd-seek";
 import { timeAt } from "./etcd-time";
-import { Line } from "./etcd-turn";
 import { type Cluster, clusterOf } from "./etcd-url";
 import { isStill, look, put, Wire } from "./etcd-wire";
 import { Away, type Engine, type Version } from "./journal";
@@ -64,7 +64,7 @@ async function openEngine(
   const seeker = new Seeker(wire);
   const journal = new EtcdJournal(wire, keys, seen, seeker);
   const inTurn = new EtcdJournal(wire, keys, seen, seeker, true);
-  const line = new Line(wire, keys);
+  const lock = new EtcdLock(wire, keys, inTurn);
   return {
     news: async (since) => {
       await time();
@@ -80,16 +80,13 @@ async function openEngine(
     losses: 2,
     turn: async (patience, since) => {
       await time();
-      return line.turn(inTurn, patience, since);
+      return lock.acquire(patience, since);
     },
     read: async (work) => {
       const now = await time();
       return readOn({ wire, seeker }, keys, (head) => timeAfter({ place, machineTime }, now, head), work);
     },
-    close: async () => {
-      await line.leave().catch(() => {});
-      wire.close();
-    },
+    close: async () => wire.close(),
   };
 }
 
