@@ -6,7 +6,7 @@ import { type ClockFinding, EngineFault, type Store, type Tx } from "../store";
 import { Away, type Commit, type Engine, type Journal, LostRace, type News, type Version } from "./journal";
 import { Known } from "./known";
 import { headAhead, judgeClock, serverLeapt } from "./store-clock";
-import { type Circumstances, type Outcome, type Run, runOn, type Span, settled } from "./view";
+import { type Outcome, type Run, runOn, type Span, settled } from "./view";
 
 export type * from "./journal";
 
@@ -34,8 +34,6 @@ export const PATIENCE: Patience = { others: 30, server: 10 };
 
 /** A process forgets everything rather than to keep more than this. */
 const MEMORY = 10_000;
-/** So many transactions leave nothing to hope after one that hoped in vain: who finds something once finds it again. */
-const SOBER = 16;
 
 export function optimisticStore(engine: Engine, patience: Patience = PATIENCE): Store {
   const writer = new Writer(engine, patience);
@@ -64,8 +62,6 @@ class Writer {
   #stale = true;
   /** Others have been writing since our last turn: then it is better to wait in line than to lose first. */
   #crowded = false;
-  /** Transactions still to be run without hope. */
-  #sober = 0;
   /** Transactions of one process do not race each other. */
   readonly #mutex = createMutex();
 
@@ -105,35 +101,32 @@ class Writer {
   }
 
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
-    if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent);
+    const isFirst = losses === 0;
+    if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent, isFirst);
     const turn = await this.engine.turn(left, this.#head);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
     try {
-      return await this.#attempt(turn, work, sent, turn.latest);
+      return await this.#attempt(turn, work, sent, isFirst, turn.latest);
     } finally {
       await turn.end();
     }
   }
 
-  async #attempt<T>(journal: Journal, work: Work<T>, sent: Sent<T>[], news?: News): Promise<T> {
+  /** `hopeful`: what is mostly empty is left to the commit to find out; once that failed, it is fetched. */
+  async #attempt<T>(journal: Journal, work: Work<T>, sent: Sent<T>[], hopeful: boolean, news?: News): Promise<T> {
     const landed = news && (await this.#take(journal, news, sent));
     if (landed) return settled(landed);
     const [head, time] = [this.#head, this.engine.clock()];
     if (this.#stale || !head || time === undefined) {
       if (news) throw new LostRace();
-      return this.#attempt(journal, work, sent, await journal.news(head));
+      return this.#attempt(journal, work, sent, hopeful, await journal.news(head));
     }
     this.#stale = true;
     const now = timeAfter(this.engine, time, head);
-    const run = await runOn(this.#circumstances(journal, head, now), work);
-    if (this.#sober > 0) this.#sober--;
+    const fetch = (spans: Span[]) => journal.rows(head, spans);
+    const run = await runOn({ known: this.#known, time: now, fetch, hopeful }, work);
     const landedInstead = await this.#settle(journal, head, now, run, sent);
     return settled(landedInstead ?? run.outcome);
-  }
-
-  #circumstances(journal: Journal, head: Version, time: number): Circumstances {
-    const fetch = (spans: Span[]) => journal.rows(head, spans);
-    return { known: this.#known, time, fetch, hopeful: this.#sober === 0 };
   }
 
   /** Makes an outcome true. Another one is returned if it turns out that an earlier commit has landed after all. */
@@ -161,7 +154,6 @@ class Writer {
     }
     const landed = await this.#take(journal, news, sent);
     if (landed) return landed;
-    if (hoped.length > 0 && news.head.id === head.id) this.#sober = SOBER;
     throw new LostRace();
   }
 
