@@ -20,7 +20,7 @@ import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
 import { by, extents, opened } from "./world";
 
-vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
+vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
 
 const write = async (tx: Tx): Promise<void> => {
   await tx.write([["x", "1"]]);
