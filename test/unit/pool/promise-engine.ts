@@ -66,7 +66,7 @@ export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
 
 /** Removes what a pool that is not there has left. */
 const removeEnds = (store: Store, pool: string): Promise<void> =>
-  store.transact("", (tx) =>
+  store.transact((tx) =>
     drafted(tx, TERMS, async (draft) => {
       if (await draft.get(poolKey(pool))) return;
       for (const lease of await draft.all(leasesOf(pool))) replaceRows(draft, [lease, {}]);
