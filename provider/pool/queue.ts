@@ -87,7 +87,7 @@ export class Queue {
         return outcomes;
       });
     const promised = group.every((member) => member.promised);
-    return this.store.transact(promised);
+    return this.store.transact(all, promised);
   }
 }
 

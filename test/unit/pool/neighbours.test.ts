@@ -24,7 +24,7 @@ beforeEach(async () => {
 test("one that stays is refused while its value is being promised: not both may pass", async () => {
   let refusal: Promise<unknown> | undefined;
   const transact: Store["transact"] = async (work, promised) => {
-    const result = await store.transact(promised);
+    const result = await store.transact(work, promised);
     refusal ??= preview.stays(held).catch((error: unknown) => error); // the offer is written, but not answered yet
     return result;
   };
