@@ -8,138 +8,153 @@ import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types"
 import { describePool } from "./pool-names";
 
 /**
- * What one resource must say about itself; `lifecycle.ts` does the rest, once, for all of them. Every resource holds
- * exactly one lease, whose extents decide its values, and may have items on hosts.
+ * What is specific to one resource; `lifecycle/` does the rest, once, for all of them. Every resource holds exactly one lease. The
+ * extents of the lease decide its computed values.
  */
 export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed extends z.ZodObject = z.ZodObject> {
   type: string;
   description: string;
-  /** What the user gives; descriptions are the reference documentation. */
+  /** Given by the user. Descriptions are the reference documentation. */
   inputs: Inputs;
-  /** What `check` adds from the lease: known in preview, and to dependents. */
+  /** Added by `check` from the lease: known in preview, and to dependents. */
   computed: Computed;
-  /** What only hosts and the pool can tell, once it is made. */
+  /** Known once the resource is created: from `leaseOutputs` and `host.report`. */
   outputs: z.ZodObject;
+  /** Inputs and outputs that hold secrets. A secret that is only a part of an input hides the whole input in previews. */
+  secrets: string[];
+  /** Paths whose change needs a replacement. */
+  replaceOn: string[];
+  /** Paths that may be unknown in preview: nothing that preview shows depends on them. */
+  mayBeUnknown: string[];
+
+  id(props: Props<Inputs, Computed>): string;
+  /** What it asks of which pool. Also called in previews, where a connection may be unknown: it is absent then. */
+  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
+  /** The computed values that follow from the extents of its lease. */
+  values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
+  /** The inverse of `values`: the extents of its lease. */
+  extentsFromProps(props: Props<Inputs, Computed>): Extent[];
+
+  // All that follows is optional.
+
   /** The input that defaults to the resource's name. */
   nameInput?: string;
-  /** Inputs of which exactly one must be given; the SDK's types say so, too. */
+  /** Inputs of which exactly one must be given; the types of the SDK say so, too. */
   exactlyOneOf?: string[];
-  /** Inputs that hold secrets; each a property of its own, or a whole input would be hidden in every preview. */
-  secrets: string[];
-  /**
-   * Inputs that name another resource: its type, and which of its values (all known in preview) are passed on. Several,
-   * where it may be of one type or another.
-   */
+  /** Inputs that refer to another resource. Several, if it may be of one type or another. */
   references?: Record<string, Reference | Reference[]>;
-  /** Paths whose change needs another resource in its place. */
-  replaceOn: string[];
-  /** Paths that may be known only during up: they decide nothing that preview shows. */
-  late: string[];
-  /** Inputs whose change concerns no host. */
-  quiet: string[];
-  /** A new life begins before the old one ends, where the pool has room for both. Else the old one ends first. */
-  createFirst?: boolean;
-
-  /** What zod cannot see: inputs that do not fit together. Called when all of them are well formed and, but for late ones, known. */
-  impossible?(inputs: z.output<Inputs>): Iterable<Impossible>;
-  id(props: Props<Inputs, Computed>): string;
-  /** Makes the choices that the inputs leave open, in the form of inputs: on which runner, in whose pool. */
-  settle?(inputs: z.output<Inputs>, settling: Settling): Promise<z.output<Inputs>>;
-  /** Claims what its own claim stands on and no other resource does. */
-  prepare?(props: Props<Inputs, Computed>, settling: Settling): Promise<void>;
-  /** Those leases, for a store that must be rebuilt. */
-  foundations?(props: Props<Inputs, Computed>, tenantDefaults: TenantDefaults): Fact[];
-  /** What it asks of the pool. Called in previews too, where a connection may not be known yet: it is absent then. */
-  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
-  /** The pool that its lease opens, which may follow from what the lease holds. */
+  /** A replacement is created before the old resource is deleted, if the pool has room for both. Default: deleted first. */
+  createBeforeDelete?: boolean;
+  /** Inputs that do not fit together. Called when all are well formed and, except those in `mayBeUnknown`, known. */
+  crossFieldErrors?(inputs: z.output<Inputs>): Iterable<InputError>;
+  /** Rejects a conflict with other leases or pools. Called before the lease is granted or changed. */
+  validate?(props: Props<Inputs, Computed>, context: ValidationContext): Promise<void>;
+  /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
+  validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
+  /** The pool that its lease opens; it may depend on the extents of the lease. */
   opens?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
-  values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
-  /** The inverse of `values`: what these properties hold. */
-  held(props: Props<Inputs, Computed>): Extent[];
-  /** How the pool that it asks is about to change in the same run; undefined: it is what the inputs say. */
-  poolChange?(inputs: z.output<Inputs>, spec: PoolSpec | undefined): PoolChange | undefined;
-  /** Paths whose change means nothing for it: it is shown as unchanged. */
-  unaffectedBy?: string[];
-  /** Throws when this cannot live beside what others have. */
-  refuse?(props: Props<Inputs, Computed>, others: PoolSpec[]): void;
+  /** Stored with the lease, for `validate` of other resources. */
+  leaseData?(inputs: z.output<Inputs>): Record<string, string>;
+  /** Outputs that follow from the lease or from the pool. */
+  leaseOutputs?(props: Props<Inputs, Computed>, lease: Lease, context: LeaseContext): Promise<Record<string, unknown>>;
+  sourcePool?: SourcePool<z.output<Inputs>, Props<Inputs, Computed>>;
+  host?: HostDefinition<Props<Inputs, Computed>>;
+}
 
-  /** The same about those who have a part in what it holds. */
-  beside?(props: Props<Inputs, Computed>, owner: string, pool: Pool): Promise<void>;
-  /** What those must be able to see; kept with the lease. */
-  notes?(inputs: z.output<Inputs>): Record<string, string>;
+/** About the pool that the lease is from, if another resource creates it or the inputs leave the choice open. */
+export interface SourcePool<Inputs, Props> {
+  /** How the same run is about to change that pool; undefined: it does not. */
+  changeInRun?(inputs: Inputs, spec: PoolSpec | undefined): PoolChange | undefined;
+  /** Paths whose change has no effect on the resource: it is shown as unchanged. */
+  ignoreChanges?: string[];
+  /** Returns the inputs with the choices made that they leave open: which runner, which pool, which second address. */
+  resolve?(inputs: Inputs, context: AllocationContext): Promise<Inputs>;
+  /** Claims leases that its own claim needs and that no other resource holds. */
+  claimPrerequisites?(props: Props, context: AllocationContext): Promise<void>;
+  /** Those leases, for a store that is rebuilt. */
+  prerequisiteLeases?(props: Props, tenantDefaults: TenantDefaults): Fact[];
+}
 
-  /** Throws when this lease must not be given up. It has a successor while its resource is replaced in the same pool. */
-  refuseEnd?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
-
-  /** The machines that have a part in it, in the order in which they are asked about themselves. */
-  hosts(props: Props<Inputs, Computed>): Part[];
-  /** Pure: what each of them must look like. */
-  plan(props: Props<Inputs, Computed>, machines: Machines): Record<string, Item[]>;
-  /** Whether the machines bring it back by themselves after a boot; default: yes. */
-  persist?(props: Props<Inputs, Computed>): boolean;
-  report(props: Props<Inputs, Computed>, machines: Machines): Record<string, unknown>;
-  /** What only the pool can tell, once the lease stands. */
-  tell?(props: Props<Inputs, Computed>, lease: Lease, teller: Teller): Promise<Record<string, unknown>>;
-  /** What containers on its machines have of the pool that it opens, whether or not anybody holds it. */
-  inUse?(props: Props<Inputs, Computed>, containers: Container[]): Fact[];
-  /** A script that proves, on one of the machines, that it works. */
-  probe?(props: Props<Inputs, Computed>, machines: Machines): Probe | undefined;
+/** About the hosts of a resource that has any. */
+export interface HostDefinition<Props> {
+  /** Its hosts, in the order in which they are asked for their facts. */
+  targets(props: Props): TargetHost[];
+  /** Pure: the items of each host, by role. */
+  plan(props: Props, machines: Machines): Record<string, Item[]>;
+  /** Paths whose change has no effect on hosts. */
+  unaffectedBy: string[];
+  /** Whether hosts restore their items after a boot. Default: yes. */
+  persist?(props: Props): boolean;
+  /** Outputs that follow from the facts of its hosts. */
+  report?(props: Props, machines: Machines): Record<string, unknown>;
+  /** Leases for the addresses that containers on its hosts have from the pool that it opens, whether or not they are held. */
+  containerLeases?(props: Props, containers: Container[]): Fact[];
+  /** A script that proves, on one of the hosts, that the resource works. */
+  probe?(props: Props, machines: Machines): Probe | undefined;
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
 
-export interface Settling {
+export interface AllocationContext {
   pool: Pool;
   owner: string;
-  /** What it was before. */
+  /** Its properties in the state. */
   olds?: Record<string, unknown> | undefined;
   tenantDefaults: TenantDefaults;
+}
+
+export interface ValidationContext {
+  pool: Pool;
+  owner: string;
+  /** The pool that the resource opened under its old name. It ends before the replacement is created. */
+  replacedPool: string | undefined;
 }
 
 /** By the type of a pool: the range that tenants share, and the size of each one's block. */
 export type TenantDefaults = Record<string, { range: Extent; prefixLength: number }>;
 
-/** Whom a resource can ask about its lease. */
-export interface Teller {
+export interface LeaseContext {
   pool: Pool;
-  /** Lets its bearer use the address of this lease. */
+  /** Makes a token that permits the use of the lease's address. */
   token(lease: Lease): Promise<string>;
 }
 
 export interface PoolChange {
-  /** The pool that is there now ends, with all that is offered in it. */
+  /** The stored pool is deleted, with all offers in it. */
   replaced: boolean;
-  /** Whether it will still have these. */
+  /** Whether the changed pool still contains these. */
   keeps(extents: Extent[]): boolean;
 }
 
-export interface Impossible {
+export interface InputError {
   property: string;
   reason: string;
 }
 
+/** An input that refers to another resource, by reference or by name. */
 export interface Reference {
+  /** Type of that resource. */
   to: string;
-  /** One object with these of its properties. */
+  /** Those of its properties that are passed on, as one object. All are known in preview. */
   passes: string[];
   /** Other inputs that the referenced resource fills in unless they are given: input → its property. */
   fills?: Record<string, string>;
-  /** Given by name: the pool whose data holds the same values under `settings`. */
+  /** If it is given by name: the pool whose data holds the same values under `settings`. */
   pool(name: string): string;
-  /** What is read from there. */
+  /** How they are read from there. */
   stored: StoredSettings;
   /** The input is a list of such resources; what they fill in are lists, too. */
   many?: true;
 }
 
-/** Settings that the opener of a pool keeps in the store, for resources that refer to it by name. */
+/** Settings that are stored with a pool, for resources that refer to it by name. */
 export interface StoredSettings<S extends z.ZodType = z.ZodType> {
   schema: S;
-  /** Name of the pool in which they belong. */
+  /** Name of the pool that they belong to. */
   poolOf(settings: z.output<S>): string;
 }
 
-/** Other stacks write to the store, too, and settings end up in commands: they are parsed like the inputs of a user. */
+/** Other stacks write to the store, too, and settings become parts of commands: they are parsed like the inputs of a user. */
 export function settingsIn<S extends z.ZodType>(
   { schema, poolOf }: StoredSettings<S>,
   { name, data }: PoolSpec,
@@ -165,16 +180,20 @@ const invalidSettings = (pool: string, reason: string): OverlayError =>
 export const referencesOf = ({ references = {} }: Pick<Definition, "references">): [string, Reference[]][] =>
   Object.entries(references).map(([property, reference]) => [property, [reference].flat()]);
 
-/** One machine's part in a resource. */
-export interface Part {
+/** A host of a resource: its role, and how to reach it. */
+export interface TargetHost {
   role: string;
   connection: Connection;
   underlayIp?: string | undefined;
-  /** The role of the machine, or the address, towards which its underlay address is wanted. */
+  /** A role or an address: the underlay address is the source address of the route to it. */
   toward?: string;
-  /** An address that it is to carry for others; it says on which of its devices they would look for it. */
+  /** An address that the host is to answer for; its facts then name the device on which others look for it. */
   carries?: string;
 }
+
+/** The hosts of a resource; none if its definition has no `host`. */
+export const targetsOf = ({ host }: Definition, props: Record<string, unknown>): TargetHost[] =>
+  host?.targets(props) ?? [];
 
 export type Machines = Record<string, Machine>;
 

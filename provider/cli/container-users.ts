@@ -33,7 +33,7 @@ export async function withContainerUsers(
   const taken = new Set(facts.flatMap(({ names = [] }) => names));
   for (const { type, props } of found) {
     const network = (props.network as { networkName?: string } | undefined)?.networkName ?? "";
-    for (const use of resourceOf(type).inUse?.(props, containers.get(network) ?? []) ?? []) {
+    for (const use of resourceOf(type).host?.containerLeases?.(props, containers.get(network) ?? []) ?? []) {
       const i = result.findIndex((fact) => holdsSome(fact, use));
       if (i >= 0) result[i] = withUser(result[i]!, use.usedBy!, userName(network, use.usedBy!), taken);
       else if (!(await isHeld(pool, use))) result.push(use);

@@ -105,7 +105,9 @@ function shown(value: unknown): unknown {
 
 /** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
 export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): Fact[] {
-  const below = found.flatMap(({ type, props }) => resourceOf(type).foundations?.(props, tenantDefaults) ?? []);
+  const below = found.flatMap(
+    ({ type, props }) => resourceOf(type).sourcePool?.prerequisiteLeases?.(props, tenantDefaults) ?? [],
+  );
   return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(factOf)];
 }
 
@@ -117,12 +119,12 @@ export const hidesMachines = ({ type, props }: Exported): boolean =>
 export function factOf({ type, props }: Exported): Fact {
   const def = resourceOf(type);
   const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
-  const opens = def.opens?.(props, def.held(props));
+  const opens = def.opens?.(props, def.extentsFromProps(props));
   return {
     pool,
     owner: props.owner,
     type,
-    want: def.held(props),
+    want: def.extentsFromProps(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
     // Where the lifecycle looks for the name of a resource that is made anew.
     ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),

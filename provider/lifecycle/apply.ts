@@ -8,7 +8,7 @@ import type { DesiredState } from "../network/model/steps";
 import type { Machine } from "../network/plan/hub";
 import { type Changes, type Condition, dataEntries, type Json, type Lease, type Pool } from "../pool/types";
 import { describePool } from "../pool-names";
-import type { Definition, Machines, Part } from "../resource";
+import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
 import { enter, promise } from "./containers";
 import type { Values } from "./values";
 import type { World } from "./world";
@@ -26,6 +26,10 @@ export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> 
 /** Tells stores apart: a record on a machine that comes from another store is none of our business. */
 export const storeOf = async (pool: Pool): Promise<string> => (await pool.identity()).id;
 
+/** Items by role. */
+const planOf = (def: Definition, props: Values, machines: Machines): Record<string, Item[]> =>
+  def.host?.plan(props, machines) ?? {};
+
 const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
 const nameOf = (def: Definition, props: Values): string =>
@@ -40,7 +44,7 @@ const wantOf = (
   record: { uid, owner, network: networkOf(def, props), name: nameOf(def, props), store },
   items,
   adopt: props.adopt === true,
-  persist: def.persist?.(props) ?? true,
+  persist: def.host?.persist?.(props) ?? true,
 });
 
 const isGone =
@@ -51,13 +55,13 @@ const isGone =
 /** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
 export async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
-  for (const part of def.hosts(props)) machines[part.role] = await ask(world, part, machines);
+  for (const part of targetsOf(def, props)) machines[part.role] = await ask(world, part, machines);
   return machines;
 }
 
 const ask = (
   world: Pick<World, "fleet">,
-  { connection, underlayIp, toward, carries }: Part,
+  { connection, underlayIp, toward, carries }: TargetHost,
   known: Machines,
 ): Promise<Machine> =>
   world.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
@@ -70,11 +74,11 @@ async function planFor(
   def: Definition,
   world: Pick<World, "fleet">,
   props: Values,
-  part: Part,
+  part: TargetHost,
 ): Promise<Pick<ApplyRequest, "plannedItems" | "planError">> {
   const machines: Machines = {};
   const lastSeen = lastMachines.parse(props.machines);
-  for (const each of def.hosts(props)) {
+  for (const each of targetsOf(def, props)) {
     const isSelf = each.role === part.role;
     try {
       machines[each.role] = await ask(world, isSelf ? { ...each, connection: part.connection } : each, machines);
@@ -86,7 +90,7 @@ async function planFor(
       machines[each.role] = last;
     }
   }
-  return { plannedItems: def.plan(props, machines)[part.role] ?? [] };
+  return { plannedItems: planOf(def, props, machines)[part.role] ?? [] };
 }
 
 /** What each machine would be asked for, for whoever only wants to know. `gone`: nothing of it is to be left. */
@@ -96,8 +100,8 @@ export async function wantsOn(
   props: Values,
   held: Omit<Held, "run">,
   gone: boolean,
-): Promise<{ part: Part; want: DesiredState }[]> {
-  const parts = def.hosts(props);
+): Promise<{ part: TargetHost; want: DesiredState }[]> {
+  const parts = targetsOf(def, props);
   if (gone) {
     const wants = parts.map(async (part) => ({
       part,
@@ -105,7 +109,7 @@ export async function wantsOn(
     }));
     return Promise.all(wants);
   }
-  const plan = def.plan(props, await askAll(def, world, props));
+  const plan = planOf(def, props, await askAll(def, world, props));
   return parts.map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
 }
 
@@ -125,13 +129,13 @@ export async function apply(
   held: Held,
   machines: Machines,
 ): Promise<Values> {
-  const plan = def.plan(props, machines);
-  const seen = await applyParts(world, def.hosts(props), ({ role }) => ({
+  const plan = planOf(def, props, machines);
+  const seen = await applyParts(world, targetsOf(def, props), ({ role }) => ({
     ...wantOf(def, props, held, plan[role] ?? []),
     fence: () => fence(pool, held),
     isLeaseGone: isGone(pool, held),
   }));
-  const foreign = foreignOn(def.hosts(props), seen);
+  const foreign = foreignOn(targetsOf(def, props), seen);
   for (const text of foreign) world.warn(text);
   await enter(def, world, pool, props, seen);
   const broken = await probe(def, world, props, machines);
@@ -143,11 +147,11 @@ export async function apply(
     );
   }
   await pool.touch(held.pool, held.leaseId);
-  return { ...def.report(props, machines), drift: foreign };
+  return { ...def.host?.report?.(props, machines), drift: foreign };
 }
 
 /** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
-const foreignOn = (parts: Part[], seen: InspectResult[]): string[] =>
+const foreignOn = (parts: TargetHost[], seen: InspectResult[]): string[] =>
   parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => driftText(connection, text)));
 
 /** Hosts put any text into names and settings; it must command no terminal, and pass for no other line of Pulumi's output. */
@@ -163,7 +167,7 @@ export const withdraw = (
   pool: Pool,
   props: Values,
   held: Omit<Held, "run">,
-  parts: Part[],
+  parts: TargetHost[],
   fence: () => Promise<void>,
   clean: string[] = [],
 ): Promise<unknown> =>
@@ -186,17 +190,17 @@ export const withdraw = (
  */
 async function applyParts(
   world: World,
-  parts: Part[],
-  workOf: (part: Part) => ApplyRequest | Promise<ApplyRequest>,
-  done: (part: Part) => void = () => {},
+  parts: TargetHost[],
+  workOf: (part: TargetHost) => ApplyRequest | Promise<ApplyRequest>,
+  done: (part: TargetHost) => void = () => {},
 ): Promise<InspectResult[]> {
-  const applyPart = async (part: Part, work: ApplyRequest): Promise<InspectResult> => {
+  const applyPart = async (part: TargetHost, work: ApplyRequest): Promise<InspectResult> => {
     const seen = await world.fleet.apply(part.connection, work);
     done(part);
     return seen;
   };
   if (parts.length < 2) return everyPart(parts, async (part) => applyPart(part, await workOf(part)));
-  const check = async (part: Part): Promise<{ work: ApplyRequest; peerMoves: boolean }> => {
+  const check = async (part: TargetHost): Promise<{ work: ApplyRequest; peerMoves: boolean }> => {
     const work = await workOf(part);
     const { peerMoves } = await world.fleet.check(part.connection, work);
     return { work, peerMoves };
@@ -205,7 +209,7 @@ async function applyParts(
   const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
-  const apply = async (part: Part): Promise<InspectResult> => {
+  const apply = async (part: TargetHost): Promise<InspectResult> => {
     const checked = checks[parts.indexOf(part)]!;
     if (checked.status === "rejected") throw checked.reason;
     return applyPart(part, checked.value.work);
@@ -215,9 +219,9 @@ async function applyParts(
 
 /** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
 async function everyPart<T>(
-  parts: Part[],
-  act: (part: Part) => Promise<T>,
-  isFirst: (part: Part, i: number) => boolean = () => false,
+  parts: TargetHost[],
+  act: (part: TargetHost) => Promise<T>,
+  isFirst: (part: TargetHost, i: number) => boolean = () => false,
 ): Promise<T[]> {
   const first = parts.map((part, i) => (isFirst(part, i) ? act(part) : undefined));
   await Promise.allSettled(first);
@@ -261,9 +265,9 @@ export const dataOf = (lease: Lease): { run?: Json; name?: Json; clean?: Json } 
 
 /** What does not work, if it can be proven; undefined when all is well. */
 async function probe(def: Definition, world: World, props: Values, machines: Machines): Promise<string | undefined> {
-  const probe = def.probe?.(props, machines);
+  const probe = def.host?.probe?.(props, machines);
   if (!probe) return undefined;
-  const { connection } = def.hosts(props).find(({ role }) => role === probe.role)!;
+  const { connection } = targetsOf(def, props).find(({ role }) => role === probe.role)!;
   const { code } = await world.fleet.run(connection, probe.script);
   return code === 0 ? undefined : `${probe.shows} do not get through (tried on ${connection.host})`;
 }
@@ -278,8 +282,8 @@ export async function drift(
 ): Promise<{ found: string[]; complete: boolean }> {
   try {
     const machines = await askAll(def, world, props);
-    const plan = def.plan(props, machines);
-    const parts = def.hosts(props).map(async ({ role, connection }) => {
+    const plan = planOf(def, props, machines);
+    const parts = targetsOf(def, props).map(async ({ role, connection }) => {
       const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
       const unleased = await promise(def, pool, props, [seen]);
       const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
@@ -291,7 +295,7 @@ export async function drift(
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     // Without the number of tries and the like, or every refresh would find something else.
-    const machines = def.hosts(props).map(({ connection }) => machineKey(connection));
+    const machines = targetsOf(def, props).map(({ connection }) => machineKey(connection));
     const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
     return { found: [`${which}: could not be read (${error.code})`], complete: false };
   }

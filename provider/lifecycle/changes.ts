@@ -11,13 +11,13 @@ export function requestOf(def: Definition, inputs: Values): Request {
 }
 
 export const opensOf = (def: Definition, inputs: Values) =>
-  def.opens?.(without(inputs, unknownPaths(inputs)), def.held(inputs));
+  def.opens?.(without(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
 
 /** What must change about a lease when its resource does. What others did to it meanwhile stays: who uses it, until when. */
 export function changesOf(def: Definition, olds: Values, news: Values, lease: Lease): Changes {
   const [before, after] = [requestOf(def, olds), requestOf(def, news)];
   const opens = opensOf(def, news);
-  const [had, has] = [def.held(olds), def.held(news)];
+  const [had, has] = [def.extentsFromProps(olds), def.extentsFromProps(news)];
   return {
     owner: after.owner,
     names: [...new Set([...othersNames(lease, before), ...(after.names ?? [])])],

@@ -60,10 +60,10 @@ export async function check(
       return { inputs: news, failures: parsed.refusals.map(failureOf(def, caller, news)) };
     const inputs = without(parsed.inputs, unknownWholes(news)); // unknown is not the same as left out
     const undecided =
-      unknown.some((path) => !isWithin(path, def.late)) || (!olds && (await cannotPromise(world, caller)));
+      unknown.some((path) => !isWithin(path, def.mayBeUnknown)) || (!olds && (await cannotPromise(world, caller)));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await keepName(def, world, caller, inputs);
-    const settled = undecided ? inputs : await settle(def, world, caller, olds, inputs);
+    const settled = undecided ? inputs : await resolve(def, world, caller, olds, inputs);
     const computed = undecided || !settled ? unknownValues(def) : await decide(def, world, caller, olds, settled);
     return { inputs: { ...restored(settled ?? inputs, news), ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
@@ -95,17 +95,17 @@ export async function cannotPromise(world: World, { dryRun }: Caller): Promise<b
 }
 
 /** undefined: in this preview there is nothing yet to choose from. */
-async function settle(
+async function resolve(
   def: Definition,
   world: World,
   { owner, dryRun }: Caller,
   olds: Values | undefined,
   inputs: Values,
 ): Promise<Values | undefined> {
-  if (!def.settle) return inputs;
+  if (!def.sourcePool?.resolve) return inputs;
   try {
     const { tenantDefaults } = world;
-    return await def.settle(inputs, { pool: await world.pool(), owner, olds, tenantDefaults });
+    return await def.sourcePool.resolve(inputs, { pool: await world.pool(), owner, olds, tenantDefaults });
   } catch (error) {
     if (!isOverlayError(error, "POOL_NOT_FOUND") || !dryRun) throw error;
     world.warn(`${error.message} Its values are not shown in this preview.`);
@@ -194,13 +194,13 @@ function parse(
     };
   }
   const inputs = whole.data as Values;
-  return { inputs, refusals: impossible(def, caller, inputs, unknown) };
+  return { inputs, refusals: crossFieldErrors(def, caller, inputs, unknown) };
 }
 
 /** Inputs that decide something can make everything possible; those that are known only during up speak for themselves. */
-function impossible(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
-  if (unknown.some((path) => !isWithin(path, def.late))) return [];
-  return [...(def.impossible?.(inputs) ?? [])]
+function crossFieldErrors(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
+  if (unknown.some((path) => !isWithin(path, def.mayBeUnknown))) return [];
+  return [...(def.crossFieldErrors?.(inputs) ?? [])]
     .map(({ property, reason }) => ({ path: property.split("."), reason }))
     .filter(({ path }) => !unknown.some(([key]) => key === path[0]))
     .map(({ path, reason }) =>

@@ -15,7 +15,7 @@ import type { World } from "./world";
 /** What containers have and nobody holds. */
 async function unheld(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
   const containers = seen.flatMap(({ containers }) => containers);
-  const facts = def.inUse?.(props, containers) ?? [];
+  const facts = def.host?.containerLeases?.(props, containers) ?? [];
   if (facts.length === 0) return [];
   const leases = await pool.leases(facts[0]!.pool);
   const held = new Set(leases.filter(isFirm).flatMap(({ extents }) => extents.map(({ first }) => first)));

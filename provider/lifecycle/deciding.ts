@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
-import { describePool, NETWORKS, SPACES } from "../pool-names";
+import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import { changesOf } from "./changes";
 import { type Caller, cannotPromise } from "./check";
@@ -32,13 +32,13 @@ export async function decide(
   // What stands in an address space opens its pool by itself; whether the store is the right one, diff can tell.
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await refuseLost(def, pool, olds);
   if (olds && (await cannotPromise(world, caller))) return unknownValues(def);
-  const before = olds && isKnown(def, olds) ? def.held(olds) : undefined;
+  const before = olds && isKnown(def, olds) ? def.extentsFromProps(olds) : undefined;
   const lease = await offered(def, world, { ...caller, prefer: caller.prefer ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) world.warn(warning);
   if (!olds && !caller.isReplacement && isFirm(lease)) world.warn(takesOver(def, lease));
   const computed = def.values(inputs, lease.extents);
-  await refuseBeside(def, pool, caller.owner, { ...inputs, ...computed }, olds);
+  await validate(def, pool, caller.owner, { ...inputs, ...computed }, olds);
   return computed;
 }
 
@@ -54,24 +54,20 @@ async function planReplacement(
   const pool = await openedPool();
   const before = String(olds.owner);
   const lease = await pool.find(def.request(olds, before).pool, { owner: before });
-  const { name } = def.opens(olds, def.held(olds));
+  const { name } = def.opens(olds, def.extentsFromProps(olds));
   if (lease?.opens !== name) return; // it has ended, and another owner may have a pool of this name
   await pool.planReplacement({
     pool: name,
     owners: [before, owner],
-    changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.held(olds)),
+    changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.extentsFromProps(olds)),
     leavesForgotten: unreachableOnDelete === "forget",
   });
 }
 
-/** `olds`: what it was under another name ends before it is made anew, and is not beside it. */
-async function refuseBeside(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
-  const former = olds && def.opens?.(olds, def.held(olds)).name;
-  def.refuse?.(
-    props,
-    (await pool.pools(NETWORKS)).filter(({ name }) => name !== former),
-  );
-  await def.beside?.(props, owner, pool);
+/** `olds`: the properties of the resource that it replaces. */
+async function validate(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
+  const replacedPool = olds && def.opens?.(olds, def.extentsFromProps(olds)).name;
+  await def.validate?.(props, { pool, owner, replacedPool });
 }
 
 /**
@@ -89,11 +85,11 @@ async function mayKeep(def: Definition, world: World, olds: Values, kept: Extent
       if (lease.deletingSince !== undefined) world.warn(unfinishedDelete(def, lease));
       return true;
     }
-    if (def.createFirst || !equal(kept, def.held(olds))) return false;
+    if (def.createBeforeDelete || !equal(kept, def.extentsFromProps(olds))) return false;
     const holder = await pool.find(name, { value: kept[0]!.first });
     return !holder || !isFirm(holder) || holder.owner === owner;
   } catch (error) {
-    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createFirst) return true;
+    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return true;
     throw error;
   }
 }
@@ -106,12 +102,12 @@ async function offered(def: Definition, world: World, caller: Caller, inputs: Va
   const { owner, formerly: formerOwner, dryRun, prefer, program, movesAway } = caller;
   const pool = await world.pool();
   const request = def.request(inputs, owner);
-  const change = dryRun ? def.poolChange?.(inputs, await pool.spec(request.pool)) : undefined;
+  const change = dryRun ? def.sourcePool?.changeInRun?.(inputs, await pool.spec(request.pool)) : undefined;
   const unshown = (why: string): undefined => {
     world.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
   if (change?.replaced) return unshown("it is being replaced");
-  const data = def.notes && { data: def.notes(inputs) };
+  const data = def.leaseData && { data: def.leaseData(inputs) };
   const whole = { ...request, ...opening(def, inputs), ...data, owner, type: def.type };
   const options = { inUp: !dryRun, ...(movesAway && { movesAway }) };
   try {
@@ -139,12 +135,12 @@ const opening = (def: Definition, inputs: Values): Pick<Request, "opens"> =>
   def.opens ? { opens: (extents) => def.opens!(inputs, extents) } : {};
 
 const sameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  jsonText(detailsOf(def, olds, def.held(olds), olds)) === jsonText(detailsOf(def, inputs, extents, olds));
+  jsonText(detailsOf(def, olds, def.extentsFromProps(olds), olds)) === jsonText(detailsOf(def, inputs, extents, olds));
 
 const detailsOf = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
   const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
-  return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.notes?.(known) };
+  return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), notes: def.leaseData?.(known) };
 };
 
 /**
@@ -161,7 +157,7 @@ async function canChange(def: Definition, pool: Pool, olds: Values, props: Value
     if (mayMove && isOverlayError(error, "PORT_CONFLICT")) return false;
     throw error;
   }
-  await refuseBeside(def, pool, owner, props);
+  await validate(def, pool, owner, props);
   return true;
 }
 
@@ -183,7 +179,7 @@ const isKnown = (def: Definition, olds: Values): boolean =>
 /** What it will have without a new life: what it holds, or the other bounds of a block that its inputs ask for. */
 function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
   if (!isKnown(def, olds)) return undefined;
-  const extents = def.request(inputs, String(olds.owner)).want ?? def.held(olds);
+  const extents = def.request(inputs, String(olds.owner)).want ?? def.extentsFromProps(olds);
   return changesNotInPlace(def, olds, inputs, extents).length === 0 ? extents : undefined;
 }
 
@@ -199,7 +195,7 @@ export async function refuseLost(def: Definition, pool: Pool, olds: Values): Pro
   if (await endedThere(pool, from, olds)) return;
   if (stampIn(olds)) throw notRecovered(def, olds, from);
   // An address space is always there; what stands in it has opened a pool.
-  const name = from.startsWith(SPACES) ? def.opens!(olds, def.held(olds)).name : from;
+  const name = from.startsWith(SPACES) ? def.opens!(olds, def.extentsFromProps(olds)).name : from;
   if (await pool.spec(name)) return;
   throw new OverlayError(
     "STORE_LOST",

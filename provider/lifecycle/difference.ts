@@ -1,4 +1,4 @@
-import type { Definition } from "../resource";
+import { type Definition, targetsOf } from "../resource";
 import { machinesOf } from "./parts";
 import { changedPaths, equal, isWithin, type Path, UNKNOWN, unknownPaths, type Values, valueAt } from "./values";
 
@@ -11,7 +11,7 @@ export function inputsOf({ inputs, computed }: Definition, props: Values): Value
 }
 
 export function changedInputs(def: Definition, olds: Values, news: Values): Path[] {
-  const ignored = def.unaffectedBy ?? [];
+  const ignored = def.sourcePool?.ignoreChanges ?? [];
   return changedPaths(inputsOf(def, olds), inputsOf(def, news)).filter((path) => !isWithin(path, ignored));
 }
 
@@ -38,11 +38,11 @@ function lostReferences({ computed, references = {} }: Definition, news: Values,
 export function isQuiet(def: Definition, olds: Values, news: Values): boolean {
   const changed = changedInputs(def, olds, news);
   const unfinished = !Array.isArray(olds.drift) || olds.drift.length > 0;
-  const quiet = [...def.quiet, "owner"];
+  const quiet = [...(def.host?.unaffectedBy ?? []), "owner"];
   return (
     changed.length > 0 &&
     !unfinished &&
-    equal(machinesOf(def.hosts(olds)), machinesOf(def.hosts(news))) &&
+    equal(machinesOf(targetsOf(def, olds)), machinesOf(targetsOf(def, news))) &&
     changed.every((path) => isWithin(path, quiet))
   );
 }

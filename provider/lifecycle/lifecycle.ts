@@ -3,7 +3,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { machineKey } from "../host/connection";
 import { isForgotten } from "../owner";
 import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
-import type { Definition, Part } from "../resource";
+import { type Definition, type TargetHost, targetsOf } from "../resource";
 import {
   amendHeld,
   apply,
@@ -97,7 +97,8 @@ export class Lifecycle {
     const isOfReplaced = replaces.length > 0 && unknownPaths(news).length > 0; // see `replacedBy`
     if (isOfReplaced && lease && lease !== "lost") (await this.world.pool()).markEnding(lease);
     const first =
-      replaces.length > 0 && !(unknownPaths(news).length === 0 && this.def.createFirst && (await this.#hasRoom(news)));
+      replaces.length > 0 &&
+      !(unknownPaths(news).length === 0 && this.def.createBeforeDelete && (await this.#hasRoom(news)));
     return {
       changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenDead(olds)),
       replaces: lost ? [...replaces, "leaseId"] : replaces,
@@ -110,10 +111,10 @@ export class Lifecycle {
     const pool = await this.world.pool();
     const run = randomUUID();
     const opens = opensOf(this.def, inputs);
-    const request = { ...this.#request(inputs, run), want: this.def.held(inputs), ...(opens && { opens }) };
+    const request = { ...this.#request(inputs, run), want: this.def.extentsFromProps(inputs), ...(opens && { opens }) };
     const { tenantDefaults } = this.world;
-    await this.def.prepare?.(inputs, { pool, owner: request.owner, tenantDefaults });
-    const parts = this.def.hosts(inputs);
+    await this.def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner: request.owner, tenantDefaults });
+    const parts = targetsOf(this.def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.
     const earlier = parts.length > 0 ? await pool.find(request.pool, { owner: request.owner }) : undefined;
     const lease = await pool.claim(request);
@@ -169,12 +170,12 @@ export class Lifecycle {
     if (!lease) return this.#deleteWithoutLease(pool, props);
     const inputs = inputsOf(this.def, props);
     const opens = opensOf(this.def, inputs);
-    this.def.refuseEnd?.(props, lease, await this.#hasSuccessor(pool, lease));
+    this.def.validateDelete?.(props, lease, await this.#hasSuccessor(pool, lease));
     await pool.mustBeReplaceable(lease.pool);
     const clean = cleanIn(lease);
     const held = await this.#take(pool, lease, inputs, { deleting: true }, clean);
     this.#released.set(lease.owner, lease.extents);
-    const entered = this.def.inUse && lease.opens ? await forget(pool, lease.opens) : [];
+    const entered = this.def.host?.containerLeases && lease.opens ? await forget(pool, lease.opens) : [];
     // It stays, so it must be usable, with what containers have in it. Where hosts were changed, the mark of the delete stays, too.
     const keep = (changes: Changes) => async (error: unknown) => {
       const restore = async () => {
@@ -199,7 +200,7 @@ export class Lifecycle {
    * still ours to remove, and what other records list stays.
    */
   async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
-    const parts = this.def.hosts(props);
+    const parts = targetsOf(this.def, props);
     // A pool that is no longer there must not stop anybody from leaving it. An empty store is another matter.
     const isEmpty = (await pool.pools()).length === 0;
     if (isEmpty) await refuseLost(this.def, pool, props);
@@ -252,10 +253,10 @@ export class Lifecycle {
     if (await pool.find(name, { leaseId })) throw notOurs(name, leaseId);
   }
 
-  async #complete(pool: Pool, props: Values, held: Held & Lease, id: string, before: Part[]): Promise<Values> {
+  async #complete(pool: Pool, props: Values, held: Held & Lease, id: string, before: TargetHost[]): Promise<Values> {
     let seen: Values = {};
     try {
-      const isOnMachines = this.def.hosts(props).length > 0;
+      const isOnMachines = targetsOf(this.def, props).length > 0;
       const machines = isOnMachines ? await askAll(this.def, this.world, props) : {};
       if (isOnMachines) seen = { machines };
       const reported = isOnMachines ? await apply(this.def, this.world, pool, props, held, machines) : { drift: [] };
@@ -269,7 +270,7 @@ export class Lifecycle {
   }
 
   /** Without the list, every host counts as one that may have something; so it does not matter if it cannot be kept. */
-  async #keepClean(pool: Pool, props: Values, held: Held, before: Part[]): Promise<void> {
+  async #keepClean(pool: Pool, props: Values, held: Held, before: TargetHost[]): Promise<void> {
     const clean = cleanAfter(this.def, this.world.fleet, props, held.uid, before);
     if (clean.length === 0) return;
     const { data } = this.#request(inputsOf(this.def, props), held.run, clean);
@@ -277,7 +278,7 @@ export class Lifecycle {
   }
 
   async #tell(pool: Pool, props: Values, lease: Lease): Promise<Values> {
-    return (await this.def.tell?.(props, lease, { pool, token: this.world.token })) ?? {};
+    return (await this.def.leaseOutputs?.(props, lease, { pool, token: this.world.token })) ?? {};
   }
 
   /** Brings the lease's details up to date and makes it this run's: whoever held it before is fenced off. */
@@ -321,7 +322,7 @@ export class Lifecycle {
   }
 
   /** They are cleaned, if they can be reached. */
-  async #leave(pool: Pool, props: Values, held: Held, parts: Part[]): Promise<void> {
+  async #leave(pool: Pool, props: Values, held: Held, parts: TargetHost[]): Promise<void> {
     for (const part of parts) {
       try {
         await withdraw(this.def, this.world, pool, props, held, [part], () => fence(pool, held));
@@ -364,7 +365,7 @@ export class Lifecycle {
 
   #request(inputs: Values, run?: string, clean: string[] = []): Request {
     const { nameInput } = this.def;
-    const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.notes?.(inputs) };
+    const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.leaseData?.(inputs) };
     const data = run ? { data: { run, ...known, ...(clean.length > 0 && { clean }) } } : {};
     return { ...requestOf(this.def, inputs), ...data };
   }

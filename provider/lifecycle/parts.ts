@@ -1,6 +1,6 @@
 import { machineKey } from "../host/connection";
 import type { Lease } from "../pool/types";
-import type { Definition, Part } from "../resource";
+import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { dataOf } from "./apply";
 import type { Values } from "./values";
 import type { World } from "./world";
@@ -22,37 +22,38 @@ export const cleanAfter = (
   fleet: World["fleet"],
   props: Values,
   uid: string,
-  before: Part[],
+  before: TargetHost[],
 ): string[] => {
   const earlier = new Set(machinesOf(before));
-  const isClean = ({ connection }: Part) => !earlier.has(machineKey(connection)) && !fleet.wasWritten(connection, uid);
-  return machinesOf(def.hosts(props).filter(isClean));
+  const isClean = ({ connection }: TargetHost) =>
+    !earlier.has(machineKey(connection)) && !fleet.wasWritten(connection, uid);
+  return machinesOf(targetsOf(def, props).filter(isClean));
 };
 
 /** Hosts that may have something of the resource. */
-export function usedParts(def: Definition, props: Values, clean: string[]): Part[] {
-  return def.hosts(props).filter(({ connection }) => !clean.includes(machineKey(connection)));
+export function usedParts(def: Definition, props: Values, clean: string[]): TargetHost[] {
+  return targetsOf(def, props).filter(({ connection }) => !clean.includes(machineKey(connection)));
 }
 
 /** The same before a change, with the hosts that an earlier change has not finished leaving. */
-export function partsBefore(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
-  const leaving = ((olds.leaving ?? []) as string[]).map((text) => parsePart(text, def.hosts(news)));
+export function partsBefore(def: Definition, olds: Values, news: Values, clean: string[]): TargetHost[] {
+  const leaving = ((olds.leaving ?? []) as string[]).map((text) => parsePart(text, targetsOf(def, news)));
   return [...usedParts(def, olds, clean), ...leaving];
 }
 
 /** Hosts that are no longer part of it: since this change, or since an earlier one that was not finished. */
-export function leftParts(def: Definition, olds: Values, news: Values, clean: string[]): Part[] {
-  const now = new Set(machinesOf(def.hosts(news)));
+export function leftParts(def: Definition, olds: Values, news: Values, clean: string[]): TargetHost[] {
+  const now = new Set(machinesOf(targetsOf(def, news)));
   return partsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(machineKey(connection)));
 }
 
-export const machinesOf = (parts: Part[]): string[] => parts.map(({ connection }) => machineKey(connection));
+export const machinesOf = (parts: TargetHost[]): string[] => parts.map(({ connection }) => machineKey(connection));
 
 /** A host to come back to, without credentials: those of the host that has its role now are used. */
-export const partText = ({ role, connection: { host, port = 22 } }: Part): string => `${role} ${host} ${port}`;
+export const partText = ({ role, connection: { host, port = 22 } }: TargetHost): string => `${role} ${host} ${port}`;
 
 /** The role may not exist any more. */
-function parsePart(text: string, parts: Part[]): Part {
+function parsePart(text: string, parts: TargetHost[]): TargetHost {
   const [role, host, port] = text.split(" ") as [string, string, string];
   const { connection } = parts.find((part) => part.role === role) ?? parts[0]!;
   return { role, connection: { ...connection, host, port: Number(port) } };

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { canUseDocker, type DockerRange, dockerRange, maxDockerShare } from "../addressing/docker-range";
 import { type Layout, runnerLayout } from "../addressing/layout";
 import type { DockerPlan } from "../network/plan/hub";
-import type { Impossible } from "../resource";
+import type { InputError } from "../resource";
 import { resourceName } from "./inputs";
 
 /** Docker on runners: what the user says, and what follows from it for addresses. Preview asks no host, so this neither. */
@@ -61,7 +61,7 @@ export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runn
     ? []
     : layouts.map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
 
-export function* dockerImpossible({ enabled, range }: Docker, layouts: Layout[]): Generator<Impossible> {
+export function* dockerErrors({ enabled, range }: Docker, layouts: Layout[]): Generator<InputError> {
   if (enabled === "off") return;
   const largest = Math.min(...layouts.map(maxDockerShare));
   if (shareOf(range) > largest) {

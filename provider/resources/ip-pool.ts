@@ -5,7 +5,7 @@ import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import {
   defineResource,
-  type Impossible,
+  type InputError,
   type PoolChange,
   type Reference,
   type StoredSettings,
@@ -106,7 +106,7 @@ export const ipPool = defineResource({
   description: "Addresses, or ports, to give out: to one tenant or to all, and to no two at once.",
   inputs,
   computed,
-  impossible,
+  crossFieldErrors,
   outputs: z.object({
     capacity: count.describe("How many it can give out; a string past 2^53."),
     allocated: count.describe("How many were held at the last up or refresh."),
@@ -118,8 +118,7 @@ export const ipPool = defineResource({
   secrets: [],
   references: { parent: poolReference },
   replaceOn: ["poolName", "addressSpace", "type", "parent.poolName", "prefixLength"],
-  late: ["labels"],
-  quiet: [],
+  mayBeUnknown: ["labels"],
 
   id: ({ poolName }) => poolName,
   request: (inputs) => ({
@@ -129,15 +128,13 @@ export const ipPool = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
   }),
   opens: specOf,
-  poolChange: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
-  unaffectedBy: ["parent.ranges"],
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
-  held: ({ ranges, type }) => extentsOf(ranges, type),
-
-  hosts: () => [],
-  plan: () => ({}),
-  report: () => ({}),
-  tell: async ({ poolName }, _lease, { pool }) => usageOf((await pool.usage(poolNamed(poolName)))!),
+  extentsFromProps: ({ ranges, type }) => extentsOf(ranges, type),
+  leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOf((await pool.usage(poolNamed(poolName)))!),
+  sourcePool: {
+    changeInRun: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
+    ignoreChanges: ["parent.ranges"],
+  },
 });
 
 const PORTS = "30000-32767";
@@ -200,7 +197,7 @@ function usageOf({ capacity, held, warning }: Usage) {
   };
 }
 
-function* impossible(inputs: Inputs): Generator<Impossible> {
+function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
   const { type, ranges, parent, prefixLength, portRange } = inputs;
   const given = Object.entries({ ranges, parent, prefixLength, portRange }).flatMap(([k, v]) =>
     v === undefined ? [] : [k],
@@ -215,12 +212,12 @@ function* impossible(inputs: Inputs): Generator<Impossible> {
       yield { property: key, reason: `does not go with ${parent ? "parent" : `type ${type}`}` };
   }
   if (parent && isPorts(parent)) yield { property: "parent", reason: "has ports, from which no block can be carved" };
-  else if (parent && prefixLength !== undefined) yield* tooLarge(parent, prefixLength);
-  yield* misplaced(inputs);
+  else if (parent && prefixLength !== undefined) yield* blockSizeErrors(parent, prefixLength);
+  yield* exclusionErrors(inputs);
 }
 
 /** A block must fit into one range of its parent. */
-function* tooLarge({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<Impossible> {
+function* blockSizeErrors({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<InputError> {
   const extents = extentsOf(ranges, type);
   const wide = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
   if (wide.length === 0) {
@@ -241,7 +238,7 @@ function* tooLarge({ poolName, ranges, type }: PoolSettings, prefixLength: numbe
 }
 
 /** Whether it is in a block that is yet to be carved, only the pool can tell. */
-function* misplaced({ type, ranges, portRange = PORTS, reserved, staticOnly }: Inputs): Generator<Impossible> {
+function* exclusionErrors({ type, ranges, portRange = PORTS, reserved, staticOnly }: Inputs): Generator<InputError> {
   const texts = type === "nodePort" ? [portRange] : ranges;
   const whole = texts && extentsOf(texts, type);
   const isPart = (text: string): boolean => {

@@ -6,7 +6,7 @@ import { parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
-import { defineResource, type Impossible, type Settling, settingsIn } from "../resource";
+import { type AllocationContext, defineResource, type InputError, settingsIn } from "../resource";
 import { runnerSettings, storedRunner, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
@@ -87,7 +87,7 @@ export const ipReservation = defineResource({
   description: "An address that is known before the workload that will have it, and kept while that comes and goes.",
   inputs,
   computed,
-  impossible,
+  crossFieldErrors,
   outputs: z.object({
     token: z.string().describe("Lets its bearer use, validate or release the address with `overlayctl ip`."),
     state: z.string().describe("`reserved`, or `used` once somebody does."),
@@ -111,16 +111,10 @@ export const ipReservation = defineResource({
     pool: poolReference,
   },
   replaceOn: ["runner.networkName", "runner.runnerName", "runner.subnets", "pool.poolName", "ip", "ip6", "port"],
-  late: ["labels", "usedBy", "ttl", "force"],
-  quiet: [],
-  createFirst: true,
+  mayBeUnknown: ["labels", "usedBy", "ttl", "force"],
+  createBeforeDelete: true,
 
   id: (props) => `${placeOf(props).replace(/^\w+\//, "")}/${props.ip}`,
-  settle,
-  prepare: async ({ tenant, type, pool }, settling) => {
-    if (tenant && type) await claimTenantPool(pool!, settling);
-  },
-  foundations: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
   request: (inputs, owner) => ({
     pool: placeOf(inputs),
     ...wanted(inputs),
@@ -130,28 +124,31 @@ export const ipReservation = defineResource({
     ...(inputs.tenant && { tenant: inputs.tenant }),
     ...(inputs.labels && { labels: inputs.labels }),
   }),
-  poolChange: ({ runner, pool }, spec) =>
-    runner
-      ? rangeChange(runner.subnets, spec && settingsIn(storedRunner, spec).subnets, true)
-      : poolChange(pool!, spec),
-  unaffectedBy: ["pool.ranges"],
   values,
-  held: ({ ip, ip6, port }) =>
+  extentsFromProps: ({ ip, ip6, port }) =>
     port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(parseIp(text))) : [one(BigInt(port))],
-  refuseEnd,
-
-  hosts: () => [],
-  plan: () => ({}),
-  report: () => ({}),
-  tell: async (_props, lease, { token }) => ({
+  validateDelete,
+  leaseOutputs: async (_props, lease, { token }) => ({
     token: await token(lease),
     state: lease.state,
     expiresAt: lease.expiresAt === undefined ? undefined : new Date(lease.expiresAt).toISOString(),
   }),
+  sourcePool: {
+    changeInRun: ({ runner, pool }, spec) =>
+      runner
+        ? rangeChange(runner.subnets, spec && settingsIn(storedRunner, spec).subnets, true)
+        : poolChange(pool!, spec),
+    ignoreChanges: ["pool.ranges"],
+    resolve,
+    claimPrerequisites: async ({ tenant, type, pool }, context) => {
+      if (tenant && type) await claimTenantPool(pool!, context);
+    },
+    prerequisiteLeases: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
+  },
 });
 
 /** Whoever uses it does not notice that it is deleted. Only a user that the program itself has moved elsewhere does. */
-function refuseEnd(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
+function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
   if (state !== "used" || props.force) return;
   const name = props.runner && usedBy !== undefined && userName(props.runner.networkName, usedBy);
   const isGone = hasSuccessor || (name && !names?.includes(name));
@@ -164,21 +161,21 @@ function refuseEnd(props: Inputs & Computed, { state, usedBy, names }: Lease, ha
 }
 
 /** Afterwards it is said either on which runner or in which pool. */
-async function settle(inputs: Inputs, settling: Settling): Promise<Inputs> {
+async function resolve(inputs: Inputs, context: AllocationContext): Promise<Inputs> {
   const { network, placement, tenant, type, ip } = inputs;
   if (network) {
-    const runner = await placed({ network: network.networkName, placement, ip }, settling);
-    return withSecond({ ...inputs, runner }, settling);
+    const runner = await placed({ network: network.networkName, placement, ip }, context);
+    return withSecond({ ...inputs, runner }, context);
   }
   if (tenant && type) {
     const value = wanted(inputs).want?.[0]?.first;
-    return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, settling) };
+    return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, context) };
   }
-  return withSecond(inputs, settling);
+  return withSecond(inputs, context);
 }
 
 /** Whoever asks for one address of a dual-stack network holds two: the second is the one that it has, or lies alike. */
-function withSecond(inputs: Inputs, { olds }: Settling): Inputs {
+function withSecond(inputs: Inputs, { olds }: AllocationContext): Inputs {
   const { ip, ip6, runner } = inputs;
   const [main, second] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   if (ip === undefined || ip6 !== undefined || !main || !second) return inputs;
@@ -240,7 +237,7 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
 
 const forVm = (network: string, ip: string) => ({ mac: vmMac(network, ip), tapDevice: tapName(network, ip) });
 
-function* impossible({ runner, network, pool, tenant, type, port, ip, ip6 }: Inputs): Generator<Impossible> {
+function* crossFieldErrors({ runner, network, pool, tenant, type, port, ip, ip6 }: Inputs): Generator<InputError> {
   const ways = [runner && "runner", network && "network", pool && "pool", type && "type"].filter(Boolean);
   const wrong = ways.length === 0 ? "is missing" : `does not go with ${ways[0]}`;
   if (ways.length !== 1) {

@@ -5,9 +5,9 @@ import { OverlayError } from "../errors";
 import { machineKey } from "../host/connection";
 import { effectiveMtu, type Network, planHub } from "../network/plan/hub";
 import type { Json, PoolSpec } from "../pool/types";
-import { DEFAULT_SPACE, networkPool } from "../pool-names";
-import { defineResource, type Impossible, type StoredSettings, settingsIn } from "../resource";
-import { docker, dockerFor, dockerImpossible, dockerPlan } from "./docker";
+import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
+import { defineResource, type InputError, type StoredSettings, settingsIn } from "../resource";
+import { docker, dockerErrors, dockerFor, dockerPlan } from "./docker";
 import { hostAccess, parseHostAccess } from "./host-access";
 import { address, connection, deviceName, devicePrefix, labels, layouts, machineName, resourceName } from "./inputs";
 
@@ -121,7 +121,7 @@ export const overlayNetwork = defineResource({
     "A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them.",
   inputs,
   computed,
-  impossible,
+  crossFieldErrors,
   outputs: z.object({
     effectiveUnderlayIp: z.string().describe("The hub's address on the network below."),
     effectiveMtu: z.number().describe("MTU of the tunnels, as far as the hub decides it."),
@@ -129,8 +129,7 @@ export const overlayNetwork = defineResource({
   nameInput: "networkName",
   secrets: ["hubConnection"],
   replaceOn: ["networkName", "subnets", "devicePrefix", "bridgeName", "hubInterface"],
-  late: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
-  quiet: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
+  mayBeUnknown: ["hubConnection", "hubUnderlayIp", "mtu", "labels"],
 
   id: ({ networkName }) => networkName,
   request: (inputs) => {
@@ -170,9 +169,10 @@ export const overlayNetwork = defineResource({
       ...(second && { cidr6: second.cidr, hubIp6: second.hubIp }),
     };
   },
-  held: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
-  refuse: (props, others) => {
+  extentsFromProps: ({ subnets }) => layoutsOf(subnets).map(({ extent }) => extent),
+  validate: async (props, { pool, replacedPool }) => {
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
+    const others = (await pool.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
       const [hub, settings] = [hubIn(other), settingsIn(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
@@ -192,10 +192,15 @@ export const overlayNetwork = defineResource({
     }
   },
 
-  hosts: ({ hubConnection, hubUnderlayIp }) => [{ role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp }],
-  plan: (props) => ({ hub: planHub(asNetwork(settingsOf(props), props.hubInterface)) }),
-  persist: ({ persist }) => persist,
-  report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
+  host: {
+    targets: ({ hubConnection, hubUnderlayIp }) => [
+      { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp },
+    ],
+    plan: (props) => ({ hub: planHub(asNetwork(settingsOf(props), props.hubInterface)) }),
+    unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
+    persist: ({ persist }) => persist,
+    report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
+  },
 });
 
 /** What a network's runners must know, without its connection. */
@@ -204,12 +209,12 @@ function settingsOf(inputs: NetworkSettings): NetworkSettings {
   return Object.fromEntries(entries.filter(([, value]) => value !== undefined)) as NetworkSettings;
 }
 
-export function* tooSmall(mtu: number | "auto" | undefined, layouts: Layout[]): Generator<Impossible> {
+export function* mtuErrors(mtu: number | "auto" | undefined, layouts: Layout[]): Generator<InputError> {
   if (typeof mtu !== "number" || mtu >= 1280 || layouts.every(({ family }) => family === 4)) return;
   yield { property: "mtu", reason: `MTU_TOO_SMALL: IPv6 needs at least 1280, not ${mtu}.` };
 }
 
-function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
+function* crossFieldErrors(value: z.output<typeof inputs>): Generator<InputError> {
   const layouts = layoutsOf(value.subnets);
   if (layouts.length === 2 && (layouts[0]!.family !== 4 || layouts[1]!.family !== 6)) {
     yield {
@@ -223,6 +228,6 @@ function* impossible(value: z.output<typeof inputs>): Generator<Impossible> {
     const reason = `must be at most ${most}: the VNI of the last runner would be ${lastVni}, and VNIs end at ${2 ** 24 - 1}`;
     yield { property: "vniBase", reason };
   }
-  yield* tooSmall(value.mtu, layouts);
-  yield* dockerImpossible(dockerFor(value), layouts);
+  yield* mtuErrors(value.mtu, layouts);
+  yield* dockerErrors(dockerFor(value), layouts);
 }

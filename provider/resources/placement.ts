@@ -2,7 +2,7 @@ import { isIpInRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";
-import { type Settling, settingsIn } from "../resource";
+import { type AllocationContext, settingsIn } from "../resource";
 import { type RunnerSettings, storedRunner } from "./addresses";
 
 /** Which runner of a network gets a reservation that may be on any. */
@@ -19,7 +19,7 @@ export interface Wish {
 }
 
 /** Whoever has a place, in the state, in the pool or in a preview's promise, keeps it: other choices are for newcomers. */
-export async function placed(wish: Wish, { pool, owner, olds }: Settling): Promise<RunnerSettings> {
+export async function placed(wish: Wish, { pool, owner, olds }: AllocationContext): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
   const lease = await pool.holder(placeName(wish.network, owner));
   const places = [

@@ -6,11 +6,11 @@ import { tunnelName } from "../addressing/names";
 import { machineKey } from "../host/connection";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { addressPool, networkPool } from "../pool-names";
-import { defineResource, type Impossible, type Machines, settingsIn } from "../resource";
+import { defineResource, type InputError, type Machines, settingsIn } from "../resource";
 import { addressPoolOf, containerFacts } from "./addresses";
-import { dockerFor, dockerImpossible, dockerOverride, dockerRanges } from "./docker";
+import { dockerErrors, dockerFor, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
-import { asNetwork, layoutsOf, maxRunnersOf, networkSettings, storedNetwork, tooSmall } from "./overlay-network";
+import { asNetwork, layoutsOf, maxRunnersOf, mtuErrors, networkSettings, storedNetwork } from "./overlay-network";
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -81,7 +81,7 @@ export const runnerSubnet = defineResource({
   description: "A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
   inputs,
   computed,
-  impossible,
+  crossFieldErrors,
   outputs: z.object({
     effectiveUnderlayIp: z.string().describe("Its address on the network below."),
     effectiveMtu: z.number().describe("MTU for its workloads."),
@@ -107,8 +107,7 @@ export const runnerSubnet = defineResource({
     "runnerId",
     "runnerDevice",
   ],
-  late: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
-  quiet: ["connection", "hubConnection", "labels", "adopt", "network.verify"],
+  mayBeUnknown: ["connection", "hubConnection", "underlayIp", "mtu", "labels", "network.hubUnderlayIp", "network.mtu"],
 
   id: ({ network, runnerName }) => `${network.networkName}/${runnerName}`,
   request: ({ network, runnerName, runnerId, connection, labels }) => ({
@@ -125,10 +124,6 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
-  poolChange: ({ network }, spec) => {
-    const isSame = !spec || JSON.stringify(settingsIn(storedNetwork, spec).subnets) === JSON.stringify(network.subnets);
-    return isSame ? undefined : { replaced: true, keeps: () => false };
-  },
   opens: ({ network, runnerName, docker }, extents) =>
     addressPoolOf(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {
@@ -164,43 +159,53 @@ export const runnerSubnet = defineResource({
       }),
     };
   },
-  held: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
+  extentsFromProps: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
 
-  hosts: ({ network, connection, hubConnection, underlayIp }) => [
-    { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp },
-    { role: "runner", connection, underlayIp, toward: "hub" },
-  ],
-  plan: (props, { hub, runner }) => {
-    const network = networkFor(props);
-    return {
-      hub: planTunnel(network, props.runnerId, hub!, runner!),
-      runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
-    };
+  sourcePool: {
+    changeInRun: ({ network }, spec) => {
+      const stored = spec && settingsIn(storedNetwork, spec).subnets;
+      const isSame = !stored || JSON.stringify(stored) === JSON.stringify(network.subnets);
+      return isSame ? undefined : { replaced: true, keeps: () => false };
+    },
   },
-  persist: ({ network }) => network.persist,
-  report: (props, { hub, runner }) => ({
-    effectiveUnderlayIp: runner!.underlayIp,
-    effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
-  }),
-  inUse: ({ network, runnerName, runnerId, docker }, containers) =>
-    containerFacts(addressPoolOf(network, runnerName, runnerId, dockerFor(network, docker)), containers),
-  probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
+  host: {
+    targets: ({ network, connection, hubConnection, underlayIp }) => [
+      { role: "hub", connection: hubConnection, underlayIp: network.hubUnderlayIp },
+      { role: "runner", connection, underlayIp, toward: "hub" },
+    ],
+    plan: (props, { hub, runner }) => {
+      const network = networkFor(props);
+      return {
+        hub: planTunnel(network, props.runnerId, hub!, runner!),
+        runner: planRunner(network, props.runnerId, props.runnerDevice, hub!, runner!),
+      };
+    },
+    unaffectedBy: ["connection", "hubConnection", "labels", "adopt", "network.verify"],
+    persist: ({ network }) => network.persist,
+    report: (props, { hub, runner }) => ({
+      effectiveUnderlayIp: runner!.underlayIp,
+      effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
+    }),
+    containerLeases: ({ network, runnerName, runnerId, docker }, containers) =>
+      containerFacts(addressPoolOf(network, runnerName, runnerId, dockerFor(network, docker)), containers),
+    probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
+  },
 });
 
-function* impossible({
+function* crossFieldErrors({
   network,
   runnerId,
   connection,
   hubConnection,
   mtu,
   docker,
-}: z.output<typeof inputs>): Generator<Impossible> {
+}: z.output<typeof inputs>): Generator<InputError> {
   const last = maxRunnersOf(layoutsOf(network.subnets));
   if (runnerId !== undefined && runnerId > last) {
     yield { property: "runnerId", reason: `must be 1 to ${last} in network ${network.networkName}` };
   }
-  yield* tooSmall(mtu, layoutsOf(network.subnets));
-  yield* dockerImpossible(dockerFor(network, docker), layoutsOf(network.subnets));
+  yield* mtuErrors(mtu, layoutsOf(network.subnets));
+  yield* dockerErrors(dockerFor(network, docker), layoutsOf(network.subnets));
   if (machineKey(connection) === machineKey(hubConnection)) {
     yield {
       property: "connection.host",

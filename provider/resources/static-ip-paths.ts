@@ -3,7 +3,7 @@ import { type Layout, parseLayout, runnerLayout } from "../addressing/layout";
 import { isIpInRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { StaticAddress } from "../network/plan/static-ip";
-import type { Impossible } from "../resource";
+import type { InputError } from "../resource";
 import { isLayout } from "./inputs";
 import type { PoolSettings } from "./ip-pool";
 import type { Inputs, StaticProps } from "./static-ip-inputs";
@@ -59,7 +59,7 @@ export function returnRunners({ ip, attach, runners, runnerConnections, preserve
   });
 }
 
-export function* impossible(inputs: Inputs): Generator<Impossible> {
+export function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
   const { attach, forwards, runners, runnerConnections, preserveClientIp, onConflict, onPortConflict } = inputs;
   if (onConflict === "take" && onPortConflict === "anotherAddress")
     yield { property: "onPortConflict", reason: "anotherAddress does not go with onConflict take: choose one of them" };
@@ -81,10 +81,10 @@ export function* impossible(inputs: Inputs): Generator<Impossible> {
   const isWrong = (text: string): boolean => isLayout(text) === (attach.runnerName !== undefined);
   if ([attach.subnets].flat().some(isWrong))
     yield { property: "attach.subnets", reason: attach.runnerName ? "must be CIDRs of the runner" : "must be layouts" };
-  else if (preserveClientIp) yield* noWayBack(inputs);
+  else if (preserveClientIp) yield* returnPathErrors(inputs);
 }
 
-function* noWayBack({ attach, forwards, runners }: Inputs): Generator<Impossible> {
+function* returnPathErrors({ attach, forwards, runners }: Inputs): Generator<InputError> {
   const reached = attach.runnerName ? [attach.subnets].flat() : runners.flatMap(({ subnets }) => subnets);
   const where = attach.runnerName ? `runner ${attach.runnerName}, which carries the address` : "one of `runners`";
   for (const [i, { to }] of forwards.entries()) {

@@ -4,7 +4,7 @@ import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
-import { type Settling, settingsIn, type TenantDefaults } from "../resource";
+import { type AllocationContext, settingsIn, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
 import { placeName } from "./placement";
 
@@ -33,20 +33,20 @@ export const tenantPlace = ({ org, project }: Tenant, type: string, owner: strin
   placeName(`tenant/${org}/${project}/${type}`, owner);
 
 /** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
-export async function chooseTenantPool(wish: TenantWish, settling: Settling): Promise<PoolSettings> {
+export async function chooseTenantPool(wish: TenantWish, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = wish;
-  const { pool, owner } = settling;
-  const before = formerPool(wish, settling.olds);
+  const { pool, owner } = context;
+  const before = formerPool(wish, context.olds);
   const lease = await pool.holder(tenantPlace(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
     if (spec && hasValue(spec, wish)) return settingsIn(storedPool, spec);
   }
   const own = await findOwnPools(wish, pool);
-  return own.length > 0 ? settingsIn(storedPool, own[0]!) : tenantBlock(tenant, type, settling, "offer");
+  return own.length > 0 ? settingsIn(storedPool, own[0]!) : tenantBlock(tenant, type, context, "offer");
 }
 
-function formerPool({ tenant, type }: TenantWish, olds: Settling["olds"]): PoolSettings | undefined {
+function formerPool({ tenant, type }: TenantWish, olds: AllocationContext["olds"]): PoolSettings | undefined {
   const before = olds as { tenant?: Tenant; type?: string; pool?: PoolSettings } | undefined;
   return before?.type === type && isSameTenant(before.tenant, tenant) ? before.pool : undefined;
 }
@@ -78,14 +78,17 @@ function hasRoom(spec: PoolSpec, usage: Usage | undefined, { value }: TenantWish
 }
 
 /** Claims the block that a preview has offered. An IPPool has a lease of its own. */
-export async function claimTenantPool({ poolName, tenant, type }: PoolSettings, settling: Settling): Promise<void> {
-  if (tenant && poolName === blockName(tenant, type)) await tenantBlock(tenant, type, settling, "claim");
+export async function claimTenantPool(
+  { poolName, tenant, type }: PoolSettings,
+  context: AllocationContext,
+): Promise<void> {
+  if (tenant && poolName === blockName(tenant, type)) await tenantBlock(tenant, type, context, "claim");
 }
 
-async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask: Ask): Promise<PoolSettings> {
-  const { pool, tenantDefaults } = settling;
+async function tenantBlock(tenant: Tenant, type: string, context: AllocationContext, ask: Ask): Promise<PoolSettings> {
+  const { pool, tenantDefaults } = context;
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
-  if (known && (ask === "offer" || (await isClaimed(settling, tenant, type)))) return settingsIn(storedPool, known);
+  if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return settingsIn(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? unknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.find(DEFAULT_SPACE, { owner: sharedName(type) });
   if (!shared || shared.state === "offered") await pool[ask](sharedRange(type, range)).catch(explained(type));
@@ -94,7 +97,7 @@ async function tenantBlock(tenant: Tenant, type: string, settling: Settling, ask
   return settingsIn(storedPool, blockSpec(tenant, type, extents));
 }
 
-async function isClaimed({ pool }: Settling, tenant: Tenant, type: string): Promise<boolean> {
+async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
   const lease = await pool.find(poolNamed(sharedName(type)), { owner: blockName(tenant, type) });
   return lease !== undefined && lease.state !== "offered";
 }
