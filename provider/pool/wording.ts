@@ -42,12 +42,18 @@ const standing = ({ state, lastSeen }: Lease): string =>
 export function taken(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is held by ${holder.owner}${holder.opens ? ` for ${describePool(holder.opens)}` : ""}.`
+      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.opens ? ` for ${describePool(holder.opens)}` : ""}.`
       : `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
     what,
-    instead(holder, owner, "Ask for another one, or release that one first."),
+    instead(
+      holder,
+      owner,
+      holder.state === "offered"
+        ? `Ask for another one, or wait: the preview's promise ends at ${day(holder.expiresAt!)} unless an up comes first.`
+        : "Ask for another one, or release that one first.",
+    ),
   );
 }
 

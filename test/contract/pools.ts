@@ -66,6 +66,10 @@ export function poolContract(engine: Engine): void {
     await expect(pool.offer(network("b", "fd00:0:0:8000::/49"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     await expect(pool.offer(network("b", "10.143.255.255"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     expect(await pool.offer(network("b", "10.144.0.0/12"))).toMatchObject({ state: "offered" });
+    await expect(pool.offer(network("d", "10.144.0.0/12"))).rejects.toMatchObject({
+      message:
+        "POOL_OVERLAP: 10.144.0.0/12 overlaps 10.144.0.0/12, which is promised to network b for network b. Ask for another one, or wait: the preview's promise ends at 2030-01-01T01:00:00Z unless an up comes first.",
+    });
     expect(await pool.claim({ ...network("c", "10.128.0.0/12"), pool: "space/other" })).toMatchObject({
       owner: "network c",
     });
