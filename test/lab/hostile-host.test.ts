@@ -3,7 +3,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { isOverlayError } from "../../provider/errors";
 import { openHosts, type SshHosts } from "../../provider/host/ssh/hosts";
-import { toRecordItem } from "../../provider/network/model/items";
+import { toRecordItem } from "../../provider/network/kinds";
 import { planHub } from "../../provider/network/plan/hub";
 import { quote } from "../../provider/network/render/shell";
 import { training } from "../network";

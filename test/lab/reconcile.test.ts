@@ -231,6 +231,35 @@ test("foreign rules in our chains, and jumps to them, are shown; what would dele
   expect(await sh("iptables-save; ip6tables-save")).not.toContain("OVERLAY");
 });
 
+test("a file of a plan is written, mended, refused if foreign, and removed, whatever its path", async () => {
+  const path = "/etc/overlay-test.d/overlay-training.conf";
+  const file: Item = { kind: "file", path, content: "one\n" };
+  const drift = async (items: Item[]) =>
+    (await reconciler.inspect(host, work("r1", items))).differences.map(formatDifference);
+
+  await lab.exec("hub", `mkdir -p /etc/overlay-test.d; echo foreign >${path}`);
+  await expect(reconciler.apply(host, work("r1", [file]))).rejects.toThrow(
+    `FILE_FOREIGN: hub: There is already a file ${path}`,
+  );
+  expect(await sh(`cat ${path}`)).toBe("foreign");
+  await lab.exec("hub", `rm ${path}`);
+
+  await reconciler.apply(host, work("r1", [file]));
+  expect(await sh(`cat ${path}`)).toBe("one");
+  expect(await drift([file])).toEqual([]);
+  await lab.exec("hub", `echo edited >${path}`);
+  expect(await drift([file])).toEqual([`file ${path}: its content is not the planned one`]);
+  await reconciler.apply(host, work("r1", [file]));
+  expect(await sh(`cat ${path}`)).toBe("one");
+
+  const later: Item = { kind: "file", path: `${path}.later`, content: "two\n" };
+  await reconciler.apply(host, work("r1", [later]));
+  expect(await sh("ls /etc/overlay-test.d")).toBe("overlay-training.conf.later");
+  await reconciler.apply(host, work("r1", []));
+  expect(await sh("ls /etc/overlay-test.d")).toBe("");
+  expect(await records()).toBe("");
+});
+
 test("everything goes, with the value that forwarding had before", async () => {
   const before = await sh("ip -o link show; ip route; iptables-save | grep -v '^#'; cat /proc/sys/net/ipv4/ip_forward");
   await reconciler.apply(host, work("net", planHub(network())));

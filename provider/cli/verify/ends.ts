@@ -1,7 +1,7 @@
-import { describeForeign, excludeForeign } from "../../host/reconcile/conversation";
 import { diffItems, formatDifference } from "../../network/kinds";
 import type { Facts } from "../../network/model/facts";
 import type { HostRecord, Item, Link } from "../../network/model/items";
+import { describeForeign, excludeForeign } from "../../network/preflight/foreign";
 
 /** One machine of a network as its own records and its kernel describe it. Pure: facts in, plain data out. */
 export interface End {

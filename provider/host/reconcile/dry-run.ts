@@ -12,32 +12,33 @@ import type { ApplyRequest, Job } from "./types";
 
 export interface DryRun {
   steps: Step[];
-  /** The very script that would be sent, without the lines that write records. */
+  /** The script that would be sent, without the lines that write records. */
   script: string;
   /** Records that would be written, each with its number of items. */
   records: HostRecord[];
-  /** Why some of the work would be refused. */
+  /** Why some of the requests would be refused. */
   refused: unknown[];
 }
 
-/** What an apply of all this would do to the host: those that leave it first. Changes nothing, and takes no lock. */
-export async function dryRun(host: Host, works: ApplyRequest[]): Promise<DryRun> {
-  const facts = parseHostFacts(host, await host.exec(preflightScript(works.map(({ record }) => record))));
+/** What an apply of these requests would do to the host: removals first. Changes nothing, and takes no lock. */
+export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryRun> {
+  const facts = parseHostFacts(host, await host.exec(preflightScript(requests)));
   const refused: unknown[] = [];
-  const ending = works.filter(({ items }) => items.length === 0).map((work) => adaptToHost(work, facts));
-  const blocked = findBlockedRemovals(ending, facts);
+  const removals = requests.filter(({ items }) => items.length === 0).map((request) => adaptToHost(request, facts));
+  const blocked = findBlockedRemovals(removals, facts);
   for (const error of blocked.values()) refused.push(withHostName(host, error));
-  const leaving = ending.filter(({ record }) => !blocked.has(record.uid));
-  const before = planSteps(leaving, facts);
-  const cleared = factsAfterRemoval(before, leaving, facts);
-  const jobs = works.filter(({ items }) => items.length > 0).map((request) => toJob(host, request, refused));
-  const accepted = await acceptRequests(host, jobs, cleared);
-  const steps = [...before, ...planSteps(desiredOf(accepted), cleared)];
+  const removed = removals.filter(({ record }) => !blocked.has(record.uid));
+  const removeSteps = planSteps(removed, facts);
+  const after = factsAfterRemoval(removeSteps, removed, facts);
+  const jobs = requests.filter(({ items }) => items.length > 0).map((request) => toJob(host, request, refused));
+  const accepted = await acceptRequests(host, jobs, after);
+  const steps = [...removeSteps, ...planSteps(desiredOf(accepted), after)];
   const records = accepted.flatMap(({ written }) => written);
   return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
 }
 
 const toJob = (host: Host, request: ApplyRequest, refused: unknown[]): Job => ({
+  action: "apply",
   host,
   request,
   done: () => {},

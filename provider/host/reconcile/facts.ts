@@ -1,13 +1,15 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
-import { FACTS_SCRIPT, parseFacts } from "../../network/read/facts";
+import type { DesiredState } from "../../network/model/steps";
+import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import type { CommandResult, Host } from "../connection";
 import { busyboxTool } from "../ssh/shell-errors";
 
 /** What a host answered: facts, or an error that names the host. */
 
 /** What a host looks like, without its lock; changes nothing. */
-export const readHostFacts = async (host: Host): Promise<Facts> => parseHostFacts(host, await host.exec(FACTS_SCRIPT));
+export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
+  parseHostFacts(host, await host.exec(inspectScript(states)));
 
 export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResult): Facts {
   if (code === 127) {

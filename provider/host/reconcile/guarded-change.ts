@@ -2,8 +2,8 @@ import { randomBytes } from "node:crypto";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
 import { type HostRecord, itemKey } from "../../network/model/items";
-import type { Step } from "../../network/model/steps";
-import { FACTS_SCRIPT } from "../../network/read/facts";
+import type { DesiredState, Step } from "../../network/model/steps";
+import { inspectScript } from "../../network/read/facts";
 import { invertSteps, renderCancelTimer, renderStartTimer } from "../../network/render/revert";
 import { renderChange } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
@@ -11,10 +11,12 @@ import type { CommandResult, Host, Shell } from "../connection";
 /** A change, and those of its steps that could cut the way by which it is made. */
 export interface GuardedChange {
   steps: Step[];
+  /** What is desired after it. */
+  states: DesiredState[];
   risky: Step[];
   records: HostRecord[];
   /** Files that are no records, and are moved out of the way of those. */
-  aside: string[];
+  invalidFiles: string[];
   before: Facts;
 }
 
@@ -29,18 +31,21 @@ export async function applyGuarded(
   change: GuardedChange,
   seconds: number,
 ): Promise<CommandResult> {
-  const { steps, records, aside, before } = change;
+  const { steps, states, records, invalidFiles, before } = change;
   const isLasting = ({ item }: Step): boolean => item.kind === "file" || item.kind === "service";
   const now = steps.filter((step) => !isLasting(step));
   const id = randomBytes(8).toString("hex");
   const arm = renderStartTimer({ id, seconds, script: renderChange(invertSteps(now, before), []) });
   const made = await requireConfirmation(host, change, seconds, async () => {
-    const result = await withTimeout(seconds / 4, shell.run(wrapApply(`${arm}\n${renderChange(now, records, aside)}`)));
+    const result = await withTimeout(
+      seconds / 4,
+      shell.run(wrapApply(`${arm}\n${renderChange(now, records, invalidFiles)}`)),
+    );
     const { code } = await host.exec(renderCancelTimer(id), { anew: seconds / 2 });
     if (code !== 0) throw new Error("its timer could not be called off any more.");
     return result;
   });
-  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLasting), []))}\n${FACTS_SCRIPT}`);
+  const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLasting), []))}\n${inspectScript(states)}`);
   return { code: last.code, stdout: made.stdout + last.stdout, stderr: made.stderr + last.stderr };
 }
 

@@ -1,13 +1,18 @@
 import { BOOT_SCRIPT } from "../../network/model/paths";
 import type { DesiredState } from "../../network/model/steps";
 import type { Host } from "../connection";
-import { isApply, runConversation } from "./conversation";
+import { runConversation } from "./conversation";
 import type { ApplyRequest, ConversationReport, InspectResult, Job, ReconcileOptions } from "./types";
 
+/**
+ * Brings hosts to the desired state: lock, facts, is the lease still ours?, steps, one batch, read back. It compares with the host,
+ * never with memory. Requests that wait for one host share one conversation, so that 63 runners do not cause 63 scans of
+ * the hub; the error of one owner does not fail the others.
+ */
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
-  readonly #manner: ReconcileOptions;
-  /** Names of hosts without systemd, by machine; undefined: the user has been told. */
+  readonly #options: ReconcileOptions;
+  /** Names of hosts without systemd, by machine; undefined: the user was warned. */
   readonly #withoutSystemd = new Map<string, string | undefined>();
   readonly #written = new Set<string>();
 
@@ -15,26 +20,26 @@ export class Reconciler {
     private readonly onConversation: (report: ConversationReport) => void = () => {},
     options: Partial<ReconcileOptions> = {},
   ) {
-    const manner = { warn: () => {}, revertAfter: 60, ...options };
-    const begin = ({ machine }: Host, desiredStates: DesiredState[]): void => {
-      for (const { record } of desiredStates) this.#written.add(`${machine} ${record.uid}`);
+    const begin = ({ machine }: Host, states: DesiredState[]): void => {
+      for (const { record } of states) this.#written.add(`${machine} ${record.uid}`);
     };
-    this.#manner = { ...manner, begin, warnWithoutSystemd: (host) => this.#addWithoutSystemd(host) };
+    const warnWithoutSystemd = (host: Host): void => this.#addWithoutSystemd(host);
+    this.#options = { warn: () => {}, revertAfter: 60, ...options, begin, warnWithoutSystemd };
   }
 
-  /** Changes the host until it looks as wanted; an empty want removes all of this owner. */
-  apply(host: Host, work: ApplyRequest): Promise<InspectResult> {
-    return this.#enqueue(host, work);
+  /** Changes the host until it has the desired state; one without items removes everything of this owner. */
+  apply(host: Host, request: ApplyRequest): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "apply", request, host, ...waiting }));
   }
 
-  /** How the host differs from what is wanted. Changes nothing. */
-  inspect(host: Host, desired: DesiredState): Promise<InspectResult> {
-    return this.#enqueue(host, desired);
+  /** How the host differs from the desired state. Changes nothing. */
+  inspect(host: Host, request: DesiredState): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "inspect", request, host, ...waiting }));
   }
 
-  /** Throws what an apply of this would be refused with, before anything is changed anywhere. Changes nothing. */
-  check(host: Host, { fence: _, ...plan }: ApplyRequest): Promise<InspectResult> {
-    return this.#enqueue(host, plan);
+  /** Throws the error with which an apply of this request would be refused. Changes nothing. */
+  check(host: Host, request: ApplyRequest): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "check", request, host, ...waiting }));
   }
 
   /** Whether a write for this owner was begun on the machine. */
@@ -49,18 +54,18 @@ export class Reconciler {
   /** One warning for all hosts whose work ends together: a fleet may have many. */
   #warnWithoutSystemd(): void {
     const names = [...this.#withoutSystemd.values()].filter((name) => name !== undefined);
-    if (names.length > 0) this.#manner.warn(systemdWarning(names));
+    if (names.length > 0) this.#options.warn(systemdWarning(names));
     for (const machine of this.#withoutSystemd.keys()) this.#withoutSystemd.set(machine, undefined);
   }
 
-  #enqueue(host: Host, request: Job["request"]): Promise<InspectResult> {
+  #enqueue(toJob: (waiting: Pick<Job, "done" | "fail">) => Job): Promise<InspectResult> {
     return new Promise((done, fail) => {
-      const job = { host, request, done, fail };
-      const waiting = this.#waiting.get(host.machine);
+      const job = toJob({ done, fail });
+      const waiting = this.#waiting.get(job.host.machine);
       if (waiting) waiting.push(job);
       else {
-        this.#waiting.set(host.machine, [job]);
-        void this.#drain(host);
+        this.#waiting.set(job.host.machine, [job]);
+        void this.#drain(job.host);
       }
     });
   }
@@ -70,8 +75,8 @@ export class Reconciler {
       const later: Job[] = [];
       this.#waiting.set(machine, later);
       const started = performance.now();
-      const steps = await runConversation(jobs, later, this.#manner);
-      const works = jobs.filter(({ request }) => isApply(request)).length;
+      const steps = await runConversation(jobs, later, this.#options);
+      const works = jobs.filter(({ action }) => action === "apply").length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
     }

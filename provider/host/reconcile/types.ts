@@ -5,31 +5,27 @@ import type { HostRecord } from "../../network/model/items";
 import type { DesiredState } from "../../network/model/steps";
 import type { Host } from "../connection";
 
-/**
- * Makes hosts look as wanted: lock, facts, is the lease still ours?, steps, one batch, read back. Compares with the
- * machine, never with memory. Work that waits for one host is done together in one conversation, so that 63 runners do
- * not mean 63 scans of the hub; one owner's error does not fail the others.
- */
+/** Asks for changes until the host has the desired state. */
 export interface ApplyRequest extends DesiredState {
-  /** Asked under the host's lock, before the first write; throws when the work is no longer ours to do. */
+  /** Called under the host's lock, before the first write; throws if the lease was given to another owner. */
   fence(): Promise<void>;
-  /** Whether the lease behind a record of our own store is gone for good, so that what it lists is nobody's. */
+  /** Whether the lease behind a record of our own store is gone for good, so that its items have no owner. */
   isLeaseGone(uid: string): Promise<boolean>;
   /** Why there is no plan of what is to be removed. */
   planError?: OverlayError;
 }
 
-/** Work that is only checked: whether it would be refused. */
+/** Asks whether an apply would be refused. */
 export type CheckRequest = Omit<ApplyRequest, "fence">;
 
 /** What a host was found to have. */
 export interface InspectResult {
   differences: ItemDifference[];
-  /** Objects of other programs that are in its way, as text; they stay, whatever is applied. */
+  /** Objects of other programs that conflict with this owner's, as text. No apply removes them. */
   foreign: string[];
   /** On the owner's Docker network. */
   containers: Container[];
-  /** Whether a tunnel's peer is to get another address. Its own end must change later, or its packets are dropped meanwhile. */
+  /** Whether a tunnel's peer is to get another address. The peer's own end must change later, or its packets are dropped meanwhile. */
   peerMoves: boolean;
 }
 
@@ -41,31 +37,34 @@ export interface ConversationReport {
   milliseconds: number;
 }
 
-/** How it goes about its work. */
 export interface ReconcileOptions {
   warn(text: string): void;
   /** Called for each host that cannot restore its part after a boot. */
   warnWithoutSystemd(host: Host): void;
   /** Called before the first write for these owners. */
-  begin(host: Host, desiredStates: DesiredState[]): void;
-  /** Seconds after which a host undoes a change that could lock us out, unless a new connection confirms it. */
+  begin(host: Host, states: DesiredState[]): void;
+  /** Seconds after which a host reverts a change that could cut SSH, unless a new connection confirms it. */
   revertAfter: number;
 }
 
-/** Decides which of the work that waits for a host can be done, before anything is written. */
+export type ApplyJob = { action: "apply"; request: ApplyRequest } & Waiting;
+export type CheckJob = { action: "check"; request: CheckRequest } & Waiting;
+export type InspectJob = { action: "inspect"; request: DesiredState } & Waiting;
 
-export interface Job {
+/** A request that waits for a host, and the promise of its result. */
+export type Job = ApplyJob | CheckJob | InspectJob;
+
+interface Waiting {
   host: Host;
-  request: DesiredState | CheckRequest | ApplyRequest;
-  done(seen: InspectResult): void;
+  done(result: InspectResult): void;
   fail(error: unknown): void;
 }
 
-/** An owner's record on a host through one piece of work: written before the first change, cut or removed after the last. */
+/** How an owner's record changes with a request: written before the first change, cut or removed after the last. */
 export interface RecordChange {
   desired: ApplyRequest;
-  /** The record to write before the first change; none where it stands already. */
+  /** The record to write before the first change; none if it is on the host already. */
   written: HostRecord[];
-  /** A file in its place that is no record, to be moved aside first. */
+  /** Files in its place that are not records. They are renamed first. */
   invalidFiles: string[];
 }

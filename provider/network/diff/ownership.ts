@@ -1,11 +1,11 @@
 import { deviceMac, tunnelName } from "../../addressing/names";
-import { isPresent } from "../kinds";
+import { diffItems, isPresent } from "../kinds";
 import { hasLinkType } from "../kinds/device";
 import { isOurDockerNetwork } from "../kinds/docker";
 import { observedRules } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import { type Address, type DockerNetwork, type HostRecord, type Item, itemKey, type Link } from "../model/items";
-import { BOOT_SCRIPT, parseOwnerPath, scriptPath } from "../model/paths";
+import { BOOT_SCRIPT, isBootFile, parseOwnerPath, scriptPath } from "../model/paths";
 import type { DesiredState } from "../model/steps";
 import { isAdoptable } from "./adopt";
 import { canOthersNeed, isOwnRule } from "./shared-items";
@@ -44,16 +44,38 @@ function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
       return isPresent(item, facts);
     case "rule":
       return isOwnRule(item, plan) && isPresent(item, facts);
-    case "file":
-      return item.path !== BOOT_SCRIPT && isPresent(item, facts);
-    default:
+    case "file": // the path of a script has the owner's uid; any other file is ours if it has the planned content
+      if (isBootFile(item.path)) return item.path !== BOOT_SCRIPT && isPresent(item, facts);
+      return item.content !== undefined && diffItems([item], facts).length === 0;
+    case "sysctl":
+    case "chain":
+    case "jump":
+    case "zone":
+    case "service":
       return false;
   }
 }
 
-/** Items that several owners share, or that do not show which program made them. */
-const isShareable = ({ kind }: Item): boolean =>
-  ["chain", "jump", "rule", "sysctl", "service", "file", "zone"].includes(kind);
+/** Items that several owners share, or that do not show which program created them. */
+function isShareable(item: Item): boolean {
+  switch (item.kind) {
+    case "chain":
+    case "jump":
+    case "rule":
+    case "sysctl":
+    case "service":
+    case "zone":
+      return true;
+    case "file":
+      return isBootFile(item.path);
+    case "link":
+    case "address":
+    case "route":
+    case "policy":
+    case "docker":
+      return false;
+  }
+}
 
 /** By its MAC, which follows from network and id, or was found when the device was taken over. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
@@ -173,7 +195,11 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
       return hasUnlisted && !item.interface && !item.underlay;
     case "file":
       return hasUnlisted && item.path === BOOT_SCRIPT;
-    default:
+    case "address":
+    case "route":
+    case "policy":
+    case "docker":
+    case "rule":
       return false;
   }
 }

@@ -45,7 +45,14 @@ export function canOthersNeed(
       return item.table !== undefined && others.some(canBeStatic);
     case "policy":
       return others.some(canBeStatic);
-    default:
+    case "sysctl":
+    case "link":
+    case "docker":
+    case "chain":
+    case "jump":
+    case "zone":
+    case "file":
+    case "service":
       return false;
   }
 }

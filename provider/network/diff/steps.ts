@@ -1,7 +1,6 @@
-import { countCopies, creationRank, diffItems, isPresent } from "../kinds";
+import { creationRank, diffItems, factsWithout, isPresent } from "../kinds";
 import { canChangeInPlace, findOtherPrefixes, formerPeer, isOurLink } from "../kinds/device";
-import { desiredJumpPosition, formerForwarding } from "../kinds/firewall";
-import { isOurRoute } from "../kinds/route";
+import { countCopies, desiredJumpPosition, formerForwarding } from "../kinds/firewall";
 import { desiredZones, observedZones } from "../kinds/zone";
 import type { Facts } from "../model/facts";
 import { FORWARDING, type HostRecord, type Item, itemKey, type Link } from "../model/items";
@@ -94,33 +93,13 @@ const disappearsWith = (item: Item, links: Set<string>): boolean =>
   ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
   (item.kind === "link" && item.master !== undefined && links.has(item.master));
 
-/** The machine as it would look once these owners have left it; for plans that must not touch it. */
-export function factsAfterRemoval(steps: Step[], leaving: DesiredState[], facts: Facts): Facts {
-  const gone = new Set(steps.map(({ item }) => itemKey(item)));
-  const links = new Set(steps.flatMap(({ item }) => (item.kind === "link" ? [item.name] : [])));
-  const chains = new Map([...facts.chains].map(([name, rules]) => [name, [...rules]]));
-  for (const { item } of steps) {
-    if (item.kind === "chain") chains.delete(`${item.family} ${item.table} ${item.chain}`);
-    if (item.kind !== "rule" && item.kind !== "jump") continue;
-    const [from, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
-    const key = `${item.family} ${item.table} ${from}`;
-    chains.set(
-      key,
-      (chains.get(key) ?? []).filter((each) => each !== rule),
-    );
-  }
-  return {
-    ...facts,
-    chains,
-    links: new Map([...facts.links].filter(([name]) => !links.has(name))),
-    addresses: new Set([...facts.addresses].filter((text) => !links.has(text.split(" ")[1]!))),
-    routes: facts.routes.filter(
-      (r) =>
-        !(r.dev !== undefined && links.has(r.dev)) &&
-        !(isOurRoute(r) && gone.has(r.unreachable ? `unreachable ${r.dst}` : `route ${r.dst}`)),
-    ),
-    records: facts.records.filter((record) => !leaving.some((desired) => isOwnRecord(record, desired))),
-  };
+/** The facts of the host after these steps removed all that these owners have there; for dry runs. */
+export function factsAfterRemoval(steps: Step[], removed: DesiredState[], facts: Facts): Facts {
+  const after = factsWithout(
+    steps.map(({ item }) => item),
+    facts,
+  );
+  return { ...after, records: facts.records.filter((record) => !removed.some((state) => isOwnRecord(record, state))) };
 }
 
 /** What of these items stands and is kept by nobody, in the order in which it is removed. */

@@ -3,8 +3,45 @@ import type { Facts } from "../model/facts";
 import type { Address, Item, Link, Vxlan } from "../model/items";
 import type { Step } from "../model/steps";
 import { containersOn, isOurDockerNetwork } from "./docker";
-import { type ItemDifference, mismatch, type ScriptParts } from "./kind";
+import { addStep, type ItemDifference, type ItemKind, mismatch, type ScriptParts, type StepOf } from "./kind";
 import { isOurRoute, toRouteItem } from "./route";
+
+/** A network device. */
+export const linkKind: ItemKind<Link> = {
+  order: 3,
+  needsSameKind: ({ master }) => Boolean(master),
+  toRecord: (item) => item,
+  compare: compareLink,
+  render: renderLink,
+  // A device that already exists may have other ends: it is set to the right ones, too.
+  bootSteps: (item) => [addStep(item), { verb: "change", item }],
+  invert: invertLink,
+  removeFrom(facts, { name }) {
+    facts.links.delete(name);
+    for (const text of facts.addresses) if (text.endsWith(` ${name}`)) facts.addresses.delete(text);
+    facts.routes = facts.routes.filter(({ dev }) => dev !== name);
+  },
+};
+
+/** An address of a device. */
+export const addressKind: ItemKind<Address> = {
+  order: 4,
+  toRecord: (item) => item,
+  compare: compareAddress,
+  render({ verb, item, otherPrefixes = [] }, parts) {
+    parts.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : formatAddress(item));
+    for (const other of otherPrefixes) parts.ip.push(`address del ${other} dev ${item.dev}`);
+  },
+  bootSteps: (item) => [addStep(item)],
+  invert: ({ item, otherPrefixes = [] }, before) => [
+    ...otherPrefixes.map((address) => addStep({ ...item, address })),
+    before.addresses.has(addressKey(item)) ? addStep(item) : { verb: "remove", item },
+  ],
+  removeFrom: ({ addresses }, item) => void addresses.delete(addressKey(item)),
+};
+
+/** As in `Facts.addresses`. */
+const addressKey = ({ address, dev }: Address): string => `${address} ${dev}`;
 
 /** Devices that have this address, with whatever prefix. */
 export const devicesWithAddress = (address: string, { addresses }: Pick<Facts, "addresses">): string[] =>
@@ -32,7 +69,7 @@ const isMadeByDocker = ({ name }: Link, { docker, records }: Facts): boolean =>
     items.some((item) => item.kind === "docker" && item.bridge === name && isOurDockerNetwork(item, docker)),
   );
 
-export function compareLink(item: Link, facts: Facts): string[] | undefined {
+function compareLink(item: Link, facts: Facts): string[] | undefined {
   const observed = facts.links.get(item.name);
   if (!observed) return undefined;
   if (!hasLinkType(item.type, observed.type))
@@ -51,11 +88,11 @@ export function compareLink(item: Link, facts: Facts): string[] | undefined {
 }
 
 /** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
-export function compareAddress(item: Address, facts: Facts): string[] | undefined {
-  const stands = facts.addresses.has(`${item.address} ${item.dev}`);
+function compareAddress(item: Address, facts: Facts): string[] | undefined {
+  const isPresent = facts.addresses.has(addressKey(item));
   const others = findOtherPrefixes(item, facts);
-  if (others.length === 0) return stands ? [] : undefined;
-  return [`${item.dev} has it ${stands ? "also" : "only"} as ${others.join(" and ")}`];
+  if (others.length === 0) return isPresent ? [] : undefined;
+  return [`${item.dev} has it ${isPresent ? "also" : "only"} as ${others.join(" and ")}`];
 }
 
 /** The same address with other prefixes on the same device. */
@@ -88,27 +125,27 @@ export function canChangeInPlace(item: Link, facts: Facts): boolean {
   );
 }
 
-export function renderLink(verb: Step["verb"], item: Link, lines: ScriptParts): void {
+function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts): void {
   const { name, vxlan } = item;
   const anchor = item.type === "anchor";
   if (verb === "remove") {
     // Only a shell can try dummy, then bridge; so an anchor that is made anew is removed there, too.
-    if (anchor) lines.shell.push(`ip link del dev ${name}`);
-    else lines.ip.push(`link del dev ${name}`);
+    if (anchor) parts.shell.push(`ip link del dev ${name}`);
+    else parts.ip.push(`link del dev ${name}`);
     return;
   }
   const create = verb === "add";
   // With the MAC from the start: systemd-udevd gives a device without one its own, at whatever moment.
   const mac = item.mac ? ` address ${item.mac}` : "";
   if (create && anchor) {
-    lines.shell.push(
+    parts.shell.push(
       `{ [ -e /sys/class/net/${name} ] || ip link add ${name}${mac} type dummy 2>/dev/null || ip link add ${name}${mac} type bridge; }`,
     );
   }
-  if (create && item.type === "bridge") lines.ip.push(`link add ${name}${mac} type bridge`);
+  if (create && item.type === "bridge") parts.ip.push(`link add ${name}${mac} type bridge`);
   if (vxlan) {
     const ends = `remote ${vxlan.remote} local ${vxlan.local} nolearning`;
-    lines.ip.push(
+    parts.ip.push(
       create
         ? `link add ${name}${mac} type vxlan id ${vxlan.vni} dstport ${vxlan.port} ${ends}`
         : `link set dev ${name} type vxlan id ${vxlan.vni} ${ends}`,
@@ -120,14 +157,15 @@ export function renderLink(verb: Step["verb"], item: Link, lines: ScriptParts): 
     item.master !== undefined && (item.master ? `master ${item.master}` : "nomaster"),
     "up",
   ];
-  lines.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
+  parts.ip.push(`link set dev ${name} ${attributes.filter(Boolean).join(" ")}`);
+  for (const port of ports) parts.ip.push(`link set dev ${port} master ${name}`);
 }
 
 /**
  * The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. An
  * address that may go to another host is never the source of what this one sends by itself.
  */
-export const formatAddress = ({ address, dev, announce }: Address): string =>
+const formatAddress = ({ address, dev, announce }: Address): string =>
   [
     `address replace ${address} dev ${dev}`,
     ...(isIpv6(address) ? ["nodad", ...(announce ? ["preferred_lft 0"] : [])] : []),
@@ -135,10 +173,8 @@ export const formatAddress = ({ address, dev, announce }: Address): string =>
 
 const isIpv6 = (address: string): boolean => address.includes(":");
 
-export const addStep = (item: Item): Step => ({ verb: "add", item });
-
 /** With a device went its addresses, the routes over it, and its ports' membership. */
-export function invertLink(verb: Step["verb"], item: Link, before: Facts): Step[] {
+function invertLink({ verb, item }: StepOf<Link>, before: Facts): Step[] {
   const was = formerLink(item.name, before, item.type);
   if (verb === "add" || !was) return [{ verb: "remove", item }];
   if (verb === "change") return [{ verb: "change", item: was }];

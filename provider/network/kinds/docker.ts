@@ -2,7 +2,40 @@ import { z } from "zod";
 import { escapeLine } from "../../errors";
 import type { Container, DockerFacts, DockerNetworkFact } from "../model/facts";
 import { boundedArray, boundedRecord, parseHostJson } from "../model/host-json";
-import type { DockerNetwork, DockerSubnet, Item } from "../model/items";
+import { type DockerNetwork, type DockerSubnet, hasItem, type Item } from "../model/items";
+import { quote } from "../render/shell";
+import { type ItemKind, oppositeStep } from "./kind";
+
+/**
+ * Docker on a runner: one Docker network over our bridge, so that containers get addresses of the runner's subnet. Observed with
+ * dockerd 20.10: without an auxiliary address Docker assigns the hub's; without a range it picks addresses that are
+ * reserved in the pool; a network without IPv6 removes the IPv6 addresses from the bridge; a network that is created again, even
+ * in the same form, cannot be used by containers that were stopped meanwhile; a dockerd that starts before the boot
+ * script creates the bridge itself, with a random MAC.
+ *
+ * A Docker network cannot be changed: it is removed and created again. dockerd restores it at boot.
+ */
+export const dockerKind: ItemKind<DockerNetwork> = {
+  order: 7,
+  toRecord: (item) => item,
+  /** Where dockerd runs, or must run; one on record also while dockerd is down. */
+  appliesToHost(item, { docker, records }) {
+    if (item.required || docker?.isRunning) return true;
+    return docker !== undefined && records.some((record) => hasItem(record, item));
+  },
+  compare: (item, { docker }) => compareDockerNetwork(item, docker),
+  isPresent: (item, { docker }) => isOurDockerNetwork(item, docker),
+  render({ verb, item }, parts) {
+    // Before its bridge is removed, and after it is created.
+    if (verb !== "add") parts.shell.push(["docker", "network", "rm", item.name].map(quote).join(" "));
+    if (verb !== "remove") parts.late.push(dockerCreateCommand(item).map(quote).join(" "));
+  },
+  bootSteps: () => [],
+  invert: (step) => (step.verb === "change" ? [] : [oppositeStep(step)]),
+  removeFrom({ docker }, { name }) {
+    if (docker) docker.networks = docker.networks.filter((network) => network.name !== name);
+  },
+};
 
 const BRIDGE_OPTION = "com.docker.network.bridge.name";
 const MTU_OPTION = "com.docker.network.driver.mtu";
@@ -82,7 +115,7 @@ function toSubnetFact({
   };
 }
 
-/** Lines `STATE NAME NETWORK,NETWORK`. Stopped containers count: they know their networks, and want them back. */
+/** Lines `STATE NAME NETWORK,NETWORK`. Stopped containers count, because they are attached again when they start. */
 export function addContainers(facts: DockerFacts | undefined, body: string): void {
   for (const line of body.split("\n").filter(Boolean)) {
     const [state, name, networks = ""] = line.split(" ") as [string, string, string?];
@@ -92,7 +125,7 @@ export function addContainers(facts: DockerFacts | undefined, body: string): voi
   }
 }
 
-/** Who is on those of these networks that are ours. */
+/** The containers on those of these networks that are ours. */
 export const containersOn = (items: Item[], docker: DockerFacts | undefined): Container[] =>
   items.flatMap((item) =>
     item.kind === "docker" && isOurDockerNetwork(item, docker) ? findDockerNetwork(item, docker)!.containers : [],
@@ -103,11 +136,10 @@ export const findDockerNetwork = (
   docker: DockerFacts | undefined,
 ): DockerNetworkFact | undefined => docker?.networks.find(({ name }) => name === item.name);
 
-/** A network of this name that is on another bridge is not the one that we made. */
+/** A network of this name that is on another bridge is not the one that we created. */
 export const isOurDockerNetwork = (item: DockerNetwork, docker: DockerFacts | undefined): boolean =>
   findDockerNetwork(item, docker)?.bridge === item.bridge;
 
-/** What is wrong with it, as pairs of what it is and what it should be; undefined: it is not there. */
 export function compareDockerNetwork(item: DockerNetwork, docker: DockerFacts | undefined): string[] | undefined {
   if (!docker?.isRunning) return item.required ? [`dockerd ${docker ? "does not answer" : "is not there"}`] : [];
   const observed = findDockerNetwork(item, docker);
@@ -133,7 +165,7 @@ const formatSubnets = (subnets: Partial<DockerSubnet>[]): string =>
     .sort()
     .join(" and ");
 
-export const dockerCreateCommand = ({ name, bridge, mtu, subnets }: DockerNetwork): string[] => [
+const dockerCreateCommand = ({ name, bridge, mtu, subnets }: DockerNetwork): string[] => [
   ...["docker", "network", "create", "--driver", "bridge"],
   ...(subnets.some(({ subnet }) => subnet.includes(":")) ? ["--ipv6"] : []),
   ...subnets.flatMap(({ subnet, gateway, hub, range }) => [
@@ -143,5 +175,3 @@ export const dockerCreateCommand = ({ name, bridge, mtu, subnets }: DockerNetwor
   ...["-o", `${BRIDGE_OPTION}=${bridge}`, "-o", `${MTU_OPTION}=${mtu}`, "-o", `${MASQUERADE_OPTION}=false`],
   name,
 ];
-
-export const dockerRemoveCommand = ({ name }: DockerNetwork): string[] => ["docker", "network", "rm", name];

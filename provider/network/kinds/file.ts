@@ -1,10 +1,39 @@
 import { createHash } from "node:crypto";
 import type { Facts } from "../model/facts";
-import type { Service } from "../model/items";
+import type { FileItem, Service } from "../model/items";
 import { unitPath } from "../model/paths";
-import { mismatch } from "./kind";
+import { quote, textFile } from "../render/shell";
+import { type ItemKind, mismatch } from "./kind";
 
-export function compareFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
+/** A file with a fixed content. `isOwnPath` in model/paths.ts says which paths are possible. */
+export const fileKind: ItemKind<FileItem> = {
+  order: 0,
+  toRecord: ({ kind, path }) => ({ kind, path }),
+  compare: ({ path, content }, facts) => compareFile(path, content, facts),
+  render({ verb, item: { path, content = "" } }, parts) {
+    if (verb === "remove") parts.files.push(`rm -f ${quote(path)}`);
+    else parts.writes.push(textFile(path, content));
+  },
+  bootSteps: () => [], // it is on disk
+  invert: () => [], // it is changed last, when nothing needs to be reverted any more
+  removeFrom: ({ files }, { path }) => void files.delete(path),
+};
+
+/** A unit of systemd, with its file. */
+export const serviceKind: ItemKind<Service> = {
+  order: 1,
+  toRecord: ({ kind, name }) => ({ kind, name }),
+  compare: compareService,
+  render({ verb, item }, parts) {
+    if (verb !== "remove") parts.writes.push(textFile(unitPath(item.name), item.unit ?? ""));
+    parts.files.push(verb === "remove" ? renderDisable(item) : renderEnable(item));
+  },
+  bootSteps: () => [], // it is on disk
+  invert: () => [], // it is changed last, when nothing needs to be reverted any more
+  removeFrom: ({ files }, { name }) => void files.delete(unitPath(name)),
+};
+
+function compareFile(path: string, content: string | undefined, { files }: Facts): string[] | undefined {
   const observed = files.get(path);
   if (observed === undefined) return undefined;
   return content === undefined || observed === sha256(content) ? [] : ["its content is not the planned one"];
@@ -12,8 +41,8 @@ export function compareFile(path: string, content: string | undefined, { files }
 
 export const sha256 = (content: string): string => createHash("sha256").update(content).digest("hex");
 
-/** While we talk with the host its units may wait for the lock. */
-export function compareService({ name, unit, staysActive }: Service, facts: Facts): string[] | undefined {
+/** During a conversation the units may wait for the host's lock, and are `activating`. */
+function compareService({ name, unit, staysActive }: Service, facts: Facts): string[] | undefined {
   const wrong = compareFile(unitPath(name), unit, facts);
   const observed = facts.systemd?.get(name);
   if (!wrong || !observed || unit === undefined) return wrong;
@@ -25,11 +54,11 @@ export function compareService({ name, unit, staysActive }: Service, facts: Fact
   ];
 }
 
-/** Enabling reads all units anew. One that has failed is as good as new: what it should have made is made by us. */
-export const renderEnable = ({ name, staysActive }: Service): string => {
+/** `enable` also reloads all units. The failure of a unit is reset, because this change makes what the unit failed to make. */
+const renderEnable = ({ name, staysActive }: Service): string => {
   const now = staysActive ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
   return `{ systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;
 };
 
-export const renderDisable = ({ name }: Service): string =>
+const renderDisable = ({ name }: Service): string =>
   `{ systemctl disable --quiet --no-reload --now ${name}; rm -f ${unitPath(name)} && systemctl daemon-reload; }`;

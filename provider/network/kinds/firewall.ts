@@ -1,9 +1,8 @@
 import { addressBits, type Family, familyOfIp, overlaps } from "../../addressing/ip";
 import { parseRange } from "../../addressing/ranges";
 import type { Facts } from "../model/facts";
-import { type FirewallRule, hasItem, type Item, type Jump } from "../model/items";
-import type { Step } from "../model/steps";
-import type { ScriptParts } from "./kind";
+import { type Chain, type FirewallRule, hasItem, type Item, type Jump } from "../model/items";
+import { type ItemKind, mismatch, oppositeStep, type ScriptParts, type StepOf } from "./kind";
 
 /**
  * Our chains in iptables and ip6tables, each with one jump to it. Drops stand in tables that come before `filter` where they
@@ -34,6 +33,85 @@ export const REST: OverlayChain = { table: "filter", chain: "OVERLAY-REST", from
 export const NAT: OverlayChain = { table: "nat", chain: "OVERLAY-NAT", from: ["POSTROUTING"] };
 export const DNAT: OverlayChain = { table: "nat", chain: "OVERLAY-DNAT", from: ["PREROUTING", "OUTPUT"] };
 export const RETURN_PATH: OverlayChain = { table: "raw", chain: "OVERLAY-BACK", from: ["PREROUTING", "OUTPUT"] };
+
+export const chainKind: ItemKind<Chain> = {
+  order: 8,
+  toRecord: (item) => item,
+  compare: (item, facts) => (facts.chains.has(chainKey(item, item.chain)) ? [] : undefined),
+  render({ verb, item }, parts) {
+    const { chain } = item;
+    tableLines(item, parts).push(...(verb === "remove" ? [`-F ${chain}`, `-X ${chain}`] : [`:${chain} - [0:0]`]));
+  },
+  bootSteps: (item) => [{ verb: "add", item }],
+  invert: (step) => [oppositeStep(step)],
+  removeFrom: ({ chains }, item) => void chains.delete(chainKey(item, item.chain)),
+};
+
+export const ruleKind: ItemKind<FirewallRule> = {
+  order: 9,
+  toRecord: (item) => item,
+  compare(item, facts) {
+    if (countCopies(item, facts) === 0) return undefined;
+    return isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
+  },
+  render: renderRule,
+  bootSteps: (item) => (item.transient ? [] : [{ verb: "add", item }]),
+  invert: (step) => [oppositeStep(step)],
+  removeFrom: removeRule,
+};
+
+export const jumpKind: ItemKind<Jump> = {
+  order: 10,
+  toRecord: (item) => item,
+  compare(item, facts) {
+    const position = observedJumpPosition(item, facts);
+    if (position === 0) return undefined;
+    if (position < 0) return ["position is before DOCKER-USER, should be after it"];
+    return [...mismatch("position", position, 1), ...mismatch("number of copies", countCopies(item, facts), 1)];
+  },
+  render: renderRule,
+  bootSteps: (item) => [{ verb: "add", item }],
+  invert: (step) => (step.verb === "change" ? [] : [oppositeStep(step)]), // one that was moved to the top stays there
+  removeFrom: removeRule,
+};
+
+type RuleOrJump = FirewallRule | Jump;
+
+/** As in `Facts.chains`. */
+const chainKey = ({ family, table }: Pick<RuleOrJump, "family" | "table">, chain: string): string =>
+  `${family} ${table} ${chain}`;
+
+/** The chain that a rule or jump is in, and its text there. */
+const ruleIn = (item: RuleOrJump): [chain: string, rule: string] =>
+  item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
+
+/** A rule or jump can be present several times, and is removed as often. */
+export function countCopies(item: Item, facts: Facts): number {
+  if (item.kind !== "rule" && item.kind !== "jump") return 1;
+  const [chain, text] = ruleIn(item);
+  return observedRules(facts, item, chain).filter((rule) => rule === text).length;
+}
+
+function renderRule({ verb, item, copies = 1, position = 1 }: StepOf<RuleOrJump>, parts: ScriptParts): void {
+  const [chain, rule] = ruleIn(item);
+  const lines = tableLines(item, parts);
+  if (verb !== "add") lines.push(...Array<string>(copies).fill(`-D ${chain} ${rule}`));
+  if (verb === "remove") return;
+  const atEnd = item.kind === "rule" ? !isPassRule(item.rule) : item.atEnd;
+  lines.push(atEnd ? `-A ${chain} ${rule}` : `-I ${chain} ${position} ${rule}`);
+}
+
+function removeRule(facts: Facts, item: RuleOrJump): void {
+  const [chain, text] = ruleIn(item);
+  const rules = observedRules(facts, item, chain).filter((rule) => rule !== text);
+  facts.chains.set(chainKey(item, chain), rules);
+}
+
+function tableLines({ family, table }: FirewallItem, { firewall }: ScriptParts): string[] {
+  const key = `${family} ${table}`;
+  if (!firewall.has(key)) firewall.set(key, []);
+  return firewall.get(key)!;
+}
 
 /** Rules in one of our chains, with the chain and the jumps to it; nothing where there are no rules. */
 export function planChainRules(
@@ -74,7 +152,7 @@ export const observedRules = (
   facts: Facts,
   { family, table }: Pick<FirewallRule | Jump, "family" | "table">,
   chain: string,
-): string[] => facts.chains.get(`${family} ${table} ${chain}`) ?? [];
+): string[] => facts.chains.get(chainKey({ family, table }, chain)) ?? [];
 
 /** The forwarding setting before our first change. OVERLAY-REST is there only where it was 0; that tells where the kept value is lost. */
 export function formerForwarding(key: string, family: Family, facts: Facts): string | undefined {
@@ -101,7 +179,7 @@ export function desiredJumpPosition(item: Jump, facts: Facts): number {
  * its own rules before everything in FORWARD whenever it starts. They do not count, since OVERLAY-FWD only accepts, and may be
  * overruled by them; no more do other rules that accept, nor drops before chains that only drop. Before DOCKER-USER the jump is in the wrong place: -1.
  */
-export function observedJumpPosition(item: Jump, facts: Facts): number {
+function observedJumpPosition(item: Jump, facts: Facts): number {
   const rules = observedRules(facts, item, item.from);
   const at = rules.indexOf(`-j ${item.chain}`);
   if (at < 0) return 0;
@@ -129,7 +207,7 @@ function canMatchSamePackets(rule: string, own: string[]): boolean {
 const sourceRange = (rule: string) => parseRange(/^-s (\S+) /.exec(rule)?.[1] ?? "");
 
 /** Whether a rule of ours that lets pass stands behind one of ours that does not, in the same chain. Foreign rules are reported by themselves. */
-export function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
+function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
   if (!isPassRule(item.rule)) return false;
   const rules = observedRules(facts, item, item.chain);
   const before = rules.slice(0, rules.indexOf(item.rule)).filter(isDropRule);
@@ -140,21 +218,4 @@ export const TABLES = ["raw", "mangle", "filter", "nat"] as const;
 
 export const iptablesTool = (family: Family): string => (family === 4 ? "iptables" : "ip6tables");
 
-export type FirewallItem = Extract<Item, { table: string }>;
-
-export function tableLines({ family, table }: FirewallItem, firewall: ScriptParts["firewall"]): string[] {
-  const key = `${family} ${table}`;
-  if (!firewall.has(key)) firewall.set(key, []);
-  return firewall.get(key)!;
-}
-
-export function renderFirewall(verb: Step["verb"], item: FirewallItem, copies: number, position = 1): string[] {
-  if (item.kind === "chain") {
-    return verb === "remove" ? [`-F ${item.chain}`, `-X ${item.chain}`] : [`:${item.chain} - [0:0]`];
-  }
-  const [chain, rule] = item.kind === "rule" ? [item.chain, item.rule] : [item.from, `-j ${item.chain}`];
-  const remove = verb === "add" ? [] : Array<string>(copies).fill(`-D ${chain} ${rule}`);
-  if (verb === "remove") return remove;
-  const atEnd = item.kind === "rule" ? !isPassRule(item.rule) : item.atEnd;
-  return [...remove, atEnd ? `-A ${chain} ${rule}` : `-I ${chain} ${position} ${rule}`];
-}
+type FirewallItem = Extract<Item, { table: string }>;

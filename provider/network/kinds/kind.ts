@@ -1,20 +1,65 @@
+import type { Facts } from "../model/facts";
 import type { Item } from "../model/items";
+import type { Step } from "../model/steps";
 import type { FileToWrite } from "../render/shell";
 
-/** The tools that a host's changes go through, each called once with all its lines where it can be. */
+/**
+ * What a kind of item must define. `KINDS` in index.ts has one entry for each kind, so that the compiler names what a new kind lacks.
+ * Outside of this folder three more places decide by kind, each exhaustively: the form in a record (`model/record.ts`), who owns an
+ * item (`diff/ownership.ts`), and what is refused (`preflight/foreign.ts`, `preflight/ssh-path.ts`).
+ */
+export interface ItemKind<T extends Item> {
+  /** Kinds with a lower number are created earlier and removed later. */
+  order: number;
+  /** Whether it needs another item of the same kind, and is created after it. */
+  needsSameKind?(item: T): boolean;
+  /** As it is stored in a record: without what follows from other items. */
+  toRecord(item: T): T;
+  /** Whether it concerns this host; always, unless defined. */
+  appliesToHost?(item: T, facts: Facts): boolean;
+  /** How the host differs, as `WHAT is OBSERVED, should be DESIRED`; undefined: the object is absent. */
+  compare(item: T, facts: Facts): string[] | undefined;
+  /** Whether the object is present and is the one that we created; unless defined, whether it is not absent. */
+  isPresent?(item: T, facts: Facts): boolean;
+  /** Adds the commands of a step to a script. */
+  render(step: StepOf<T>, parts: ScriptParts): void;
+  /** The steps that restore it at boot; none for what survives a boot by itself. They must not fail on an object that is present. */
+  bootSteps(item: T): Step[];
+  /** The steps that lead back to `before`. What other programs changed meanwhile stays as it is. */
+  invert(step: StepOf<T>, before: Facts): Step[];
+  /** Takes it out of the facts, for a dry run of what follows its removal. */
+  removeFrom(facts: Facts, item: T): void;
+}
+
+export type StepOf<T extends Item> = Step & { item: T };
+
+export const addStep = (item: Item): Step => ({ verb: "add", item });
+
+/** For kinds that a step either adds or removes as a whole. */
+export const oppositeStep = ({ verb, item }: Step): Step => ({ verb: verb === "remove" ? "add" : "remove", item });
+
+/** The commands of a change, by the tool that runs them: each is called once with all its lines where it can be. */
 export interface ScriptParts {
-  /** Written before the first change. */
+  /** Files that are written before the first change. */
   writes: FileToWrite[];
-  /** Former values of settings, kept before the first change. */
+  /** Former values of settings, saved before the first change. */
   saves: string[];
-  /** Units that are enabled, and files that go. */
+  /** Units that are enabled, and files that are removed. */
   files: string[];
   shell: string[];
   ip: string[];
-  /** After all devices are there. */
+  /** After all devices are created. */
   late: string[];
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
+}
+
+/** How the host differs from one item. */
+export interface ItemDifference {
+  item: Item;
+  missing: boolean;
+  /** As `WHAT is OBSERVED, should be DESIRED`. */
+  wrong: string[];
 }
 
 export function mismatch(what: string, observed: unknown, desired: unknown): string[] {
@@ -23,18 +68,5 @@ export function mismatch(what: string, observed: unknown, desired: unknown): str
     : [`${what} is ${observed ?? "none"}, should be ${desired}`];
 }
 
-/**
- * What follows a change, once everything stands. It is no item, for nothing of it stays.
- *
- * An address that comes to a host may have been on another one a moment ago, and neighbours believe their caches: 31.8 s
- * were seen without an announcement, 0.07 to 1.1 s with one. Where no tool can announce it, the script says so on a line
- * that begins with WARNING.
- */
+/** A script on a host prints a warning for the user as a line that starts with this. */
 export const WARNING_PREFIX = "@@ warning ";
-
-/** How the machine differs from one item: `missing`, or what is wrong, as `what is HAVE, should be WANT`. */
-export interface ItemDifference {
-  item: Item;
-  missing: boolean;
-  wrong: string[];
-}

@@ -1,11 +1,50 @@
 import type { Facts, RouteFact } from "../model/facts";
 import { POLICY_PRIORITY, type PolicyRule, ROUTE_PROTOCOL, type Route } from "../model/items";
-import type { Step } from "../model/steps";
-import { mismatch } from "./kind";
+import { type ItemKind, mismatch, oppositeStep } from "./kind";
+
+/** A route, marked with our protocol number. */
+export const routeKind: ItemKind<Route> = {
+  order: 5,
+  toRecord: (item) => item,
+  compare(item, facts) {
+    const observed = findRoute(item, facts);
+    if (!observed) return undefined;
+    return [...mismatch("via", observed.via, item.via), ...(item.via ? mismatch("dev", observed.dev, item.dev) : [])];
+  },
+  render({ verb, item }, parts) {
+    parts.ip.push(`route ${verb === "remove" ? "del" : "replace"} ${formatRoute(item)}`);
+  },
+  bootSteps: (item) => [{ verb: "add", item }],
+  invert({ item }, before) {
+    const former = findRoute(item, before);
+    return former ? [{ verb: "change", item: toRouteItem(former) }] : [{ verb: "remove", item }];
+  },
+  removeFrom(facts, item) {
+    const removed = findRoute(item, facts);
+    facts.routes = facts.routes.filter((route) => route !== removed);
+  },
+};
+
+/** A policy rule of `ip rule`, with our protocol number and priority. */
+export const policyKind: ItemKind<PolicyRule> = {
+  order: 6,
+  toRecord: (item) => item,
+  compare: (item, facts) => (facts.policies.has(policyKey(item)) ? [] : undefined),
+  render({ verb, item }, parts) {
+    // In a batch `ip` takes every range for an IPv4 one.
+    parts.shell.push(verb === "remove" ? `ip -${item.family} rule del ${formatPolicy(item)}` : renderAddPolicy(item));
+  },
+  bootSteps: (item) => [{ verb: "add", item }],
+  invert: (step) => [oppositeStep(step)],
+  removeFrom: ({ policies }, item) => void policies.delete(policyKey(item)),
+};
+
+/** As in `Facts.policies`. */
+const policyKey = ({ family, from, mark, table }: PolicyRule): string => `${family} ${from} ${mark} ${table}`;
 
 export const isOurRoute = (route: { protocol: string }): boolean => route.protocol === String(ROUTE_PROTOCOL);
 
-/** Unreachable routes and real ones to the same range live side by side, told apart by their metric. */
+/** The observed route of this item. An unreachable route and another one to the same range can exist at once, with different metrics. */
 export const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>
   routes.find(
     (r) =>
@@ -16,20 +55,14 @@ export const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined
       r.unreachable === !item.via,
   );
 
-export function compareRoute(item: Route, facts: Facts): string[] | undefined {
-  const observed = findRoute(item, facts);
-  if (!observed) return undefined;
-  return [...mismatch("via", observed.via, item.via), ...(item.via ? mismatch("dev", observed.dev, item.dev) : [])];
-}
-
-/** A second one of the same kind would be refused. */
-export const renderAddPolicy = (item: PolicyRule): string =>
+/** The kernel refuses a second rule of the same form. */
+const renderAddPolicy = (item: PolicyRule): string =>
   `{ [ -n "$(ip -${item.family} rule show from ${item.from} fwmark ${item.mark} table ${item.table})" ] || ip -${item.family} rule add ${formatPolicy(item)}; }`;
 
-export const formatPolicy = ({ from, mark, table }: PolicyRule): string =>
+const formatPolicy = ({ from, mark, table }: PolicyRule): string =>
   `from ${from} fwmark ${mark} lookup ${table} priority ${POLICY_PRIORITY} protocol ${ROUTE_PROTOCOL}`;
 
-export const formatRoute = ({ dst, via, dev, metric, table }: Route): string =>
+const formatRoute = ({ dst, via, dev, metric, table }: Route): string =>
   [
     ...(via ? [dst, "via", via, "dev", dev] : ["unreachable", dst]),
     "proto",
@@ -37,11 +70,6 @@ export const formatRoute = ({ dst, via, dev, metric, table }: Route): string =>
     ...(metric === undefined ? [] : ["metric", metric]),
     ...(table === undefined ? [] : ["table", table]),
   ].join(" ");
-
-export function invertRoute(item: Route, before: Facts): Step[] {
-  const was = findRoute(item, before);
-  return was ? [{ verb: "change", item: toRouteItem(was) }] : [{ verb: "remove", item }];
-}
 
 export const toRouteItem = ({ family, dst, via, dev, metric, table }: RouteFact): Route => ({
   kind: "route",

@@ -1,24 +1,44 @@
+import type { Sysctl } from "../model/items";
 import { RECORD_DIR, sysctlPath } from "../model/paths";
 import { quote, renderWriteFiles } from "../render/shell";
-import { WARNING_PREFIX } from "./kind";
+import { type ItemKind, mismatch, WARNING_PREFIX } from "./kind";
 
-/** The former value is kept beside the records, once, and comes back when the last record that needs ours goes. */
-export const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.replaceAll("/", ":")}`;
+/** A kernel setting. Its former value is saved before the first change, and restored when the last record that lists it is removed. */
+export const sysctlKind: ItemKind<Sysctl> = {
+  order: 2,
+  toRecord: (item) => item,
+  compare({ key, value }, facts) {
+    const observed = facts.sysctls.get(key);
+    return observed === undefined ? undefined : mismatch("value", observed, value);
+  },
+  render({ verb, item: { key, value }, keepsValue = false, formerValue }, parts) {
+    if (verb !== "remove") parts.saves.push(saveSysctl(key));
+    parts.shell.push(verb === "remove" ? restoreSysctl(key, keepsValue, formerValue) : setSysctl(key, value));
+  },
+  bootSteps: (item) => [{ verb: "add", item }],
+  invert({ item }, before) {
+    const value = before.sysctls.get(item.key);
+    return value === undefined ? [] : [{ verb: "change", item: { ...item, value } }];
+  },
+  removeFrom() {}, // its value after a restore is not in the facts
+};
 
-/** A device's may be gone with its device, and comes back with it as the kernel makes it. An empty file keeps nothing. */
-export const saveSysctl = (key: string): string => {
+const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.replaceAll("/", ":")}`;
+
+/** The setting of a device may be gone with its device; the kernel sets it anew with the device. An empty file holds no value. */
+const saveSysctl = (key: string): string => {
   const save = renderWriteFiles([{ path: savedSysctlPath(key), word: '"$former"' }]);
   return `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(savedSysctlPath(key))} ] || { former=$(cat ${sysctlPath(key)}) && ${save}; }; }`;
 };
 
-/** Only where its former value is kept. */
-export const setSysctl = (key: string, value: string): string =>
+/** Only if its former value is saved. */
+const setSysctl = (key: string, value: string): string =>
   `{ [ ! -e ${sysctlPath(key)} ] || { [ -s ${quote(savedSysctlPath(key))} ] && echo ${quote(value)} >${sysctlPath(key)}; }; }`;
 
-/** `known`: the former value, where it is known although it was not kept. */
-export function restoreSysctl(key: string, leave: boolean, known?: string): string {
+/** `known`: the former value, if it is known although it was not saved. */
+function restoreSysctl(key: string, keepsValue: boolean, known?: string): string {
   const former = quote(savedSysctlPath(key));
-  if (leave) return `rm -f ${former}`;
+  if (keepsValue) return `rm -f ${former}`;
   const unknown = `echo ${quote(`${WARNING_PREFIX}${key} stays as it is: the value that it had before was not kept.`)}`;
   const other = known === undefined ? unknown : `echo ${quote(known)} >${sysctlPath(key)}`;
   const restore = `if [ -s ${former} ]; then cat ${former} >${sysctlPath(key)}; else ${other}; fi`;

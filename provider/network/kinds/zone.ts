@@ -1,7 +1,38 @@
 import type { Facts, Zone, ZoneFacts } from "../model/facts";
 import { type Item, OUR_ZONE, type ZoneEntry } from "../model/items";
 import type { Step, ZoneLocation } from "../model/steps";
+import { quote } from "../render/shell";
 import { devicesWithAddress } from "./device";
+import { type ItemKind, oppositeStep } from "./kind";
+
+/**
+ * firewalld, where it is installed. It rejects what no zone accepts, whatever other tables accept: our devices go to a zone of our own,
+ * and the zone of the underlay gets a rule for VXLAN from the peer; each in the runtime configuration, which is effective now, and in
+ * the permanent one, which is effective after a reload. While firewalld is stopped, only in the permanent one.
+ *
+ * Our zone accepts what is forwarded, and to the host itself pings and what `hostAccess` names, as our chains do. firewalld loads a
+ * new zone only when it reloads or starts, and then loses runtime settings and deletes the iptables rules of all programs: an
+ * administrator decides when. Until then our devices are in `trusted`, and our chains alone protect the host; the reload that
+ * deletes them loads our zone.
+ *
+ * Docker places the bridge of a Docker network itself, in a zone `docker`, whenever it starts, and fails if the bridge is in
+ * another.
+ */
+export const zoneKind: ItemKind<ZoneEntry> = {
+  order: 11,
+  needsSameKind: (item) => !isZoneItself(item),
+  toRecord: (item) => item,
+  appliesToHost: isZoneManaged,
+  compare: compareZoneEntry,
+  render({ verb, item, zones = [] }, parts) {
+    const commands = zoneCommands(verb, item, zones).map((words) => words.map(quote).join(" "));
+    parts[verb === "remove" ? "shell" : "late"].push(...commands);
+  },
+  bootSteps: () => [], // firewalld restores it
+  invert: (step) =>
+    step.verb === "change" ? [] : [{ ...oppositeStep(step), ...(step.zones && { zones: step.zones }) }],
+  removeFrom() {}, // an entry that stays in the facts is refused to no owner
+};
 
 const FALLBACK_ZONE = "trusted";
 const DOCKER_ZONE = "docker";
@@ -42,9 +73,10 @@ export function parseZones(body: string): Map<string, Zone> {
   return zones;
 }
 
-/** Whether it is for us to see to it: firewalld is there, and Docker does not. */
-export const isZoneManaged = ({ hasDocker }: ZoneEntry, { zones, docker }: Facts): boolean =>
-  zones !== undefined && !(hasDocker && docker && zones.permanent.has(DOCKER_ZONE));
+/** Whether firewalld is there, and Docker does not manage the entry itself. */
+function isZoneManaged({ hasDocker }: ZoneEntry, { zones, docker }: Facts): boolean {
+  return zones !== undefined && !(hasDocker && docker && zones.permanent.has(DOCKER_ZONE));
+}
 
 /** Where an entry belongs on this host. The runtime configuration has our zone only once it is loaded. */
 export function desiredZones(item: ZoneEntry, facts: Facts): ZoneLocation[] {
@@ -64,22 +96,22 @@ function zoneOfUnderlay(address: string, facts: Facts, { runtime, permanent, def
 }
 
 /**
- * Where an entry stands. A device may be in `trusted`, also permanently: earlier versions have put it there. A zone that is only
- * loaded goes with the next reload.
+ * Where an entry is. A device may be in `trusted`, also permanently, because earlier versions put it there. A zone that is only
+ * loaded disappears with the next reload.
  */
 export function observedZones(item: ZoneEntry, facts: Facts): ZoneLocation[] {
-  const places = desiredZones(item, facts).flatMap((place) => {
-    if (item.interface) return [OUR_ZONE, FALLBACK_ZONE].map((zone) => ({ ...place, zone }));
-    return isZoneItself(item) && place.configuration === "runtime" ? [] : [place];
+  const locations = desiredZones(item, facts).flatMap((location) => {
+    if (item.interface) return [OUR_ZONE, FALLBACK_ZONE].map((zone) => ({ ...location, zone }));
+    return isZoneItself(item) && location.configuration === "runtime" ? [] : [location];
   });
-  return places.filter((place) => isInZone(place, item, facts));
+  return locations.filter((location) => isInZone(location, item, facts));
 }
 
 /** Whether it is our zone itself. */
 export const isZoneItself = (item: ZoneEntry): boolean => !item.interface && !item.rule;
 
-function isInZone(place: ZoneLocation, item: ZoneEntry, facts: Facts): boolean {
-  const zone = findZone(place, facts);
+function isInZone(location: ZoneLocation, item: ZoneEntry, facts: Facts): boolean {
+  const zone = findZone(location, facts);
   if (!zone || isZoneItself(item)) return zone !== undefined;
   return item.interface ? zone.interfaces.includes(item.interface) : zone.rules.includes(item.rule!);
 }
@@ -87,21 +119,20 @@ function isInZone(place: ZoneLocation, item: ZoneEntry, facts: Facts): boolean {
 const findZone = ({ configuration, zone }: ZoneLocation, { zones }: Facts): Zone | undefined =>
   (configuration === "runtime" ? zones?.runtime : zones?.permanent)?.get(zone);
 
-/** What is wrong with it, of the configurations that count; undefined: it is in none. */
-export function compareZoneEntry(item: ZoneEntry, facts: Facts): string[] | undefined {
+function compareZoneEntry(item: ZoneEntry, facts: Facts): string[] | undefined {
   if (observedZones(item, facts).length === 0) return undefined;
-  if (isZoneItself(item)) return desiredZones(item, facts).flatMap((place) => compareZone(place, facts));
+  if (isZoneItself(item)) return desiredZones(item, facts).flatMap((location) => compareZone(location, facts));
   return desiredZones(item, facts)
-    .filter((place) => !isInZone(place, item, facts))
+    .filter((location) => !isInZone(location, item, facts))
     .map(({ configuration, zone }) => `not in the ${configurationName(configuration)} configuration of zone ${zone}`);
 }
 
 /** A target changes only in the permanent configuration. */
-function compareZone(place: ZoneLocation, facts: Facts): string[] {
-  const { target, rules } = findZone(place, facts)!;
-  const where = `in the ${configurationName(place.configuration)} configuration`;
+function compareZone(location: ZoneLocation, facts: Facts): string[] {
+  const { target, rules } = findZone(location, facts)!;
+  const where = `in the ${configurationName(location.configuration)} configuration`;
   const missing = BASE_RULES.filter((rule) => !rules.includes(rule)).map((rule) => `no ${rule} ${where}`);
-  if (place.configuration === "runtime" || target === ZONE_TARGET) return missing;
+  if (location.configuration === "runtime" || target === ZONE_TARGET) return missing;
   return [`target is ${target}, should be ${ZONE_TARGET}`, ...missing];
 }
 
@@ -123,10 +154,10 @@ const ZONE_COMMANDS: Record<ZoneLocation["configuration"], string[]> = {
   offline: ["firewall-offline-cmd", "--quiet"],
 };
 
-/** Commands for each place. None fails on what is so already. */
-export const zoneCommands = (verb: Step["verb"], item: ZoneEntry, places: ZoneLocation[]): string[][] =>
-  places.flatMap((place) =>
-    zoneOptions(verb, item, place).map((options) => [...ZONE_COMMANDS[place.configuration], ...options]),
+/** Commands for each location. None fails if there is nothing to change. */
+const zoneCommands = (verb: Step["verb"], item: ZoneEntry, locations: ZoneLocation[]): string[][] =>
+  locations.flatMap((location) =>
+    zoneOptions(verb, item, location).map((options) => [...ZONE_COMMANDS[location.configuration], ...options]),
   );
 
 function zoneOptions(verb: Step["verb"], item: ZoneEntry, { configuration, zone }: ZoneLocation): string[][] {

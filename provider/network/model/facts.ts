@@ -114,19 +114,7 @@ export interface Container {
   addresses: string[];
 }
 
-/**
- * firewalld, where it runs. It rejects what no zone lets in, whatever other tables accept: our devices go to a zone of our own,
- * and the zone of the underlay gets a rule for VXLAN from the peer; each in the runtime configuration, which counts now, and in
- * the permanent one, which counts after a reload. Where firewalld is stopped and will be back, in the latter alone.
- *
- * Our zone lets pass what is forwarded, and to the host itself pings and what `hostAccess` names, as our chains do. firewalld loads a
- * new zone only when it reloads or starts, and then loses runtime settings and deletes the iptables rules of all programs: that
- * is for an administrator to do. Until then our devices are in `trusted`, and our chains alone guard the host; the reload that deletes
- * them loads our zone.
- *
- * Docker places the bridge of a Docker network itself, in a zone `docker`, whenever it starts, and fails where the bridge is in
- * another.
- */
+/** The zones of firewalld; see kinds/zone.ts. */
 export interface ZoneFacts {
   defaultZone: string;
   /** Absent: it is stopped. */

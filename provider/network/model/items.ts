@@ -211,12 +211,6 @@ export function hasItem({ items }: Pick<HostRecord, "items">, item: Item): boole
   return items.some((other) => other.kind === item.kind && itemKey(other) === key);
 }
 
-/** As it stands in a record: texts of files follow from the other items, and would only make it twice as long. */
-export function toRecordItem(item: Item): Item {
-  if (item.kind === "file") return { kind: "file", path: item.path };
-  return item.kind === "service" ? { kind: "service", name: item.name } : item;
-}
-
 const firewallName = ({ family, table }: FirewallTable): string => `IPv${family} ${table}`;
 
 export const FORWARDING: Record<Family, string> = { 4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding" };

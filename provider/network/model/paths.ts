@@ -25,6 +25,21 @@ export function parseOwnerPath(path: string): OwnerKey | undefined {
   return network && uid ? { network, uid } : undefined;
 }
 
+/** The scripts for boot: their path alone shows that they are ours. */
+export const isBootFile = (path: string): boolean => path === BOOT_SCRIPT || parseOwnerPath(path) !== undefined;
+
+/** As an extended regular expression for `grep`, too. */
+const OWN_FILE = "/etc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*overlay-[A-Za-z0-9._-]+";
+
+/**
+ * Which files an item can name, beside the scripts for boot: those in /etc whose name starts with `overlay-`. So a forged
+ * record cannot have a file of another program removed.
+ */
+export const isOwnPath = (path: string): boolean => path.length < 200 && new RegExp(`^${OWN_FILE}$`).test(path);
+
+/** The paths of such files in all records. A file that is no longer desired is in no request. */
+export const RECORDED_FILES = `$(grep -aohsE '${OWN_FILE}' ${RECORD_DIR}/*/*.json)`;
+
 /** Paths and keys are each other with dots for slashes, and slashes for dots. */
 export const swapDotsAndSlashes = (text: string): string =>
   text.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."));

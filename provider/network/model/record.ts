@@ -5,7 +5,7 @@ import { parseRange } from "../../addressing/ranges";
 import type { InvalidRecord } from "./facts";
 import { boundedArray } from "./host-json";
 import type * as items from "./items";
-import { BOOT_SCRIPT, parseOwnerPath, SERVICES, scriptPath } from "./paths";
+import { BOOT_SCRIPT, isOwnPath, parseOwnerPath, SERVICES, scriptPath } from "./paths";
 
 /**
  * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:
@@ -41,13 +41,14 @@ const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
 /** A field that is added to an item must be added here. */
 type FieldsOf<T> = { [Field in keyof T]-?: z.ZodType };
 
-const item = z.discriminatedUnion("kind", [
-  z.strictObject({
+/** A kind that is added to the items must be added here. */
+const ITEMS = {
+  sysctl: z.strictObject({
     kind: z.literal("sysctl"),
     key: sysctlKey,
     value: matching(/^\d{1,10}$/),
   } satisfies FieldsOf<items.Sysctl>),
-  z.strictObject({
+  link: z.strictObject({
     kind: z.literal("link"),
     name: interfaceName,
     type: z.enum(["vxlan", "bridge", "anchor"]),
@@ -67,13 +68,13 @@ const item = z.discriminatedUnion("kind", [
       .exactOptional(),
     shared: z.literal(true).exactOptional(),
   } satisfies FieldsOf<items.Link>),
-  z.strictObject({
+  address: z.strictObject({
     kind: z.literal("address"),
     dev: interfaceName,
     address: addressWithPrefix,
     announce: interfaceName.exactOptional(),
   } satisfies FieldsOf<items.Address>),
-  z.strictObject({
+  route: z.strictObject({
     kind: z.literal("route"),
     family,
     dst: z.union([z.literal("default"), cidr]),
@@ -82,14 +83,14 @@ const item = z.discriminatedUnion("kind", [
     metric: z.int().min(0).max(0xffffffff).exactOptional(),
     table: routingTable.exactOptional(),
   } satisfies FieldsOf<items.Route>),
-  z.strictObject({
+  policy: z.strictObject({
     kind: z.literal("policy"),
     family,
     from: cidr,
     mark: matching(/^0x[0-9a-f]{1,8}\/0x[0-9a-f]{1,8}$/),
     table: routingTable,
   } satisfies FieldsOf<items.PolicyRule>),
-  z.strictObject({
+  docker: z.strictObject({
     kind: z.literal("docker"),
     name: matching(/^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/),
     bridge: interfaceName,
@@ -104,8 +105,8 @@ const item = z.discriminatedUnion("kind", [
     ),
     required: z.boolean(),
   } satisfies FieldsOf<items.DockerNetwork>),
-  z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies FieldsOf<items.Chain>),
-  z
+  chain: z.strictObject({ kind: z.literal("chain"), ...firewall, chain: ownChain } satisfies FieldsOf<items.Chain>),
+  jump: z
     .strictObject({
       kind: z.literal("jump"),
       ...firewall,
@@ -115,7 +116,7 @@ const item = z.discriminatedUnion("kind", [
       ifPresent: z.literal(true).exactOptional(),
     } satisfies FieldsOf<items.Jump & { ifPresent: true }>)
     .transform(({ ifPresent: _, ...jump }) => jump), // only in records of version 0.1
-  z.strictObject({
+  rule: z.strictObject({
     kind: z.literal("rule"),
     ...firewall,
     chain: ownChain,
@@ -123,19 +124,24 @@ const item = z.discriminatedUnion("kind", [
     transient: z.literal(true).exactOptional(),
     flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: address, port }).exactOptional(),
   } satisfies FieldsOf<items.FirewallRule>),
-  z.strictObject({
+  zone: z.strictObject({
     kind: z.literal("zone"),
     interface: interfaceName.exactOptional(),
     hasDocker: z.literal(true).exactOptional(),
     rule: zoneRule.exactOptional(),
     underlay: address.exactOptional(),
   } satisfies FieldsOf<items.ZoneEntry>),
-  z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies FieldsOf<Omit<items.FileItem, "content">>),
-  z.strictObject({
+  file: z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies FieldsOf<
+    Omit<items.FileItem, "content">
+  >),
+  service: z.strictObject({
     kind: z.literal("service"),
     name: z.enum(SERVICES),
   } satisfies FieldsOf<Omit<items.Service, "unit" | "staysActive">>),
-]);
+} satisfies { [K in items.Item["kind"]]: z.ZodType };
+
+type ItemSchema = (typeof ITEMS)[keyof typeof ITEMS];
+const item = z.discriminatedUnion("kind", Object.values(ITEMS) as [ItemSchema, ...ItemSchema[]]);
 
 /** A network's name; static addresses are kept under the address. */
 const network = z
@@ -154,7 +160,7 @@ const hostRecord: z.ZodType<items.HostRecord> = z
   .superRefine((record, context) => {
     const paths = [BOOT_SCRIPT, scriptPath(record)];
     for (const [i, each] of record.items.entries())
-      if (each.kind === "file" && !paths.includes(each.path))
+      if (each.kind === "file" && !paths.includes(each.path) && !isOwnPath(each.path))
         context.addIssue({ code: "custom", path: ["items", i, "path"], message: "is not a file of this record" });
   });
 

@@ -1,4 +1,4 @@
-import { creationRank, renderSteps } from "../kinds";
+import { bootSteps, creationRank, renderSteps } from "../kinds";
 import { sha256 } from "../kinds/file";
 import { iptablesTool, TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
@@ -12,7 +12,7 @@ import {
   SERVICES,
   scriptPath,
 } from "../model/paths";
-import type { DesiredState, Step } from "../model/steps";
+import type { DesiredState } from "../model/steps";
 import { quote, requireWord } from "../render/shell";
 
 /**
@@ -26,16 +26,14 @@ export function withBootItems({ record, items, persist = false }: DesiredState, 
   return [
     ...items,
     { kind: "file", path: BOOT_SCRIPT, content: RESTORE_SCRIPT },
-    { kind: "file", path: scriptPath(record), content: renderBootScript(record.network, items.filter(isKeptAtBoot)) },
+    { kind: "file", path: scriptPath(record), content: renderBootScript(record.network, items) },
     ...(facts.systemd ? UNITS : []),
   ];
 }
 
 /** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
 export const isBootScriptOf = ({ record }: DesiredState, items: Item[], { files }: Facts): boolean =>
-  files.get(scriptPath(record)) === sha256(renderBootScript(record.network, items.filter(isKeptAtBoot)));
-
-const isKeptAtBoot = (item: Item): boolean => item.kind !== "rule" || !item.transient;
+  files.get(scriptPath(record)) === sha256(renderBootScript(record.network, items));
 
 /** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
 export function renderBootScript(network: string, items: Item[]): string {
@@ -56,14 +54,6 @@ export function renderBootScript(network: string, items: Item[]): string {
     ),
     "",
   ].join("\n");
-}
-
-function bootSteps(item: Item): Step[] {
-  const add: Step = { verb: "add", item };
-  if (item.kind === "docker" || item.kind === "zone") return []; // dockerd and firewalld keep these themselves
-  // A device that already stands may have other ends: it is set to the right ones, too.
-  if (item.kind === "link") return [add, { verb: "change", item }];
-  return [add];
 }
 
 const heredoc = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;

@@ -132,13 +132,7 @@ const forwardingSysctl = ({ family }: Layout): Item => ({ kind: "sysctl", key: F
 const planMasquerade = ({ family, cidr }: Layout, subnet: string): Item[] =>
   planChainRules(NAT, family, [`-s ${subnet} ! -d ${cidr} -j MASQUERADE`]);
 
-/**
- * Docker on a runner: one network of Docker's over our bridge, so that containers get addresses of the runner's subnet. What
- * was seen with dockerd 20.10: without an auxiliary address Docker gives out the hub's; without a range it picks what
- * we have reserved; a network without IPv6 takes the IPv6 addresses off the bridge; a network that is made anew, even just
- * as it was, cannot be used by containers that were stopped meanwhile; a dockerd that starts before us makes the bridge
- * itself, with a MAC of its own.
- */
+/** The Docker network of a runner; see kinds/docker.ts. */
 export interface DockerPlan {
   name: string;
   required: boolean;

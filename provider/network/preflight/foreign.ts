@@ -3,10 +3,24 @@ import { OverlayError } from "../../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId } from "../diff/adopt";
 import { isOwnRecord, isProvenAddress, isProvenLink } from "../diff/ownership";
 import { devicesWithAddress, isOurLink } from "../kinds/device";
+import { sha256 } from "../kinds/file";
+import type { ItemDifference } from "../kinds/kind";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, LinkFact } from "../model/facts";
-import { type Address, type HostRecord, hasItem, type Item, itemKey, type Link, type Route } from "../model/items";
+import {
+  type Address,
+  type FileItem,
+  type HostRecord,
+  hasItem,
+  type Item,
+  itemKey,
+  type Link,
+  type Route,
+} from "../model/items";
+import { isBootFile } from "../model/paths";
 import type { DesiredState } from "../model/steps";
+import { findForeignRoutes, formatForeignRoute } from "./foreign-routes";
+import { describeForeignRules } from "./foreign-rules";
 
 /** Devices of other programs where ours must be: under its name, or with its VNI and port. `up` refuses both. */
 
@@ -64,7 +78,7 @@ const describeDevice = ({ type, mac, vxlan }: LinkFact): string =>
     : `${type || "physical"}, MAC ${mac}`;
 
 /** A device of another program stands under this item's name: it is neither changed nor removed. */
-export function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item is Link {
+function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item is Link {
   if (item.kind !== "link") return false;
   const observed = facts.links.get(item.name);
   if (!observed || isOurLink(item, facts) || (desired.adopt && isAdoptable(item, observed))) return false;
@@ -72,7 +86,7 @@ export function isForeignDevice(item: Item, desired: DesiredState, facts: Facts)
 }
 
 /** As drift: it says that `up` refuses, since a difference alone reads as if `up` would mend it. */
-export const describeForeignDevices = (desired: DesiredState, facts: Facts): string[] =>
+const describeForeignDevices = (desired: DesiredState, facts: Facts): string[] =>
   desired.items.flatMap((item) => {
     if (item.kind !== "link") return [];
     const conflict = findVniConflict(item, desired, facts);
@@ -94,7 +108,25 @@ function describeConflict({ name: ours }: Link, { name, observed, holder }: VniC
 const removeHint = (name: string): string =>
   `up will refuse with DEVICE_FOREIGN until it is removed (\`ip link del ${name}\`)`;
 
-/** Throws when a device or route that we would need is somebody else's. */
+type ForeignCheck<T extends Item> = (item: T, desired: DesiredState, others: HostRecord[], facts: Facts) => void;
+
+/** Undefined: other programs cannot have such an object under our name, or it does no harm. */
+const FOREIGN_CHECKS: { [K in Item["kind"]]: ForeignCheck<Extract<Item, { kind: K }>> | undefined } = {
+  link: refuseForeignLink,
+  address: refuseForeignAddress,
+  route: refuseForeignRoute,
+  file: refuseForeignFile,
+  docker: undefined, // see `refuseDocker` in preflight.ts
+  sysctl: undefined,
+  policy: undefined,
+  chain: undefined,
+  jump: undefined,
+  rule: undefined,
+  zone: undefined,
+  service: undefined,
+};
+
+/** Throws if an object that we need belongs to another program or owner. */
 export function refuseForeign(desired: DesiredState, facts: Facts): void {
   const others = facts.records.filter((record) => !isOwnRecord(record, desired));
   const mine = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
@@ -102,10 +134,22 @@ export function refuseForeign(desired: DesiredState, facts: Facts): void {
   for (const item of desired.items) {
     if (ours.has(itemKey(item))) continue;
     refuseOtherId(item, desired, facts);
-    if (item.kind === "link") refuseForeignLink(item, desired, others, facts);
-    if (item.kind === "address") refuseForeignAddress(item, desired, facts);
-    if (item.kind === "route") refuseForeignRoute(item, desired, facts);
+    const check = FOREIGN_CHECKS[item.kind] as ForeignCheck<Item> | undefined;
+    check?.(item, desired, others, facts);
   }
+}
+
+function refuseForeignFile(item: FileItem, _desired: DesiredState, others: HostRecord[], { files }: Facts): void {
+  const observed = files.get(item.path);
+  const holder = others.find((record) => hasItem(record, item));
+  if (isBootFile(item.path) || (observed === undefined && !holder)) return;
+  if (!holder && observed === sha256(item.content ?? "")) return;
+  const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
+  throw new OverlayError(
+    "FILE_FOREIGN",
+    `There is already a file ${item.path}, and it ${whose}. It was left as it is.`,
+    holder ? "Only one of the two resources can have it." : "Move or remove it, and try again.",
+  );
 }
 
 function refuseForeignLink(item: Link, desired: DesiredState, others: HostRecord[], facts: Facts): void {
@@ -134,7 +178,7 @@ const describeAdoptable = ({ type, vxlan }: Link): string =>
   vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
 
 /** An address that the machine has for itself; one on a device of ours may have another prefix, and is mended. */
-function refuseForeignAddress(item: Address, desired: DesiredState, facts: Facts): void {
+function refuseForeignAddress(item: Address, desired: DesiredState, _others: HostRecord[], facts: Facts): void {
   const [ip = ""] = item.address.split("/");
   const records = [desired, ...facts.records];
   const isListed = (dev: string): boolean =>
@@ -151,7 +195,7 @@ function refuseForeignAddress(item: Address, desired: DesiredState, facts: Facts
   );
 }
 
-function refuseForeignRoute(item: Route, desired: DesiredState, facts: Facts): void {
+function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRecord[], facts: Facts): void {
   const foreign = facts.routes.find(
     (r) =>
       !isOurRoute(r) &&
@@ -171,3 +215,14 @@ function refuseForeignRoute(item: Route, desired: DesiredState, facts: Facts): v
 /** The kernel gives IPv6 routes without a metric this one. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
   metric ?? (family === 6 ? 1024 : 0);
+
+/** Objects of other programs that conflict with what this owner has on the host, as drift. They are never removed by us. */
+export const describeForeign = (desired: DesiredState, facts: Facts): string[] => [
+  ...describeForeignDevices(desired, facts),
+  ...findForeignRoutes(desired, facts).map(formatForeignRoute),
+  ...describeForeignRules(desired, facts),
+];
+
+/** Without the differences of devices that other programs created: no `up` changes those. */
+export const excludeForeign = (all: ItemDifference[], desired: DesiredState, facts: Facts): ItemDifference[] =>
+  all.filter(({ item }) => !isForeignDevice(item, desired, facts));

@@ -4,9 +4,17 @@ import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
 import type { Facts, LinkFact, ServiceFact, SshPath } from "../model/facts";
 import { boundedArray, parseHostJson } from "../model/host-json";
-import type { HostRecord } from "../model/items";
-import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath, swapDotsAndSlashes, unitPath } from "../model/paths";
+import {
+  BOOT_SCRIPT,
+  RECORD_DIR,
+  RECORDED_FILES,
+  SERVICES,
+  scriptPath,
+  swapDotsAndSlashes,
+  unitPath,
+} from "../model/paths";
 import { isInvalidRecord, parseRecord } from "../model/record";
+import type { DesiredState } from "../model/steps";
 import { quote, requireWord } from "../render/shell";
 import { BLOCKING_FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./blocking-firewalls";
 import { OUR_ROUTES4, OUR_ROUTES6, ROUTING4, ROUTING6, readOurRouting, readRouting } from "./routing";
@@ -65,21 +73,35 @@ const factsScript = (files: string, others: string): string =>
   ].join("\n");
 
 const SCRIPTS = `${RECORD_DIR}/*/*.sh`;
-export const FACTS_SCRIPT = factsScript(`${BOOT_SCRIPT} ${SCRIPTS}`, ":");
 
-/** Instead of a sum, for scripts of those who have no work here: it matters only that they are there. */
+/** What a script must know of a desired state to read the files that it names. */
+type FileOwner = Pick<DesiredState, "record" | "items" | "plannedItems">;
+
+/** The files that a desired state names, beside the scripts for boot. */
+export const filesOf = ({ items, plannedItems = [] }: Pick<FileOwner, "items" | "plannedItems">): string[] =>
+  [...items, ...plannedItems].flatMap((item) => (item.kind === "file" ? [item.path] : []));
+
+const quotePaths = (paths: string[]): string => [...new Set(paths)].map(quote).join(" ");
+
+/** Reads a host, with the files of these states and of all records. */
+export const inspectScript = (states: Pick<FileOwner, "items" | "plannedItems">[]): string =>
+  factsScript([BOOT_SCRIPT, SCRIPTS, RECORDED_FILES, quotePaths(states.flatMap(filesOf))].join(" ").trimEnd(), ":");
+
+export const FACTS_SCRIPT = inspectScript([]);
+
+/** In place of a hash, for scripts of owners without a request: only their presence matters. */
 export const NOT_READ = "unread";
 const OTHER_SCRIPTS = `echo '@@ files'; printf '${NOT_READ}  %s\\n' ${SCRIPTS}`;
 
 /**
- * Read before the first change of what these have: also what could keep it from working. The firewalls of others are read at
- * the same time as the rest, and said last.
+ * Reads a host before a change for these owners, with what could prevent the change. The firewalls of other programs are read at the
+ * same time as the other parts, and printed last.
  */
-export const preflightScript = (records: Pick<HostRecord, "network" | "uid">[]): string => `{
+export const preflightScript = (states: FileOwner[]): string => `{
 ${BLOCKING_FIREWALLS_SCRIPT}
 } | {
 exec 3<&0 </dev/null
-${factsScript([BOOT_SCRIPT, ...records.map(scriptPath).map(quote)].join(" "), OTHER_SCRIPTS)}
+${factsScript(`${BOOT_SCRIPT} ${RECORDED_FILES} ${quotePaths(states.flatMap((state) => [scriptPath(state.record), ...filesOf(state)]))}`, OTHER_SCRIPTS)}
 ${REQUIREMENTS_SCRIPT}
 cat <&3
 }`;

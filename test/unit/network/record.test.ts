@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
-import { type HostRecord, type Item, toRecordItem } from "../../../provider/network/model/items";
+import { toRecordItem } from "../../../provider/network/kinds";
+import type { HostRecord, Item } from "../../../provider/network/model/items";
 import { BOOT_SCRIPT } from "../../../provider/network/model/paths";
 import { isInvalidRecord, parseRecord } from "../../../provider/network/model/record";
 import { withBootItems } from "../../../provider/network/plan/boot";
