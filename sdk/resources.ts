@@ -211,7 +211,7 @@ export interface OverlayNetworkArgs {
   hubConnection: pulumi.Input<ConnectionArgs>;
   /** Device on the hub that carries its own overlay address. Default `kohaku-host`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
+  /** Take over devices that already are as wanted but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. Default `fail`. */
   onExhausted?: pulumi.Input<"fail" | "reclaimInactive"> | undefined;
@@ -294,7 +294,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;
-  /** Take over devices that already stand as wanted but are in nobody's record. */
+  /** Take over devices that already are as wanted but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. */
   declare readonly onExhausted: pulumi.Output<"fail" | "reclaimInactive">;
@@ -344,7 +344,7 @@ export interface RunnerSubnetArgs {
   hubConnection?: pulumi.Input<ConnectionArgs> | undefined;
   /** The runner's address on the network below. Default: the one that it uses towards the hub. */
   underlayIp?: pulumi.Input<string> | undefined;
-  /** A wish for this id. Default: the lowest free one. */
+  /** The id to get. Default: the lowest free one. */
   runnerId?: pulumi.Input<number> | undefined;
   /** Name of the tunnel device on the runner. Default: the same as on the hub. */
   runnerDevice?: pulumi.Input<string> | undefined;
@@ -354,7 +354,7 @@ export interface RunnerSubnetArgs {
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Docker on this runner. Default: the network's. */
   docker?: pulumi.Input<DockerOverrideArgs> | undefined;
-  /** Take over devices that already stand as wanted but are in nobody's record. Default `false`. */
+  /** Take over devices that already are as wanted but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
@@ -455,7 +455,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
   /** Docker on this runner. Default: the network's. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
-  /** Take over devices that already stand as wanted but are in nobody's record. */
+  /** Take over devices that already are as wanted but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
@@ -537,7 +537,7 @@ export interface IPPoolArgs {
   staticOnly?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Limits beside the size of the ranges. */
   quota?: pulumi.Input<QuotaArgs> | undefined;
-  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
   allocation?: pulumi.Input<"hashed" | "lowest" | "random" | "external"> | undefined;
   /** false: it gives only what is asked for by name. Default `true`. */
   autoAssign?: pulumi.Input<boolean> | undefined;
@@ -621,7 +621,7 @@ export class IPPool extends OverlayResource {
   declare readonly staticOnly: pulumi.Output<string[] | undefined>;
   /** Limits beside the size of the ranges. */
   declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
-  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here. */
+  /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. */
   declare readonly allocation: pulumi.Output<"hashed" | "lowest" | "random" | "external">;
   /** false: it gives only what is asked for by name. */
   declare readonly autoAssign: pulumi.Output<boolean>;
@@ -659,15 +659,15 @@ export interface IPReservationCommonArgs {
   placement?: pulumi.Input<"mostFree" | "packed" | "spread"> | undefined;
   /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-  /** A wish for this address. Default: the pool picks. */
+  /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
-  /** In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`. */
+  /** In a dual-stack network, the IPv6 address to get. Default: as far into its subnet as `ip`. */
   ip6?: pulumi.Input<string> | undefined;
-  /** In a `nodePort` pool, a wish for this port. */
+  /** In a `nodePort` pool, the port to get. */
   port?: pulumi.Input<number> | undefined;
   /** What it is for. A VM also gets a MAC and a tap. Default `container`. */
   kind?: pulumi.Input<"container" | "vm"> | undefined;
-  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held until the resource is deleted. */
   ttl?: pulumi.Input<true | number> | undefined;
   /** Who uses it; it does not expire then. One reservation for each user on a network. */
   usedBy?: pulumi.Input<string> | undefined;
@@ -815,7 +815,7 @@ export class IPReservation extends OverlayResource {
   declare readonly port: pulumi.Output<number | undefined>;
   /** What it is for. A VM also gets a MAC and a tap. */
   declare readonly kind: pulumi.Output<"container" | "vm">;
-  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held as long as the resource lives. */
+  /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held until the resource is deleted. */
   declare readonly ttl: pulumi.Output<true | number | undefined>;
   /** Who uses it; it does not expire then. One reservation for each user on a network. */
   declare readonly usedBy: pulumi.Output<string | undefined>;
@@ -841,7 +841,7 @@ export class IPReservation extends OverlayResource {
   declare readonly gateway6: pulumi.Output<string | undefined>;
   /** Lets its bearer use, validate or release the address with `overlayctl ip`. */
   declare readonly token: pulumi.Output<string>;
-  /** `reserved`, or `used` once somebody does. */
+  /** `reserved`, or `used` once a workload uses it. */
   declare readonly state: pulumi.Output<string>;
   /** When it is over unless it is used, RFC 3339. */
   declare readonly expiresAt: pulumi.Output<string | undefined>;
@@ -865,7 +865,7 @@ export interface StaticIPArgs {
   tenant?: pulumi.Input<TenantArgs> | undefined;
   /** Stands in `names` where there is no sharing key. Default: the resource's name. */
   staticIpName?: pulumi.Input<string> | undefined;
-  /** A wish for this address. Default: the pool picks. */
+  /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
   /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
   attach: OverlayNetwork | RunnerSubnet | pulumi.Input<string>;
@@ -873,7 +873,7 @@ export interface StaticIPArgs {
   connection?: pulumi.Input<ConnectionArgs> | undefined;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   sharingKey?: pulumi.Input<string> | undefined;
-  /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. Default `fail`. */
+  /** Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant. Default `fail`. */
   onConflict?: pulumi.Input<"fail" | "take"> | undefined;
   /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. Default `fail`. */
   onPortConflict?: pulumi.Input<"fail" | "anotherAddress"> | undefined;
@@ -994,7 +994,7 @@ export class StaticIP extends OverlayResource {
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   declare readonly sharingKey: pulumi.Output<string | undefined>;
-  /** Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one. */
+  /** Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant. */
   declare readonly onConflict: pulumi.Output<"fail" | "take">;
   /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. */
   declare readonly onPortConflict: pulumi.Output<"fail" | "anotherAddress">;

@@ -23,7 +23,7 @@ interface Options extends Login {
   yes?: boolean;
 }
 
-/** Hosts are not touched: what stood on them stays until somebody cleans it. */
+/** Hosts are not touched: what is on them stays until it is cleaned up. */
 export const gcCommand = () =>
   withLogin(
     command(
@@ -85,7 +85,7 @@ const stackOf = ({ owner }: Lease): string | undefined =>
 const PARTS = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
 const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");
 
-/** Innermost pools first: what opens a pool can go only when nobody is in it. */
+/** Innermost pools first: a lease that opens a pool can go only when that pool is empty. */
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));

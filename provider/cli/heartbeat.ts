@@ -2,7 +2,7 @@ import { runnerNamed, timeText } from "../reservations";
 import { command, withPool } from "./command";
 
 export const heartbeatCommand = () =>
-  command("heartbeat", "Say that a runner lives, so that its id is not reclaimed as inactive.")
+  command("heartbeat", "Record that a runner is alive, so that its id is not reclaimed as inactive.")
     .requiredOption("--network <name>", "the network")
     .requiredOption("--runner <name>", "the runner")
     .action(

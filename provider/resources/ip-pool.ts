@@ -85,7 +85,7 @@ const inputs = z.strictObject({
     .meta({ id: "Allocation" })
     .default("hashed")
     .describe(
-      "How an address is picked. `hashed`: the same owner gets the same one again; `external`: somebody else picks, such as a DHCP server, and it is only recorded here.",
+      "How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here.",
     ),
   autoAssign: z.boolean().default(true).describe("false: it gives only what is asked for by name."),
   avoidBoundaryIps: z.boolean().default(false).describe("Never give .0 and .255, which some old clients refuse."),

@@ -41,11 +41,11 @@ const inputs = z.strictObject({
       "Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
     ),
   type: resourceName.optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
-  ip: address.optional().describe("A wish for this address. Default: the pool picks."),
+  ip: address.optional().describe("The address to get. Default: the pool picks."),
   ip6: address
     .optional()
-    .describe("In a dual-stack network, a wish for this IPv6 address. Default: as far into its subnet as `ip`."),
-  port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, a wish for this port."),
+    .describe("In a dual-stack network, the IPv6 address to get. Default: as far into its subnet as `ip`."),
+  port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, the port to get."),
   kind: z
     .enum(["container", "vm"])
     .meta({ id: "ReservationKind" })
@@ -55,7 +55,7 @@ const inputs = z.strictObject({
     .union([z.literal(true), z.number().int().min(60).max(86400)])
     .optional()
     .describe(
-      `Seconds for which it may stay unused, 60 to 86400; true: ${TTL}, or ${VM_TTL} for a VM. Default: held as long as the resource lives.`,
+      `Seconds for which it may stay unused, 60 to 86400; true: ${TTL}, or ${VM_TTL} for a VM. Default: held until the resource is deleted.`,
     ),
   usedBy: plainName
     .optional()
@@ -90,7 +90,7 @@ export const ipReservation = defineResource({
   crossFieldErrors,
   outputs: z.object({
     token: z.string().describe("Lets its bearer use, validate or release the address with `overlayctl ip`."),
-    state: z.string().describe("`reserved`, or `used` once somebody does."),
+    state: z.string().describe("`reserved`, or `used` once a workload uses it."),
     expiresAt: z.string().optional().describe("When it is over unless it is used, RFC 3339."),
   }),
   secrets: ["token"],

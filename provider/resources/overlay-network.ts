@@ -88,7 +88,7 @@ const inputs = networkSettings.extend({
   adopt: z
     .boolean()
     .default(false)
-    .describe("Take over devices that already stand as wanted but are in nobody's record."),
+    .describe("Take over devices that already are as wanted but are in no record."),
   onExhausted: z
     .enum(["fail", "reclaimInactive"])
     .meta({ id: "OnExhausted" })

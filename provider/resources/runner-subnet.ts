@@ -22,7 +22,7 @@ const inputs = z.strictObject({
   underlayIp: address
     .optional()
     .describe("The runner's address on the network below. Default: the one that it uses towards the hub."),
-  runnerId: z.number().int().min(1).optional().describe("A wish for this id. Default: the lowest free one."),
+  runnerId: z.number().int().min(1).optional().describe("The id to get. Default: the lowest free one."),
   runnerDevice: deviceName
     .optional()
     .describe("Name of the tunnel device on the runner. Default: the same as on the hub."),
@@ -32,7 +32,7 @@ const inputs = z.strictObject({
   adopt: z
     .boolean()
     .default(false)
-    .describe("Take over devices that already stand as wanted but are in nobody's record."),
+    .describe("Take over devices that already are as wanted but are in no record."),
   labels,
 });
 

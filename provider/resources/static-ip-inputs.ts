@@ -42,7 +42,7 @@ export const inputs = z.strictObject({
     .optional()
     .describe("Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
   staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
-  ip: address.optional().describe("A wish for this address. Default: the pool picks."),
+  ip: address.optional().describe("The address to get. Default: the pool picks."),
   attach: attachment.describe(
     "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
   ),
@@ -59,7 +59,7 @@ export const inputs = z.strictObject({
     .meta({ id: "OnConflict" })
     .default("fail")
     .describe(
-      "Where the address or a port is held by somebody else of the same tenant, in whatever stack: fail, or take it away. Those without a tenant count as one.",
+      "Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant.",
     ),
   onPortConflict: z
     .enum(["fail", "anotherAddress"])

@@ -109,7 +109,7 @@ const resource = (start: string, type: string, name: string, lines: string[]): s
 
 const csvField = (text: string): string => (/^[\w.:-]*$/.test(text) ? text : `"${text.replaceAll('"', '""')}"`);
 
-/** For `overlayctl import`, once the network is up: workloads that have addresses which nobody has reserved. */
+/** For `overlayctl import`, once the network is up: workloads whose addresses are not reserved. */
 export function importFor(networks: Surveyed[]): string {
   const lines = networks.flatMap(({ name, runners }) =>
     runners.flatMap((runner) => (runner.at?.inUse ?? []).map((ip) => [ip, name, runner.name].map(csvField).join(","))),

@@ -116,7 +116,7 @@ const row = (answer: Answer, findings: Findings) => {
   };
 };
 
-/** Ways that nobody could try: a machine that does not answer, or that has nothing of the network. */
+/** Paths that could not be tried: a machine does not answer, or has nothing of the network. */
 function missingRows(from: string, order: string[], asked: { from: string; to: string }[], findings: Findings) {
   const without = order.filter((to) => to !== from && !asked.some((each) => each.from === from && each.to === to));
   return without.map((to) => {

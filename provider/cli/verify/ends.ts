@@ -70,7 +70,7 @@ function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {
   ];
 }
 
-/** Only those that look at nothing else: a rule about another port or an answer to somebody is not to blame. */
+/** Only those that look at nothing else: a rule about another port or about replies is not the cause. */
 function suspectsIn(facts: Facts, port: number): End["suspects"] {
   const stopping = (chain: string): string[] =>
     ([4, 6] as const)
