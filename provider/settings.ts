@@ -88,7 +88,9 @@ export const settingsSchema = z.object({
   offerTtl: seconds(3600).describe(
     "Seconds for which a preview's promise holds; 0: previews show no values of new resources.",
   ),
-  quarantine: seconds(300).describe("Seconds for which a released value is quarantined before another owner can get it."),
+  quarantine: seconds(300).describe(
+    "Seconds for which a released value is quarantined before another owner can get it.",
+  ),
   tokenKeys: z
     .string()
     .optional()

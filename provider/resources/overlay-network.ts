@@ -85,10 +85,7 @@ export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.m
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
   hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
-  adopt: z
-    .boolean()
-    .default(false)
-    .describe("Take over devices that already are as wanted but are in no record."),
+  adopt: z.boolean().default(false).describe("Take over devices that already are as wanted but are in no record."),
   onExhausted: z
     .enum(["fail", "reclaimInactive"])
     .meta({ id: "OnExhausted" })

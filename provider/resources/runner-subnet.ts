@@ -29,10 +29,7 @@ const inputs = z.strictObject({
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
   docker: dockerOverride.optional().describe("Docker on this runner. Default: the network's."),
-  adopt: z
-    .boolean()
-    .default(false)
-    .describe("Take over devices that already are as wanted but are in no record."),
+  adopt: z.boolean().default(false).describe("Take over devices that already are as wanted but are in no record."),
   labels,
 });
 
