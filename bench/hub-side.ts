@@ -10,8 +10,8 @@ import { type Network, planTunnel } from "../provider/network/plan/hub";
 import { FACTS_SCRIPT, parseFacts } from "../provider/network/read/facts";
 import { openPool } from "../provider/pool";
 import { resourceOf } from "../provider/resources";
-import { asNetwork, type NetworkSettings } from "../provider/resources/overlay-network";
-import { worldOf } from "../test/unit/lifecycle/fake-fleet";
+import { type NetworkSettings, toNetwork } from "../provider/resources/overlay-network";
+import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
 
 /** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the machines. */
 interface Options {
@@ -43,9 +43,9 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
   });
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   const at = (host: string) => ({ host, user: "root", privateKeyPath: key });
-  const world = worldOf(createFleet(hosts, reconciler, {}), pool);
+  const deps = fakeDependencies(createFleet(hosts, reconciler, {}), pool);
   const make = async (type: string, name: string, news: Values): Promise<[Lifecycle, Values]> => {
-    const lifecycle = new Lifecycle(resourceOf(type), world);
+    const lifecycle = new Lifecycle(resourceOf(type), deps);
     const owner = `bench/urn:pulumi:bench::bench::overlay:index:${type}::${name}`;
     const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, undefined, news);
     if (failures.length > 0) throw new Error(JSON.stringify(failures));
@@ -54,7 +54,7 @@ async function main({ hub, runner, devices, rounds, key, knownHosts }: Options):
 
   await make("OverlayNetwork", "bench", { hubConnection: at(hub), subnets: SUBNETS });
   const { settings } = (await pool.spec("network/bench"))!.data as unknown as { settings: NetworkSettings };
-  const network = asNetwork(settings);
+  const network = toNetwork(settings);
   const connection = await hosts.connect(at(hub));
   const inputs = { network: settings as unknown as Values, connection: at(runner), hubConnection: at(hub) };
 

@@ -155,7 +155,7 @@ export interface StoredSettings<S extends z.ZodType = z.ZodType> {
 }
 
 /** Other stacks write to the store, too, and settings become parts of commands: they are parsed like the inputs of a user. */
-export function settingsIn<S extends z.ZodType>(
+export function parseSettings<S extends z.ZodType>(
   { schema, poolOf }: StoredSettings<S>,
   { name, data }: PoolSpec,
 ): z.output<S> {

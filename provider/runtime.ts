@@ -4,9 +4,9 @@ import { createFleet } from "./host/fleet";
 import { Reconciler } from "./host/reconcile/queue";
 import { openHosts } from "./host/ssh/hosts";
 import { readDeclared } from "./lifecycle/declared";
-import { Incomplete, Lifecycle } from "./lifecycle/lifecycle";
+import type { Dependencies } from "./lifecycle/dependencies";
+import { Lifecycle, PartialFailure } from "./lifecycle/lifecycle";
 import type { Values } from "./lifecycle/values";
-import type { World } from "./lifecycle/world";
 import { openPool } from "./pool";
 import { isSignedHere, type KeyRing, ringOf, tokenOf } from "./pool/token";
 import type { Pool } from "./pool/types";
@@ -23,11 +23,11 @@ interface DynamicConfig {
 }
 
 let settings: Settings | undefined;
-let world: Promise<World> | undefined;
+let dependencies: Promise<Dependencies> | undefined;
 let config: DynamicConfig | undefined;
 
 /**
- * Pulumi's host does not wait for it before other calls: those build the world from what it left here. Exported for the
+ * Pulumi's host does not wait for it before other calls: those build the dependencies from what it stored here. Exported for the
  * longer texts in states of earlier days.
  */
 export function configure(request: { config: DynamicConfig }): void {
@@ -36,7 +36,8 @@ export function configure(request: { config: DynamicConfig }): void {
 
 const theSettings = (): Settings => (settings ??= readSettings((key) => config?.get(`overlay:${key}`)));
 
-const theWorld = (): Promise<World> => (world ??= Promise.resolve().then(() => buildWorld(theSettings())));
+const theDependencies = (): Promise<Dependencies> =>
+  (dependencies ??= Promise.resolve().then(() => buildDependencies(theSettings())));
 
 /** The SDK puts the organization first; self-managed backends are all called `organization`, so a scope can stand there. */
 const scoped = (owner: string): string => {
@@ -59,7 +60,7 @@ const scoped = (owner: string): string => {
 
 const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
-function buildWorld(settings: Settings): World {
+function buildDependencies(settings: Settings): Dependencies {
   endWithParent();
   if (process.env.CI && isLocal(settings.store)) {
     warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
@@ -121,7 +122,7 @@ function parentOf(pid: number): string | undefined {
 /** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */
 export function provider(type: string) {
   const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
-    timed(type, method, urn, async () => act(lifecycleOf(type, await theWorld())));
+    timed(type, method, urn, async () => act(lifecycleOf(type, await theDependencies())));
   return {
     configure,
     check: (olds: Values, news: Values) =>
@@ -160,8 +161,8 @@ export function provider(type: string) {
 }
 
 const lifecycles = new Map<string, Lifecycle>();
-function lifecycleOf(type: string, built: World): Lifecycle {
-  const lifecycle = lifecycles.get(type) ?? new Lifecycle(resourceOf(type), built);
+function lifecycleOf(type: string, dependencies: Dependencies): Lifecycle {
+  const lifecycle = lifecycles.get(type) ?? new Lifecycle(resourceOf(type), dependencies);
   lifecycles.set(type, lifecycle);
   return lifecycle;
 }
@@ -178,7 +179,7 @@ const isEmpty = (values: Values | undefined): boolean => values?.owner === undef
 
 /** Partial state without the provider's text could never be destroyed. */
 const keepProvider = (given: Values) => (error: unknown) => {
-  if (!(error instanceof Incomplete)) throw error;
+  if (!(error instanceof PartialFailure)) throw error;
   const properties = { ...defined(error.properties), [PROVIDER]: given[PROVIDER] };
   throw Object.assign(new Error(error.message), { id: error.id, properties, reasons: [error.message] });
 };

@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
-import { stampIn } from "../lifecycle/store-version";
+import { parseStamp } from "../lifecycle/store-version";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { NETWORKS } from "../pool-names";
@@ -69,7 +69,7 @@ async function adoptIdentity(
   { stores }: Recorded,
   seenVersion: number | undefined,
 ): Promise<void> {
-  const stamps = exported.flatMap(({ props }) => stampIn(props) ?? []);
+  const stamps = exported.flatMap(({ props }) => parseStamp(props) ?? []);
   const ids = new Set(stamps.map(({ id }) => id));
   // Records of several stores on the machines: theirs may be the neighbours'.
   if (stores.size === 1) for (const id of stores) ids.add(id);

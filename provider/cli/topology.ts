@@ -5,8 +5,8 @@ import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";
 import { networkSpec, runnerNameOf } from "../reservations/runners";
-import { settingsIn } from "../resource";
-import { hubIn, layoutsOf, storedNetwork } from "../resources/overlay-network";
+import { parseSettings } from "../resource";
+import { layoutsOf, readHub, storedNetwork } from "../resources/overlay-network";
 import { command, withPool } from "./command";
 import { machineIn } from "./hosts/members";
 
@@ -47,8 +47,8 @@ export const topologyCommand = (): Command =>
 
 /** Offers count: a drawing on a pull request shows what it will add. */
 export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): Topology {
-  const settings = settingsIn(storedNetwork, spec);
-  const hub = hubIn(spec);
+  const settings = parseSettings(storedNetwork, spec);
+  const hub = readHub(spec);
   const layouts = layoutsOf(settings.subnets);
   const runners = leases
     .filter(({ state }) => state !== "resting")

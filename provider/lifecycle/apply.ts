@@ -6,82 +6,66 @@ import { formatDifference } from "../network/kinds";
 import type { Item } from "../network/model/items";
 import type { DesiredState } from "../network/model/steps";
 import type { Machine } from "../network/plan/hub";
-import { type Changes, type Condition, dataEntries, type Json, type Lease, type Pool } from "../pool/types";
-import { describePool } from "../pool-names";
+import type { Pool } from "../pool/types";
 import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
-import { enter, promise } from "./containers";
+import { importContainerLeases, offerContainerLeases } from "./containers";
+import type { Dependencies } from "./dependencies";
+import { fence, isLeaseGone, type OwnedLease } from "./owned-lease";
 import type { Values } from "./values";
-import type { World } from "./world";
 
-/** The part of the lifecycle that speaks with machines. */
-
-/** A lease as one run holds it. */
-export interface Held extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> {
-  /** Renewed by every create, update and delete: a run that was overtaken finds another one here. */
-  run: string;
-  /** Which store it is in. */
-  store: string;
-}
-
-/** Tells stores apart: a record on a machine that comes from another store is none of our business. */
-export const storeOf = async (pool: Pool): Promise<string> => (await pool.identity()).id;
+/** The part of the lifecycle that works on hosts. */
 
 /** Items by role. */
 const planOf = (def: Definition, props: Values, machines: Machines): Record<string, Item[]> =>
   def.host?.plan(props, machines) ?? {};
 
-const networkOf = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
+const netrequestFor = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
 
 const nameOf = (def: Definition, props: Values): string =>
   def.nameInput ? String(props[def.nameInput]) : def.id(props);
 
-const wantOf = (
+const desiredState = (
   def: Definition,
   props: Values,
-  { uid, owner, store }: Omit<Held, "run">,
+  { uid, owner, store }: Omit<OwnedLease, "run">,
   items: Item[],
 ): DesiredState => ({
-  record: { uid, owner, network: networkOf(def, props), name: nameOf(def, props), store },
+  record: { uid, owner, network: netrequestFor(def, props), name: nameOf(def, props), store },
   items,
   adopt: props.adopt === true,
   persist: def.host?.persist?.(props) ?? true,
 });
 
-const isGone =
-  (pool: Pool, { pool: name }: Pick<Held, "pool">) =>
-  async (uid: string): Promise<boolean> =>
-    (await pool.find(name, { uid })) === undefined;
-
-/** Machines say about themselves what the plan needs: the hub first, then those that look towards it. */
-export async function askAll(def: Definition, world: Pick<World, "fleet">, props: Values): Promise<Machines> {
+/** Reads from each host what the plan needs: from the hub first, because the others need its address. */
+export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Machines> {
   const machines: Machines = {};
-  for (const part of targetsOf(def, props)) machines[part.role] = await ask(world, part, machines);
+  for (const target of targetsOf(def, props)) machines[target.role] = await askHost(deps, target, machines);
   return machines;
 }
 
-const ask = (
-  world: Pick<World, "fleet">,
+const askHost = (
+  deps: Pick<Dependencies, "fleet">,
   { connection, underlayIp, toward, carries }: TargetHost,
   known: Machines,
 ): Promise<Machine> =>
-  world.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
+  deps.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
 
 /**
- * What the plan says of one machine, for the removal of it: a record may be lost. Machines that do not answer count as they
- * were last seen; a state of an earlier release does not tell, so there is no plan then, and only the record tells.
+ * The planned items of a host whose items are to be removed, because its record may be lost. For hosts that do not answer, the facts
+ * in the state are used. A state of an earlier release has none: then there is no plan, and only the record counts.
  */
-async function planFor(
+async function planRemoval(
   def: Definition,
-  world: Pick<World, "fleet">,
+  deps: Pick<Dependencies, "fleet">,
   props: Values,
-  part: TargetHost,
+  target: TargetHost,
 ): Promise<Pick<ApplyRequest, "plannedItems" | "planError">> {
   const machines: Machines = {};
   const lastSeen = lastMachines.parse(props.machines);
   for (const each of targetsOf(def, props)) {
-    const isSelf = each.role === part.role;
+    const isSelf = each.role === target.role;
     try {
-      machines[each.role] = await ask(world, isSelf ? { ...each, connection: part.connection } : each, machines);
+      machines[each.role] = await askHost(deps, isSelf ? { ...each, connection: target.connection } : each, machines);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       if (isSelf && !isOverlayError(error, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw error;
@@ -90,211 +74,186 @@ async function planFor(
       machines[each.role] = last;
     }
   }
-  return { plannedItems: planOf(def, props, machines)[part.role] ?? [] };
+  return { plannedItems: planOf(def, props, machines)[target.role] ?? [] };
 }
 
-/** What each machine would be asked for, for whoever only wants to know. `gone`: nothing of it is to be left. */
-export async function wantsOn(
+/** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
+export async function desiredStates(
   def: Definition,
-  world: Pick<World, "fleet">,
+  deps: Pick<Dependencies, "fleet">,
   props: Values,
-  held: Omit<Held, "run">,
-  gone: boolean,
-): Promise<{ part: TargetHost; want: DesiredState }[]> {
-  const parts = targetsOf(def, props);
-  if (gone) {
-    const wants = parts.map(async (part) => ({
-      part,
-      want: { ...wantOf(def, props, held, []), ...(await planFor(def, world, props, part)) },
+  owned: Omit<OwnedLease, "run">,
+  isDeleted: boolean,
+): Promise<{ target: TargetHost; want: DesiredState }[]> {
+  const targets = targetsOf(def, props);
+  if (isDeleted) {
+    const wants = targets.map(async (target) => ({
+      target,
+      want: { ...desiredState(def, props, owned, []), ...(await planRemoval(def, deps, props, target)) },
     }));
     return Promise.all(wants);
   }
-  const plan = planOf(def, props, await askAll(def, world, props));
-  return parts.map((part) => ({ part, want: wantOf(def, props, held, plan[part.role] ?? []) }));
+  const plan = planOf(def, props, await askHosts(def, deps, props));
+  return targets.map((target) => ({ target, want: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
 const machine = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });
-/** By role, in the state since the last run that asked them. */
+/** The facts of each host, by role, as the last run wrote them to the state. */
 const lastMachines = z
   .record(z.string(), machine)
   .catch({})
   .transform((machines) => machines as Machines);
 
-/** Makes all machines look as planned, proves it, and returns what they told. */
+/** Brings all hosts to the desired state, runs the probe, and returns outputs. */
 export async function apply(
   def: Definition,
-  world: World,
+  deps: Dependencies,
   pool: Pool,
   props: Values,
-  held: Held,
+  owned: OwnedLease,
   machines: Machines,
 ): Promise<Values> {
   const plan = planOf(def, props, machines);
-  const seen = await applyParts(world, targetsOf(def, props), ({ role }) => ({
-    ...wantOf(def, props, held, plan[role] ?? []),
-    fence: () => fence(pool, held),
-    isLeaseGone: isGone(pool, held),
+  const seen = await applyToTargets(deps, targetsOf(def, props), ({ role }) => ({
+    ...desiredState(def, props, owned, plan[role] ?? []),
+    fence: () => fence(pool, owned),
+    isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
   }));
-  const foreign = foreignOn(targetsOf(def, props), seen);
-  for (const text of foreign) world.warn(text);
-  await enter(def, world, pool, props, seen);
-  const broken = await probe(def, world, props, machines);
-  if (broken) {
+  const foreign = foreignObjects(targetsOf(def, props), seen);
+  for (const text of foreign) deps.warn(text);
+  await importContainerLeases(def, deps, pool, props, seen);
+  const failure = await runProbe(def, deps, props, machines);
+  if (failure) {
     throw new OverlayError(
       "VERIFY_FAILED",
-      `It is configured, but ${broken}.`,
+      `It is configured, but ${failure}.`,
       "Look for a firewall that drops UDP between the machines, or a smaller MTU on the way (set mtu); verify: false skips this.",
     );
   }
-  await pool.touch(held.pool, held.leaseId);
+  await pool.touch(owned.pool, owned.leaseId);
   return { ...def.host?.report?.(props, machines), drift: foreign };
 }
 
-/** What of other programs is still in the way after an apply: it is never removed by us, and stays drift. */
-const foreignOn = (parts: TargetHost[], seen: InspectResult[]): string[] =>
-  parts.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => driftText(connection, text)));
+/** Conflicting objects of other programs that remain after an apply: we never remove them, so they stay drift. */
+const foreignObjects = (targets: TargetHost[], seen: InspectResult[]): string[] =>
+  targets.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => formatDrift(connection, text)));
 
-/** Hosts put any text into names and settings; it must command no terminal, and pass for no other line of Pulumi's output. */
-const driftText = (connection: Connection, text: string): string => escapeLine(`${machineKey(connection)}: ${text}`);
+/** Text from hosts is escaped: it must neither control the terminal nor imitate a line of Pulumi's output. */
+const formatDrift = (connection: Connection, text: string): string => escapeLine(`${machineKey(connection)}: ${text}`);
 
 /**
- * Removes what this lease has on these machines: what its records list, and what its plan says where they are lost. `clean` gets
- * the machines that are done.
+ * Removes the items of this lease from these hosts: those in its records, or the planned ones where a record is lost. Adds each host
+ * that is done to `clean`.
  */
-export const withdraw = (
+export const removeItems = (
   def: Definition,
-  world: World,
+  deps: Dependencies,
   pool: Pool,
   props: Values,
-  held: Omit<Held, "run">,
-  parts: TargetHost[],
+  owned: Omit<OwnedLease, "run">,
+  targets: TargetHost[],
   fence: () => Promise<void>,
   clean: string[] = [],
 ): Promise<unknown> =>
-  applyParts(
-    world,
-    parts,
-    async (part) => ({
-      ...wantOf(def, props, held, []),
-      ...(await planFor(def, world, props, part)),
+  applyToTargets(
+    deps,
+    targets,
+    async (target) => ({
+      ...desiredState(def, props, owned, []),
+      ...(await planRemoval(def, deps, props, target)),
       fence,
-      isLeaseGone: isGone(pool, held),
+      isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
     }),
     ({ connection }) => clean.push(machineKey(connection)),
   );
 
 /**
- * Where a resource has several machines, all of them are looked at before the first is changed: what one of them refuses
- * must not leave the others half done. Those whose peer gets another address come first: they then accept both. One that
- * cannot be reached is not dialled a second time.
+ * If there are several hosts, all are checked before the first is changed, so that a refusal by one does not leave the others half
+ * done. Hosts whose peer changes its address come first: they then accept both addresses. A host that did not answer the check is
+ * not dialled again.
  */
-async function applyParts(
-  world: World,
-  parts: TargetHost[],
-  workOf: (part: TargetHost) => ApplyRequest | Promise<ApplyRequest>,
-  done: (part: TargetHost) => void = () => {},
+async function applyToTargets(
+  deps: Dependencies,
+  targets: TargetHost[],
+  requestFor: (target: TargetHost) => ApplyRequest | Promise<ApplyRequest>,
+  done: (target: TargetHost) => void = () => {},
 ): Promise<InspectResult[]> {
-  const applyPart = async (part: TargetHost, work: ApplyRequest): Promise<InspectResult> => {
-    const seen = await world.fleet.apply(part.connection, work);
-    done(part);
+  const applyToTarget = async (target: TargetHost, request: ApplyRequest): Promise<InspectResult> => {
+    const seen = await deps.fleet.apply(target.connection, request);
+    done(target);
     return seen;
   };
-  if (parts.length < 2) return everyPart(parts, async (part) => applyPart(part, await workOf(part)));
-  const check = async (part: TargetHost): Promise<{ work: ApplyRequest; peerMoves: boolean }> => {
-    const work = await workOf(part);
-    const { peerMoves } = await world.fleet.check(part.connection, work);
-    return { work, peerMoves };
+  if (targets.length < 2)
+    return forEachTarget(targets, async (target) => applyToTarget(target, await requestFor(target)));
+  const check = async (target: TargetHost): Promise<{ request: ApplyRequest; peerMoves: boolean }> => {
+    const request = await requestFor(target);
+    const { peerMoves } = await deps.fleet.check(target.connection, request);
+    return { request, peerMoves };
   };
-  const checks = await Promise.allSettled(parts.map(check));
+  const checks = await Promise.allSettled(targets.map(check));
   const failures = checks.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const refusal = failures.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE"));
   if (refusal) throw refusal;
-  const apply = async (part: TargetHost): Promise<InspectResult> => {
-    const checked = checks[parts.indexOf(part)]!;
+  const apply = async (target: TargetHost): Promise<InspectResult> => {
+    const checked = checks[targets.indexOf(target)]!;
     if (checked.status === "rejected") throw checked.reason;
-    return applyPart(part, checked.value.work);
+    return applyToTarget(target, checked.value.request);
   };
-  return everyPart(parts, apply, (_, i) => checks[i]!.status === "fulfilled" && checks[i]!.value.peerMoves);
+  return forEachTarget(targets, apply, (_, i) => checks[i]!.status === "fulfilled" && checks[i]!.value.peerMoves);
 }
 
-/** All parts are brought to an end, also when one fails: nothing may still be at work when we report. */
-async function everyPart<T>(
-  parts: TargetHost[],
-  act: (part: TargetHost) => Promise<T>,
-  isFirst: (part: TargetHost, i: number) => boolean = () => false,
+/** Waits for all targets, also when one fails: nothing may still run when the result is reported. */
+async function forEachTarget<T>(
+  targets: TargetHost[],
+  act: (target: TargetHost) => Promise<T>,
+  isFirst: (target: TargetHost, i: number) => boolean = () => false,
 ): Promise<T[]> {
-  const first = parts.map((part, i) => (isFirst(part, i) ? act(part) : undefined));
+  const first = targets.map((target, i) => (isFirst(target, i) ? act(target) : undefined));
   await Promise.allSettled(first);
-  const results = await Promise.allSettled(parts.map((part, i) => first[i] ?? act(part)));
+  const results = await Promise.allSettled(targets.map((target, i) => first[i] ?? act(target)));
   const reasons = results.flatMap((result) => (result.status === "rejected" ? [result.reason] : []));
   const worst = reasons.find((reason) => !isOverlayError(reason, "SSH_UNREACHABLE")) ?? reasons[0];
   if (worst) throw worst;
   return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
 }
 
-/** A provider whose run is over can live on: before each write the pool says whether the lease is still ours. */
-export async function fence(pool: Pool, { pool: name, leaseId, run }: Held): Promise<void> {
-  const lease = await pool.find(name, { leaseId });
-  if (lease && dataOf(lease).run === run) return;
-  throw notOurs(name, leaseId);
-}
-
-/** `LEASE_FENCED` if a later run has taken the lease over. */
-export const amendHeld = (pool: Pool, held: HeldId, changes: Changes): Promise<Lease> =>
-  pool.amend(held.pool, held.leaseId, changes, ifHeld(held)).catch(throwNotOurs(held));
-
-type HeldId = Pick<Held, "pool" | "leaseId"> & { run: Json | undefined };
-
-export const ifHeld = ({ run }: Pick<HeldId, "run">): { onlyIf: Condition } => ({ onlyIf: { data: { run } } });
-
-export const throwNotOurs =
-  ({ pool, leaseId }: Pick<HeldId, "pool" | "leaseId">) =>
-  (error: unknown): never => {
-    throw isOverlayError(error, "LEASE_CHANGED") ? notOurs(pool, leaseId) : error;
-  };
-
-export const notOurs = (pool: string, leaseId: string): OverlayError =>
-  new OverlayError(
-    "LEASE_FENCED",
-    `Lease ${leaseId} in ${describePool(pool)} is no longer ours: its time is over, or a later run has taken over.`,
-    "Nothing was changed. Run up again if this one should go on.",
-  );
-
-/** What the lifecycle keeps with a lease. */
-export const dataOf = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
-
-/** What does not work, if it can be proven; undefined when all is well. */
-async function probe(def: Definition, world: World, props: Values, machines: Machines): Promise<string | undefined> {
+/** Returns what does not work; undefined: the probe succeeded, or there is none. */
+async function runProbe(
+  def: Definition,
+  deps: Dependencies,
+  props: Values,
+  machines: Machines,
+): Promise<string | undefined> {
   const probe = def.host?.probe?.(props, machines);
   if (!probe) return undefined;
   const { connection } = targetsOf(def, props).find(({ role }) => role === probe.role)!;
-  const { code } = await world.fleet.run(connection, probe.script);
+  const { code } = await deps.fleet.run(connection, probe.script);
   return code === 0 ? undefined : `${probe.shows} do not get through (tried on ${connection.host})`;
 }
 
-/** How the machines differ from the plan, as text; a machine that cannot be asked is a difference too. */
-export async function drift(
+/** Differences between hosts and plan, as text. A host that cannot be read counts as a difference. */
+export async function readDrift(
   def: Definition,
-  world: World,
+  deps: Dependencies,
   pool: Pool,
   props: Values,
-  held: Omit<Held, "run">,
+  owned: Omit<OwnedLease, "run">,
 ): Promise<{ found: string[]; complete: boolean }> {
   try {
-    const machines = await askAll(def, world, props);
+    const machines = await askHosts(def, deps, props);
     const plan = planOf(def, props, machines);
-    const parts = targetsOf(def, props).map(async ({ role, connection }) => {
-      const seen = await world.fleet.inspect(connection, wantOf(def, props, held, plan[role] ?? []));
-      const unleased = await promise(def, pool, props, [seen]);
+    const targets = targetsOf(def, props).map(async ({ role, connection }) => {
+      const seen = await deps.fleet.inspect(connection, desiredState(def, props, owned, plan[role] ?? []));
+      const unleased = await offerContainerLeases(def, pool, props, [seen]);
       const texts = [...seen.foreign, ...seen.differences.map(formatDifference), ...unleased];
-      return texts.map((text) => driftText(connection, text));
+      return texts.map((text) => formatDrift(connection, text));
     });
-    const found = (await Promise.all(parts)).flat();
-    const broken = found.length === 0 ? await probe(def, world, props, machines) : undefined;
-    return { found: broken ? [broken] : found, complete: true };
+    const found = (await Promise.all(targets)).flat();
+    const failure = found.length === 0 ? await runProbe(def, deps, props, machines) : undefined;
+    return { found: failure ? [failure] : found, complete: true };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
-    // Without the number of tries and the like, or every refresh would find something else.
+    // Only the code: the text has the number of attempts, which would differ in every refresh.
     const machines = targetsOf(def, props).map(({ connection }) => machineKey(connection));
     const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
     return { found: [`${which}: could not be read (${error.code})`], complete: false };

@@ -4,16 +4,16 @@ import type { InspectResult } from "../host/reconcile/types";
 import { isContainers } from "../owner";
 import { type Fact, isFirm, type Pool } from "../pool/types";
 import type { Definition } from "../resource";
+import type { Dependencies } from "./dependencies";
 import type { Values } from "./values";
-import type { World } from "./world";
 
 /**
- * Docker's own view of who has which address. A container that was started by hand has one that the pool did not give out:
- * a look shows it and promises it to that container, so that nobody else is promised it; an up makes that firm.
+ * Addresses of containers, as Docker reports them. A container that was started by hand has an address without a lease. A refresh
+ * shows it as drift and offers it to that container, so that it is not offered to another owner; an up commits the lease.
  */
 
-/** What containers have and nobody holds. */
-async function unheld(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
+/** Addresses of containers that have no committed lease. */
+async function findUnleased(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
   const containers = seen.flatMap(({ containers }) => containers);
   const facts = def.host?.containerLeases?.(props, containers) ?? [];
   if (facts.length === 0) return [];
@@ -24,28 +24,28 @@ async function unheld(def: Definition, pool: Pool, props: Values, seen: InspectR
     .filter(({ want }) => want.length > 0);
 }
 
-/** They are `used` from now on. */
-export async function enter(
+/** Commits leases for them, in state `used`. */
+export async function importContainerLeases(
   def: Definition,
-  world: World,
+  deps: Dependencies,
   pool: Pool,
   props: Values,
   seen: InspectResult[],
 ): Promise<void> {
-  const facts = await unheld(def, pool, props, seen);
+  const facts = await findUnleased(def, pool, props, seen);
   if (facts.length === 0) return;
   const { conflicts } = await pool.enrol(facts);
-  for (const { fact, error } of conflicts) world.warn(`Container ${fact.usedBy}: ${error.message}`);
+  for (const { fact, error } of conflicts) deps.warn(`Container ${fact.usedBy}: ${error.message}`);
 }
 
 /**
- * What only repeats what Docker showed keeps nobody from deleting the runner; the machine does, while a container runs. Returns
- * what to enter again in that case.
+ * Leases that were only imported from Docker do not prevent the delete of a runner; a running container does, on the host. Returns
+ * what to import again if the delete fails.
  */
-export async function forget(pool: Pool, name: string): Promise<Fact[]> {
-  const entered = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
-  for (const { leaseId } of entered) await pool.release(name, leaseId);
-  return entered.map(({ owner, type, extents, usedBy }) => ({
+export async function releaseContainerLeases(pool: Pool, name: string): Promise<Fact[]> {
+  const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
+  for (const { leaseId } of imported) await pool.release(name, leaseId);
+  return imported.map(({ owner, type, extents, usedBy }) => ({
     pool: name,
     owner,
     type,
@@ -54,16 +54,21 @@ export async function forget(pool: Pool, name: string): Promise<Fact[]> {
   }));
 }
 
-/** Returns them as drift. What a preview has promised to others is not taken from them by a look. */
-export async function promise(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<string[]> {
-  const facts = await unheld(def, pool, props, seen);
-  await Promise.all(facts.map((fact) => pool.offer(fact).catch(unlessTaken)));
+/** Offers them to the containers, and returns them as drift. Offers that a preview has made to others stay. */
+export async function offerContainerLeases(
+  def: Definition,
+  pool: Pool,
+  props: Values,
+  seen: InspectResult[],
+): Promise<string[]> {
+  const facts = await findUnleased(def, pool, props, seen);
+  await Promise.all(facts.map((fact) => pool.offer(fact).catch(ignoreTaken)));
   return facts.map(
     ({ usedBy, want }) =>
       `container ${usedBy} has ${want.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
   );
 }
 
-const unlessTaken = (error: unknown): void => {
+const ignoreTaken = (error: unknown): void => {
   if (!isOverlayError(error, "IP_IN_USE", "POOL_NOT_FOUND")) throw error;
 };

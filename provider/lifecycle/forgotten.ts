@@ -2,13 +2,13 @@ import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { forgottenOwner, shortName } from "../owner";
 import type { Lease, Pool } from "../pool/types";
-import { amendHeld, dataOf, type Held } from "./apply";
-import type { World } from "./world";
+import type { Dependencies } from "./dependencies";
+import { amendOwned, type OwnedLease, readLeaseData } from "./owned-lease";
 
-/** Hosts that do not answer when their resource is deleted, and what `overlay:unreachableOnDelete` makes of that. */
+/** Hosts that do not answer when their resource is deleted: the setting `overlay:unreachableOnDelete`. */
 
-/** Returns the error if its host is to be forgotten, else throws it. `effect`: what the user gets by that, for the advice. */
-export function forgetOrThrow(error: unknown, { unreachableOnDelete }: World, effect = ""): OverlayError {
+/** Returns the error if its host is to be forgotten, else throws it. `effect` of forgetting it, for the advice. */
+export function forgetOrThrow(error: unknown, { unreachableOnDelete }: Dependencies, effect = ""): OverlayError {
   if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
   if (unreachableOnDelete === "forget") return error;
   const advice = "run `pulumi config set overlay:unreachableOnDelete forget` and destroy again";
@@ -24,19 +24,19 @@ export const STAY_RESERVED =
   "its addresses then stay reserved, because the host may still be using them, until `overlayctl gc --forgotten` releases them";
 
 /**
- * Keeps the lease of a deleted resource reserved for these hosts, which did not answer (`error`). No hosts: others that were forgotten
- * hold something in the pool that it opens.
+ * Keeps the lease of a deleted resource reserved for these hosts, which did not answer (`error`). No hosts: other forgotten hosts have
+ * leases in the pool that it opens.
  */
-export async function keepFor(
+export async function keepReserved(
   hosts: string[],
-  world: World,
+  deps: Dependencies,
   pool: Pool,
-  lease: Held & Lease,
+  lease: OwnedLease & Lease,
   error?: OverlayError,
 ): Promise<void> {
-  const data = { ...dataOf(lease), forgotten: hosts };
-  await amendHeld(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
-  world.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
+  const data = { ...readLeaseData(lease), forgotten: hosts };
+  await amendOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
+  deps.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
 }
 
 function describeKept(hosts: string[], { message }: OverlayError): string {
@@ -51,7 +51,7 @@ const describeWithheld = ({ owner }: Lease): string =>
   `${shortName(owner)} is deleted, but its range stays reserved, because forgotten hosts may still use addresses in it. ` +
   "`overlayctl gc --forgotten` lists them.";
 
-const forgottenNote = z.object({ forgotten: z.array(z.string()) });
+const forgottenData = z.object({ forgotten: z.array(z.string()) });
 
-/** Hosts that may still use what this lease holds; undefined: it does not say. */
-export const forgottenHosts = ({ data }: Lease): string[] | undefined => forgottenNote.safeParse(data).data?.forgotten;
+/** Hosts that may still use the values of this lease; undefined: it does not say. */
+export const forgottenHosts = ({ data }: Lease): string[] | undefined => forgottenData.safeParse(data).data?.forgotten;

@@ -2,8 +2,8 @@ import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { Lease, Pool, PoolSpec } from "../pool/types";
 import { addressPool, NETWORKS, networkOfPool, networkPool } from "../pool-names";
-import { settingsIn } from "../resource";
-import { addressPoolOf } from "../resources/addresses";
+import { parseSettings } from "../resource";
+import { addressPoolSpec } from "../resources/addresses";
 import { layoutsOf, storedNetwork } from "../resources/overlay-network";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
@@ -43,10 +43,10 @@ export async function runnerNamed(pool: Pool, network: string, name: string): Pr
 }
 
 export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
-  const settings = settingsIn(storedNetwork, spec);
+  const settings = parseSettings(storedNetwork, spec);
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
-  const addresses = addressPoolOf(settings, name, id);
+  const addresses = addressPoolSpec(settings, name, id);
   return { network, name, lease, layouts, pool: addresses.name, addresses };
 }
 
@@ -76,4 +76,4 @@ export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Pr
 }
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>
-  layoutsOf(settingsIn(storedNetwork, spec).subnets).find(({ extent }) => extent.first <= ip && ip <= extent.last);
+  layoutsOf(parseSettings(storedNetwork, spec).subnets).find(({ extent }) => extent.first <= ip && ip <= extent.last);

@@ -39,7 +39,7 @@ export const storedRunner: StoredSettings<typeof runnerSettings> = {
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
 /** An address that a container has, although Docker does not pick it by itself and the pool did not give it out. */
-export function containerFacts(addresses: PoolSpec, containers: Container[]): Fact[] {
+export function containerLeases(addresses: PoolSpec, containers: Container[]): Fact[] {
   const [, network, runner] = addresses.name.split("/") as [string, string, string];
   const isOurs = (address: Extent): boolean =>
     addresses.extents.some((extent) => overlaps(extent, address)) &&
@@ -57,7 +57,7 @@ export function containerFacts(addresses: PoolSpec, containers: Container[]): Fa
 }
 
 /** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
-export function addressPoolOf(
+export function addressPoolSpec(
   network: NetworkSettings,
   runnerName: string,
   runnerId: number,

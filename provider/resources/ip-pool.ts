@@ -7,9 +7,9 @@ import {
   defineResource,
   type InputError,
   type PoolChange,
+  parseSettings,
   type Reference,
   type StoredSettings,
-  settingsIn,
 } from "../resource";
 import { labels, part, parts, poolPath, ports, ranges, resourceName, tenant } from "./inputs";
 
@@ -47,7 +47,7 @@ export const poolReference: Reference = {
 
 /** How a pool that is passed by reference differs from what the store has: its own resource changes in the same run. */
 export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
-  const now = spec && settingsIn(storedPool, spec);
+  const now = spec && parseSettings(storedPool, spec);
   return rangeChange(pool.ranges, now?.ranges, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
 }
 
@@ -122,15 +122,15 @@ export const ipPool = defineResource({
 
   id: ({ poolName }) => poolName,
   request: (inputs) => ({
-    ...place(inputs),
+    ...sourceRequest(inputs),
     names: [poolNamed(inputs.poolName)],
     ...(inputs.labels && { labels: inputs.labels }),
     ...(inputs.tenant && { tenant: inputs.tenant }),
   }),
-  opens: specOf,
+  opens: buildPoolSpec,
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
   extentsFromProps: ({ ranges, type }) => extentsOf(ranges, type),
-  leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOf((await pool.usage(poolNamed(poolName)))!),
+  leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.usage(poolNamed(poolName)))!),
   sourcePool: {
     changeInRun: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
     ignoreChanges: ["parent.ranges"],
@@ -149,7 +149,7 @@ const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
   mergeExtents(texts.map((text) => extentOf(text, type)!));
 
 /** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
-function place({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
+function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
     return { pool: portSpace(poolName), want: extentsOf([portRange ?? PORTS], type) };
   }
@@ -167,7 +167,7 @@ function familyPart(extents: Extent[], prefixLength: number): Extent {
   return { first: part[0]!.first, last: part.at(-1)!.last };
 }
 
-export function specOf(inputs: Inputs, extents: Extent[]): PoolSpec {
+export function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
   const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
   const ranges = extents.map(isPorts(inputs) ? formatNumberRange : formatRange);
   const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }) };
@@ -187,7 +187,7 @@ export function specOf(inputs: Inputs, extents: Extent[]): PoolSpec {
   };
 }
 
-function usageOf({ capacity, held, warning }: Usage) {
+function usageOutputs({ capacity, held, warning }: Usage) {
   return {
     capacity: exactNumber(capacity),
     allocated: exactNumber(held),

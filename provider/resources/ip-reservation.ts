@@ -6,13 +6,13 @@ import { parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
-import { type AllocationContext, defineResource, type InputError, settingsIn } from "../resource";
+import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
 import { runnerSettings, storedRunner, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
 import { storedNetwork } from "./overlay-network";
-import { PLACEMENTS, placed, placeName } from "./placement";
-import { chooseTenantPool, claimTenantPool, tenantFacts, tenantPlace } from "./tenants";
+import { chooseRunner, PLACEMENTS, placeName } from "./placement";
+import { chooseTenantPool, claimTenantPool, tenantBlockLeases, tenantPlaceName } from "./tenants";
 
 const [TTL, VM_TTL] = [300, 1800];
 
@@ -114,19 +114,21 @@ export const ipReservation = defineResource({
   mayBeUnknown: ["labels", "usedBy", "ttl", "force"],
   createBeforeDelete: true,
 
-  id: (props) => `${placeOf(props).replace(/^\w+\//, "")}/${props.ip}`,
+  id: (props) => `${sourcePoolName(props).replace(/^\w+\//, "")}/${props.ip}`,
   request: (inputs, owner) => ({
-    pool: placeOf(inputs),
-    ...wanted(inputs),
-    names: namesOf(inputs, owner),
-    ...(inputs.ttl !== undefined && { ttl: ttlOf(inputs) }),
+    pool: sourcePoolName(inputs),
+    ...requestedExtents(inputs),
+    names: leaseNames(inputs, owner),
+    ...(inputs.ttl !== undefined && { ttl: ttlSeconds(inputs) }),
     ...(inputs.usedBy !== undefined && { usedBy: inputs.usedBy }),
     ...(inputs.tenant && { tenant: inputs.tenant }),
     ...(inputs.labels && { labels: inputs.labels }),
   }),
   values,
   extentsFromProps: ({ ip, ip6, port }) =>
-    port === undefined ? [ip, ...(ip6 ? [ip6] : [])].map((text) => one(parseIp(text))) : [one(BigInt(port))],
+    port === undefined
+      ? [ip, ...(ip6 ? [ip6] : [])].map((text) => singleExtent(parseIp(text)))
+      : [singleExtent(BigInt(port))],
   validateDelete,
   leaseOutputs: async (_props, lease, { token }) => ({
     token: await token(lease),
@@ -136,14 +138,15 @@ export const ipReservation = defineResource({
   sourcePool: {
     changeInRun: ({ runner, pool }, spec) =>
       runner
-        ? rangeChange(runner.subnets, spec && settingsIn(storedRunner, spec).subnets, true)
+        ? rangeChange(runner.subnets, spec && parseSettings(storedRunner, spec).subnets, true)
         : poolChange(pool!, spec),
     ignoreChanges: ["pool.ranges"],
     resolve,
     claimPrerequisites: async ({ tenant, type, pool }, context) => {
       if (tenant && type) await claimTenantPool(pool!, context);
     },
-    prerequisiteLeases: ({ tenant, type, pool }, defaults) => (tenant && type ? tenantFacts(pool!, defaults) : []),
+    prerequisiteLeases: ({ tenant, type, pool }, defaults) =>
+      tenant && type ? tenantBlockLeases(pool!, defaults) : [],
   },
 });
 
@@ -164,18 +167,18 @@ function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Leas
 async function resolve(inputs: Inputs, context: AllocationContext): Promise<Inputs> {
   const { network, placement, tenant, type, ip } = inputs;
   if (network) {
-    const runner = await placed({ network: network.networkName, placement, ip }, context);
-    return withSecond({ ...inputs, runner }, context);
+    const runner = await chooseRunner({ network: network.networkName, placement, ip }, context);
+    return withSecondAddress({ ...inputs, runner }, context);
   }
   if (tenant && type) {
-    const value = wanted(inputs).want?.[0]?.first;
+    const value = requestedExtents(inputs).want?.[0]?.first;
     return { ...inputs, pool: await chooseTenantPool({ tenant, type, value }, context) };
   }
-  return withSecond(inputs, context);
+  return withSecondAddress(inputs, context);
 }
 
 /** Whoever asks for one address of a dual-stack network holds two: the second is the one that it has, or lies alike. */
-function withSecond(inputs: Inputs, { olds }: AllocationContext): Inputs {
+function withSecondAddress(inputs: Inputs, { olds }: AllocationContext): Inputs {
   const { ip, ip6, runner } = inputs;
   const [main, second] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   if (ip === undefined || ip6 !== undefined || !main || !second) return inputs;
@@ -183,24 +186,25 @@ function withSecond(inputs: Inputs, { olds }: AllocationContext): Inputs {
   return { ...inputs, ip6: formatIp(second.first + (parseIp(ip) - main.first)) };
 }
 
-const one = (value: bigint): Extent => ({ first: value, last: value });
+const singleExtent = (value: bigint): Extent => ({ first: value, last: value });
 
-const placeOf = ({ runner, pool }: Inputs): string =>
+const sourcePoolName = ({ runner, pool }: Inputs): string =>
   runner ? addressPool(runner.networkName, runner.runnerName) : poolNamed(pool!.poolName);
 
 /** Exactly what is asked for, or one address of each family. */
-function wanted({ runner, ip, ip6, port }: Inputs) {
-  if (port !== undefined) return { want: [one(BigInt(port))] };
-  if (ip !== undefined) return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => one(parseIp(text))) };
+function requestedExtents({ runner, ip, ip6, port }: Inputs) {
+  if (port !== undefined) return { want: [singleExtent(BigInt(port))] };
+  if (ip !== undefined)
+    return { want: [ip, ...(ip6 === undefined ? [] : [ip6])].map((text) => singleExtent(parseIp(text))) };
   const [main, ...others] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
   return main && others.length > 0 ? { within: main, also: others } : {};
 }
 
-const ttlOf = ({ ttl, kind }: Inputs): number => (ttl === true ? (kind === "vm" ? VM_TTL : TTL) : ttl!);
+const ttlSeconds = ({ ttl, kind }: Inputs): number => (ttl === true ? (kind === "vm" ? VM_TTL : TTL) : ttl!);
 
-function namesOf({ network, runner, tenant, type, usedBy }: Inputs, owner: string): string[] {
+function leaseNames({ network, runner, tenant, type, usedBy }: Inputs, owner: string): string[] {
   return [
-    ...(tenant && type ? [tenantPlace(tenant, type, owner)] : []),
+    ...(tenant && type ? [tenantPlaceName(tenant, type, owner)] : []),
     ...(network ? [placeName(network.networkName, owner)] : []),
     ...(runner && usedBy !== undefined ? [userName(runner.networkName, usedBy)] : []),
   ];
@@ -214,7 +218,7 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
     return {
       ip,
       cidr: formatCidr(main!, addressBits(familyOf(main!))),
-      ...(kind === "vm" && forVm(pool!.poolName, ip)),
+      ...(kind === "vm" && vmValues(pool!.poolName, ip)),
     };
   const { networkName, runnerName, subnets, dockerNetwork } = runner;
   const [prefix, prefix6] = subnets.map((cidr) => Number(cidr.split("/")[1]));
@@ -230,12 +234,12 @@ function values({ runner, pool, kind }: Inputs, extents: Extent[]): Computed {
     gateway: gatewayOf(parseRange(subnets[0]!)!),
     runnerName,
     ...(ip6 && { ip6, cidr6: formatCidr(second!, prefix6!), gateway6: gatewayOf(parseRange(subnets[1]!)!) }),
-    ...(kind === "vm" && forVm(networkName, ip)),
+    ...(kind === "vm" && vmValues(networkName, ip)),
     ...(kind === "container" && dockerNetwork && { dockerRunArgs: args.join(" ") }),
   };
 }
 
-const forVm = (network: string, ip: string) => ({ mac: vmMac(network, ip), tapDevice: tapName(network, ip) });
+const vmValues = (network: string, ip: string) => ({ mac: vmMac(network, ip), tapDevice: tapName(network, ip) });
 
 function* crossFieldErrors({ runner, network, pool, tenant, type, port, ip, ip6 }: Inputs): Generator<InputError> {
   const ways = [runner && "runner", network && "network", pool && "pool", type && "type"].filter(Boolean);

@@ -6,7 +6,7 @@ import { machineKey } from "../host/connection";
 import { effectiveMtu, type Network, planHub } from "../network/plan/hub";
 import type { Json, PoolSpec } from "../pool/types";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
-import { defineResource, type InputError, type StoredSettings, settingsIn } from "../resource";
+import { defineResource, type InputError, parseSettings, type StoredSettings } from "../resource";
 import { docker, dockerErrors, dockerFor, dockerPlan } from "./docker";
 import { hostAccess, parseHostAccess } from "./host-access";
 import { address, connection, deviceName, devicePrefix, labels, layouts, machineName, resourceName } from "./inputs";
@@ -65,7 +65,7 @@ export const storedNetwork: StoredSettings<typeof networkSettings> = {
 };
 
 /** The machine of the hub as the network's pool names it; undefined: it is not known yet. */
-export function hubIn({ data }: PoolSpec): string | undefined {
+export function readHub({ data }: PoolSpec): string | undefined {
   const parsed = z.object({ hub: machineName }).safeParse(data);
   return parsed.success ? parsed.data.hub : undefined;
 }
@@ -73,7 +73,7 @@ export function hubIn({ data }: PoolSpec): string | undefined {
 export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
   (typeof subnets === "string" ? [subnets] : subnets).map(parseLayout);
 
-export function asNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
+export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
   const layouts = layoutsOf(settings.subnets);
   const plan = dockerPlan(dockerFor({ docker }), layouts);
   const access = parseHostAccess(hostAccess);
@@ -150,7 +150,7 @@ export const overlayNetwork = defineResource({
     allocation: "lowest",
     ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
     data: {
-      settings: settingsOf(inputs) as unknown as Json,
+      settings: pickSettings(inputs) as unknown as Json,
       hub: inputs.hubConnection ? machineKey(inputs.hubConnection) : null,
     },
   }),
@@ -171,7 +171,7 @@ export const overlayNetwork = defineResource({
     const mine = { first: props.vniBase + 1, last: props.vniBase + props.maxRunners };
     const others = (await pool.pools(NETWORKS)).filter(({ name }) => name !== replacedPool);
     for (const other of others) {
-      const [hub, settings] = [hubIn(other), settingsIn(storedNetwork, other)];
+      const [hub, settings] = [readHub(other), parseSettings(storedNetwork, other)];
       const theirs = settings.vniBase + maxRunnersOf(layoutsOf(settings.subnets));
       if (
         settings.networkName === props.networkName ||
@@ -193,7 +193,7 @@ export const overlayNetwork = defineResource({
     targets: ({ hubConnection, hubUnderlayIp }) => [
       { role: "hub", connection: hubConnection, underlayIp: hubUnderlayIp },
     ],
-    plan: (props) => ({ hub: planHub(asNetwork(settingsOf(props), props.hubInterface)) }),
+    plan: (props) => ({ hub: planHub(toNetwork(pickSettings(props), props.hubInterface)) }),
     unaffectedBy: ["hubConnection", "labels", "adopt", "onExhausted", "inactiveAfter", "verify", "docker"],
     persist: ({ persist }) => persist,
     report: (props, { hub }) => ({ effectiveUnderlayIp: hub!.underlayIp, effectiveMtu: effectiveMtu(props, hub!) }),
@@ -201,7 +201,7 @@ export const overlayNetwork = defineResource({
 });
 
 /** What a network's runners must know, without its connection. */
-function settingsOf(inputs: NetworkSettings): NetworkSettings {
+function pickSettings(inputs: NetworkSettings): NetworkSettings {
   const entries = Object.keys(networkSettings.shape).map((key) => [key, inputs[key as keyof NetworkSettings]]);
   return Object.fromEntries(entries.filter(([, value]) => value !== undefined)) as NetworkSettings;
 }

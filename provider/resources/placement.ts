@@ -2,7 +2,7 @@ import { isIpInRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";
-import { type AllocationContext, settingsIn } from "../resource";
+import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./addresses";
 
 /** Which runner of a network gets a reservation that may be on any. */
@@ -12,14 +12,17 @@ export type Placement = (typeof PLACEMENTS)[number];
 /** Held by the lease, so that its owner is found again on whatever runner it is. */
 export const placeName = (network: string, owner: string): string => `placed/${network}/${owner}`;
 
-export interface Wish {
+export interface PlacementRequest {
   network: string;
   placement: Placement;
   ip?: string | undefined;
 }
 
 /** Whoever has a place, in the state, in the pool or in a preview's promise, keeps it: other choices are for newcomers. */
-export async function placed(wish: Wish, { pool, owner, olds }: AllocationContext): Promise<RunnerSettings> {
+export async function chooseRunner(
+  wish: PlacementRequest,
+  { pool, owner, olds }: AllocationContext,
+): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
   const lease = await pool.holder(placeName(wish.network, owner));
   const places = [
@@ -28,33 +31,33 @@ export async function placed(wish: Wish, { pool, owner, olds }: AllocationContex
   ];
   for (const name of places) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasAddress(spec, wish)) return settingsIn(storedRunner, spec);
+    if (spec && hasAddress(spec, wish)) return parseSettings(storedRunner, spec);
   }
   const prefix = addressPool(wish.network, "");
   const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, wish));
   const usages = wish.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
-  const best = candidates.sort((a, b) => rank(wish.placement, usages.get(a.name), usages.get(b.name)))[0];
-  if (!best) throw nowhere(wish);
-  return settingsIn(storedRunner, best);
+  const best = candidates.sort((a, b) => compareRunners(wish.placement, usages.get(a.name), usages.get(b.name)))[0];
+  if (!best) throw noRunnerError(wish);
+  return parseSettings(storedRunner, best);
 }
 
-const hasAddress = (spec: PoolSpec, { ip }: Wish): boolean =>
-  ip === undefined || settingsIn(storedRunner, spec).subnets.some((cidr) => isIpInRange(ip, cidr));
+const hasAddress = (spec: PoolSpec, { ip }: PlacementRequest): boolean =>
+  ip === undefined || parseSettings(storedRunner, spec).subnets.some((cidr) => isIpInRange(ip, cidr));
 
 /** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
-function rank(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {
+function compareRunners(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {
   if (!a || !b) return 0;
   const [free, other] = [a.capacity - a.held, b.capacity - b.held];
   if (free <= 0n || other <= 0n) return compare(other, free);
-  if (placement === "spread") return leasesIn(a) - leasesIn(b) || compare(other, free);
+  if (placement === "spread") return countLeases(a) - countLeases(b) || compare(other, free);
   return placement === "packed" ? compare(free, other) : compare(other, free);
 }
 
 const compare = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1 : 0);
 
-const leasesIn = ({ offered, reserved, used }: Usage): number => offered + reserved + used;
+const countLeases = ({ offered, reserved, used }: Usage): number => offered + reserved + used;
 
-const nowhere = ({ network, ip }: Wish): OverlayError =>
+const noRunnerError = ({ network, ip }: PlacementRequest): OverlayError =>
   ip === undefined
     ? new OverlayError(
         "POOL_NOT_FOUND",

@@ -6,11 +6,11 @@ import { tunnelName } from "../addressing/names";
 import { machineKey } from "../host/connection";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { addressPool, networkPool } from "../pool-names";
-import { defineResource, type InputError, type Machines, settingsIn } from "../resource";
-import { addressPoolOf, containerFacts } from "./addresses";
+import { defineResource, type InputError, type Machines, parseSettings } from "../resource";
+import { addressPoolSpec, containerLeases } from "./addresses";
 import { dockerErrors, dockerFor, dockerOverride, dockerRanges } from "./docker";
 import { address, connection, deviceName, labels, resourceName } from "./inputs";
-import { asNetwork, layoutsOf, maxRunnersOf, mtuErrors, networkSettings, storedNetwork } from "./overlay-network";
+import { layoutsOf, maxRunnersOf, mtuErrors, networkSettings, storedNetwork, toNetwork } from "./overlay-network";
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -62,7 +62,7 @@ type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
 /** The network as this runner sees it. */
 const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
-  asNetwork({
+  toNetwork({
     ...network,
     mtu: mtu ?? network.mtu,
     masquerade: masquerade ?? network.masquerade,
@@ -122,7 +122,7 @@ export const runnerSubnet = defineResource({
     ...(labels && { labels }),
   }),
   opens: ({ network, runnerName, docker }, extents) =>
-    addressPoolOf(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
+    addressPoolSpec(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {
     const runnerId = Number(extents[0]!.first);
     const layouts = layoutsOf(inputs.network.subnets);
@@ -160,7 +160,7 @@ export const runnerSubnet = defineResource({
 
   sourcePool: {
     changeInRun: ({ network }, spec) => {
-      const stored = spec && settingsIn(storedNetwork, spec).subnets;
+      const stored = spec && parseSettings(storedNetwork, spec).subnets;
       const isSame = !stored || JSON.stringify(stored) === JSON.stringify(network.subnets);
       return isSame ? undefined : { replaced: true, keeps: () => false };
     },
@@ -184,7 +184,7 @@ export const runnerSubnet = defineResource({
       effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
     }),
     containerLeases: ({ network, runnerName, runnerId, docker }, containers) =>
-      containerFacts(addressPoolOf(network, runnerName, runnerId, dockerFor(network, docker)), containers),
+      containerLeases(addressPoolSpec(network, runnerName, runnerId, dockerFor(network, docker)), containers),
     probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
   },
 });

@@ -10,8 +10,8 @@ import { defineResource, type TargetHost } from "../resource";
 import { storedRunner } from "./addresses";
 import { poolChange, poolReference } from "./ip-pool";
 import { storedNetwork } from "./overlay-network";
+import { crossFieldErrors, familyRequest, rejectOtherFamily, returnRunners, staticAddress } from "./static-ip-forwards";
 import { computed, type Inputs, inputs, type StaticProps } from "./static-ip-inputs";
-import { crossFieldErrors, familyWanted, refuseOtherFamily, returnRunners, staticAddress } from "./static-ip-paths";
 
 export const staticIp = defineResource({
   type: "StaticIP",
@@ -59,7 +59,7 @@ export const staticIp = defineResource({
   request: ({ pool, tenant, ip, sharingKey, onConflict, onPortConflict, forwards = [], labels }) => ({
     pool: poolNamed(pool.poolName),
     ...(ip !== undefined && { want: [{ first: parseIp(ip), last: parseIp(ip) }] }),
-    ...(ip === undefined && familyWanted(pool, forwards)),
+    ...(ip === undefined && familyRequest(pool, forwards)),
     ...(sharingKey !== undefined && { sharingKey }),
     ports: forwards.map(({ protocol, port }) => ({ protocol, port })),
     ...(tenant && { tenant }),
@@ -76,7 +76,7 @@ export const staticIp = defineResource({
   extentsFromProps: ({ ip }) => [{ first: parseIp(ip), last: parseIp(ip) }],
   leaseData: ({ attach }) => ({ attach: carrierName(attach) }),
   validate: async (props, { owner, pool }) => {
-    refuseOtherFamily(props);
+    rejectOtherFamily(props);
     const coHolders = await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner);
     const other = coHolders.find((lease) => isElsewhere(lease, props, owner));
     if (other) throw carrierConflict(props, other);

@@ -4,7 +4,7 @@ import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
-import { type AllocationContext, settingsIn, type TenantDefaults } from "../resource";
+import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
 import { placeName } from "./placement";
 
@@ -17,7 +17,7 @@ import { placeName } from "./placement";
  */
 type Ask = "offer" | "claim";
 
-export interface TenantWish {
+export interface TenantPoolRequest {
   tenant: Tenant;
   type: string;
   /** The address or port that is asked for, if any. */
@@ -29,34 +29,34 @@ const sharedName = (type: string): string => `tenants/${type}`;
 const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${org}/${project}/${type}`;
 
 /** Held by the lease, so that the pool that was chosen for its owner is found again. */
-export const tenantPlace = ({ org, project }: Tenant, type: string, owner: string): string =>
+export const tenantPlaceName = ({ org, project }: Tenant, type: string, owner: string): string =>
   placeName(`tenant/${org}/${project}/${type}`, owner);
 
 /** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
-export async function chooseTenantPool(wish: TenantWish, context: AllocationContext): Promise<PoolSettings> {
+export async function chooseTenantPool(wish: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = wish;
   const { pool, owner } = context;
   const before = formerPool(wish, context.olds);
-  const lease = await pool.holder(tenantPlace(tenant, type, owner));
+  const lease = await pool.holder(tenantPlaceName(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, wish)) return settingsIn(storedPool, spec);
+    if (spec && hasValue(spec, wish)) return parseSettings(storedPool, spec);
   }
   const own = await findOwnPools(wish, pool);
-  return own.length > 0 ? settingsIn(storedPool, own[0]!) : tenantBlock(tenant, type, context, "offer");
+  return own.length > 0 ? parseSettings(storedPool, own[0]!) : allocateBlock(tenant, type, context, "offer");
 }
 
-function formerPool({ tenant, type }: TenantWish, olds: AllocationContext["olds"]): PoolSettings | undefined {
+function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext["olds"]): PoolSettings | undefined {
   const before = olds as { tenant?: Tenant; type?: string; pool?: PoolSettings } | undefined;
   return before?.type === type && isSameTenant(before.tenant, tenant) ? before.pool : undefined;
 }
 
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
-async function findOwnPools(wish: TenantWish, pool: Pool): Promise<PoolSpec[]> {
+async function findOwnPools(wish: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
   const own = (await pool.pools(poolNamed(""))).filter(
     (spec) =>
       isSameTenant(spec.tenant, wish.tenant) &&
-      settingsIn(storedPool, spec).type === wish.type &&
+      parseSettings(storedPool, spec).type === wish.type &&
       spec.name !== poolNamed(blockName(wish.tenant, wish.type)),
   );
   if (own.length === 0) return [];
@@ -66,10 +66,10 @@ async function findOwnPools(wish: TenantWish, pool: Pool): Promise<PoolSpec[]> {
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
 }
 
-const hasValue = ({ extents }: PoolSpec, { value }: TenantWish): boolean =>
+const hasValue = ({ extents }: PoolSpec, { value }: TenantPoolRequest): boolean =>
   value === undefined || extents.some(({ first, last }) => first <= value && value <= last);
 
-function hasRoom(spec: PoolSpec, usage: Usage | undefined, { value }: TenantWish): boolean {
+function hasRoom(spec: PoolSpec, usage: Usage | undefined, { value }: TenantPoolRequest): boolean {
   if (!usage) return false;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
   const picks = value !== undefined || (spec.autoAssign !== false && spec.allocation !== "external");
@@ -82,19 +82,25 @@ export async function claimTenantPool(
   { poolName, tenant, type }: PoolSettings,
   context: AllocationContext,
 ): Promise<void> {
-  if (tenant && poolName === blockName(tenant, type)) await tenantBlock(tenant, type, context, "claim");
+  if (tenant && poolName === blockName(tenant, type)) await allocateBlock(tenant, type, context, "claim");
 }
 
-async function tenantBlock(tenant: Tenant, type: string, context: AllocationContext, ask: Ask): Promise<PoolSettings> {
+async function allocateBlock(
+  tenant: Tenant,
+  type: string,
+  context: AllocationContext,
+  ask: Ask,
+): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
-  if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return settingsIn(storedPool, known);
-  const { range, prefixLength } = tenantDefaults[type] ?? unknownType(type, Object.keys(tenantDefaults));
+  if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
+  const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
   const shared = await pool.find(DEFAULT_SPACE, { owner: sharedName(type) });
-  if (!shared || shared.state === "offered") await pool[ask](sharedRange(type, range)).catch(explained(type));
+  if (!shared || shared.state === "offered")
+    await pool[ask](sharedRangeRequest(type, range)).catch(explainOverlap(type));
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
-  const { extents } = await pool[ask](block(tenant, type, size));
-  return settingsIn(storedPool, blockSpec(tenant, type, extents));
+  const { extents } = await pool[ask](blockRequest(tenant, type, size));
+  return parseSettings(storedPool, blockSpec(tenant, type, extents));
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
@@ -103,15 +109,21 @@ async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: stri
 }
 
 /** The leases of a tenant's block and of the range that it is in, as they must stand; none for an IPPool. */
-export function tenantFacts({ poolName, tenant, type, ranges }: PoolSettings, tenantDefaults: TenantDefaults): Fact[] {
+export function tenantBlockLeases(
+  { poolName, tenant, type, ranges }: PoolSettings,
+  tenantDefaults: TenantDefaults,
+): Fact[] {
   if (poolName !== blockName(tenant!, type)) return [];
   const want = ranges.map((text) => parseRange(text)!);
-  const { size: _, ...request } = block(tenant!, type, 1n);
+  const { size: _, ...request } = blockRequest(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;
-  return [...(range ? [sharedRange(type, range)] : []), { ...request, want, opens: blockSpec(tenant!, type, want) }];
+  return [
+    ...(range ? [sharedRangeRequest(type, range)] : []),
+    { ...request, want, opens: blockSpec(tenant!, type, want) },
+  ];
 }
 
-const sharedRange = (type: string, range: Extent) => ({
+const sharedRangeRequest = (type: string, range: Extent) => ({
   pool: DEFAULT_SPACE,
   owner: sharedName(type),
   type: "IPPool",
@@ -126,7 +138,7 @@ const sharedRange = (type: string, range: Extent) => ({
   } satisfies PoolSpec,
 });
 
-const block = (tenant: Tenant, type: string, size: bigint): Request => ({
+const blockRequest = (tenant: Tenant, type: string, size: bigint): Request => ({
   pool: poolNamed(sharedName(type)),
   owner: blockName(tenant, type),
   type: "IPPool",
@@ -150,7 +162,7 @@ function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
   };
 }
 
-function unknownType(type: string, known: string[]): never {
+function rejectUnknownType(type: string, known: string[]): never {
   throw new OverlayError(
     "INPUT_INVALID",
     `Tenants get pools of type ${known.join(" and ")} by themselves, but not of type ${type}.`,
@@ -159,7 +171,7 @@ function unknownType(type: string, known: string[]): never {
 }
 
 /** The range is taken as a whole; what is already in it must be known to whoever reads the refusal. */
-const explained =
+const explainOverlap =
   (type: string) =>
   (error: unknown): Promise<Lease> => {
     if (!(error instanceof OverlayError) || error.code !== "POOL_OVERLAP") throw error;

@@ -5,11 +5,11 @@ import { afterAll, beforeEach, describe, expect, test } from "vitest";
 import { Lifecycle } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
 import type { Lease, Pool } from "../../provider/pool/types";
-import { settingsIn } from "../../provider/resource";
+import { parseSettings } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
 import { storedNetwork } from "../../provider/resources/overlay-network";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
-import { FakeFleet, worldOf } from "../unit/lifecycle/fake-fleet";
+import { FakeFleet, fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
 /** A pool that is lost, and one that has more than the stacks. */
 const ctl = new Ctl();
@@ -114,7 +114,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     const settings = await ctl.withPool((pool) => pool.spec("network/training"));
     const late = await ctl.withPool((pool) =>
       make(lifecyclesOn(pool).runners, "late", {
-        network: settingsIn(storedNetwork, settings!),
+        network: parseSettings(storedNetwork, settings!),
         connection: { host: "192.0.2.99" },
         hubConnection: { host: "192.0.2.1" },
       }),
@@ -310,12 +310,12 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
   test("addresses of forgotten hosts are listed by host, and released only with --yes, when no other such host may use them", async () => {
     await ctl.withPool(async (pool) => {
       const fleet = new FakeFleet();
-      const world = { ...worldOf(fleet, pool), unreachableOnDelete: "forget" as const };
+      const deps = { ...fakeDependencies(fleet, pool), unreachableOnDelete: "forget" as const };
       const { node1, node2, node3 } = deployed.runners as Record<string, Values>;
       for (const host of ["192.0.2.10", "192.0.2.11"]) fleet.down.add(host);
-      const runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
+      const runners = new Lifecycle(resourceOf("RunnerSubnet"), deps);
       for (const props of [node1!, node2!, node3!]) await runners.delete(props);
-      await new Lifecycle(resourceOf("OverlayNetwork"), world).delete(deployed.network);
+      await new Lifecycle(resourceOf("OverlayNetwork"), deps).delete(deployed.network);
     });
     const shown = (rows: Values[]) => rows.map(({ value, hosts }) => `${value} ${hosts}`);
     const network = "10.128.0.0/12 192.0.2.11,192.0.2.10";

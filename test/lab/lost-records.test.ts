@@ -75,7 +75,7 @@ test("a runner that is gone for good does not keep the hub from being cleaned wi
   await up();
   await loseRecords("hub");
   await lab.stop("r1");
-  stack.world.unreachableOnDelete = "forget";
+  stack.deps.unreachableOnDelete = "forget";
   stack.unreachable.add(lab.host("r1").address);
   await stack.remove("RunnerSubnet", "r1");
   expect(await sh("hub", "ip -o link show vxkr1; iptables-save | grep 10.254.1.1")).toBe("");
@@ -96,7 +96,7 @@ async function upWithoutHub(): Promise<void> {
   const inputs = { pool: "lb", attach: "training", runners, forwards, preserveClientIp: true, persist: false };
   await stack.put("StaticIP", "web", { ...inputs, ...connections });
   await loseAll("r1");
-  stack.world.unreachableOnDelete = "forget";
+  stack.deps.unreachableOnDelete = "forget";
   stack.unreachable.add(lab.host("hub").address);
 }
 const REPLIES =
@@ -126,7 +126,7 @@ test("what a destroy has cleaned before it failed does not stop the next one", a
   delete stack.props("RunnerSubnet", "r1").machines;
   await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow("SSH_UNREACHABLE");
   expect(await leftOn(lab, "r1")).toBe("");
-  stack.world.unreachableOnDelete = "forget";
+  stack.deps.unreachableOnDelete = "forget";
   await stack.remove("RunnerSubnet", "r1");
 });
 

@@ -4,13 +4,13 @@ import { type Host, type Hosts, machineKey } from "../../provider/host/connectio
 import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { ConversationReport } from "../../provider/host/reconcile/types";
-import { Incomplete, Lifecycle } from "../../provider/lifecycle/lifecycle";
+import type { Dependencies } from "../../provider/lifecycle/dependencies";
+import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";
-import type { World } from "../../provider/lifecycle/world";
 import { openPool } from "../../provider/pool";
 import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
-import { worldOf } from "../unit/lifecycle/fake-fleet";
+import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
 /** A lab host without SSH, which has tests of its own: the same scripts, run by the same shell. */
 export function labHost(lab: Lab, name: string, login = ""): Host {
@@ -45,7 +45,7 @@ export class LabStack {
   readonly warnings: string[] = [];
   /** Addresses at which no machine answers. */
   readonly unreachable = new Set<string>();
-  readonly world: World;
+  readonly deps: Dependencies;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
   /** `elsewhere`: for machines that are not the lab's. */
@@ -61,7 +61,7 @@ export class LabStack {
     const reconciler = new Reconciler((report) => this.reports.push(report), {
       warn: (text) => this.warnings.push(text),
     });
-    this.world = worldOf(createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
+    this.deps = fakeDependencies(createFleet(labHosts(lab, this.unreachable, elsewhere), reconciler, {}), pool);
   }
 
   at(host: string): { host: string } {
@@ -84,13 +84,13 @@ export class LabStack {
   async checked(name: string): Promise<{ inputs: Values }> {
     const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
     const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
-    const lifecycle = new Lifecycle(resourceOf("RunnerSubnet"), this.world);
+    const lifecycle = new Lifecycle(resourceOf("RunnerSubnet"), this.deps);
     return lifecycle.check({ owner: ownerOf("RunnerSubnet", name), dryRun: true }, undefined, news);
   }
 
   /** create or update, as Pulumi would call them. */
   async put(type: string, name: string, news: Values): Promise<Values> {
-    const lifecycle = new Lifecycle(resourceOf(type), this.world);
+    const lifecycle = new Lifecycle(resourceOf(type), this.deps);
     const live = this.#live.get(`${type} ${name}`);
     const owner = ownerOf(type, name);
     const { inputs, failures } = await lifecycle.check({ owner, dryRun: false }, live?.props, news);
@@ -100,7 +100,7 @@ export class LabStack {
       : lifecycle.create(inputs);
     const made = await making.catch((error: unknown) => {
       // Pulumi keeps the state of what was claimed, though it is not finished.
-      if (error instanceof Incomplete)
+      if (error instanceof PartialFailure)
         this.#live.set(`${type} ${name}`, { type, id: error.id, props: error.properties });
       throw error;
     });
@@ -111,14 +111,14 @@ export class LabStack {
   /** `--refresh`: what has drifted is in the state from now on, and the next put mends it. */
   async refresh(): Promise<void> {
     for (const live of this.#live.values()) {
-      const { props } = await new Lifecycle(resourceOf(live.type), this.world).read(live.id, live.props);
+      const { props } = await new Lifecycle(resourceOf(live.type), this.deps).read(live.id, live.props);
       live.props = props;
     }
   }
 
   async drift(type: string, name: string): Promise<unknown> {
     const { id, props } = this.#live.get(`${type} ${name}`)!;
-    return (await new Lifecycle(resourceOf(type), this.world).read(id, props)).props.drift;
+    return (await new Lifecycle(resourceOf(type), this.deps).read(id, props)).props.drift;
   }
 
   /** In the form of `pulumi stack export --show-secrets`. */
@@ -153,14 +153,14 @@ export class LabStack {
 
   async remove(type: string, name: string): Promise<void> {
     const key = `${type} ${name}`;
-    await new Lifecycle(resourceOf(type), this.world).delete(this.props(type, name));
+    await new Lifecycle(resourceOf(type), this.deps).delete(this.props(type, name));
     this.#live.delete(key);
   }
 
   /** Innermost first, as Pulumi does. */
   async destroy(): Promise<void> {
     for (const [key, { type, props }] of [...this.#live].reverse()) {
-      await new Lifecycle(resourceOf(type), this.world).delete(props);
+      await new Lifecycle(resourceOf(type), this.deps).delete(props);
       this.#live.delete(key);
     }
   }

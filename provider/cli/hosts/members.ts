@@ -5,7 +5,7 @@ import { isFirm } from "../../pool/types";
 import { NETWORKS, networkOfPool } from "../../pool-names";
 import { networkSpec, runnerNameOf } from "../../reservations/runners";
 import { machineName } from "../../resources/inputs";
-import { hubIn, type NetworkSettings } from "../../resources/overlay-network";
+import { type NetworkSettings, readHub } from "../../resources/overlay-network";
 import { type Exported, readExport } from "../exports";
 import { connectionOf } from "./machines";
 
@@ -63,7 +63,7 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
   const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
   const network = theOne(known, wanted, "the store");
   const spec = await networkSpec(pool, network);
-  const hub = hubIn(spec);
+  const hub = readHub(spec);
   if (!hub) {
     const what = `The store does not know on which machine the hub of ${network} is.`;
     throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");

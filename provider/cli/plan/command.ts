@@ -5,8 +5,9 @@ import { createFleet } from "../../host/fleet";
 import { type DryRun, dryRun } from "../../host/reconcile/dry-run";
 import { Reconciler } from "../../host/reconcile/queue";
 import type { ApplyRequest } from "../../host/reconcile/types";
-import { storeOf, wantsOn } from "../../lifecycle/apply";
-import { requestOf } from "../../lifecycle/changes";
+import { desiredStates } from "../../lifecycle/apply";
+import { buildRequest } from "../../lifecycle/changes";
+import { readStoreId } from "../../lifecycle/owned-lease";
 import type { Values } from "../../lifecycle/values";
 import { itemKey } from "../../network/model/items";
 import type { Pool } from "../../pool";
@@ -44,32 +45,32 @@ const byNumber = (a: string, b: string): number => a.localeCompare(b, "en", { nu
 type Works = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
 async function worksFor(pool: Pool, machines: Machines, planned: Planned[], given: Given) {
-  const world = { fleet: createFleet(machines, new Reconciler(), {}) };
-  const store = await storeOf(pool);
+  const deps = { fleet: createFleet(machines, new Reconciler(), {}) };
+  const store = await readStoreId(pool);
   const [works, unknown]: [Works, string[]] = [new Map(), []];
   for (const each of planned) {
     const props = await connected(pool, each, given);
     if (!props) unknown.push(each.name);
-    for (const { part, want } of props ? await wants(world, each, props, store) : []) {
-      const at = works.get(machineKey(part.connection)) ?? { connection: part.connection, all: [] };
+    for (const { target, want } of props ? await wants(deps, each, props, store) : []) {
+      const at = works.get(machineKey(target.connection)) ?? { connection: target.connection, all: [] };
       at.all.push({ ...want, fence: async () => {}, isLeaseGone: isGone(pool, each) });
-      works.set(machineKey(part.connection), at);
+      works.set(machineKey(target.connection), at);
     }
   }
   return { works, unknown };
 }
 
 /** A resource that is not there yet has no uid: its record is named in the plan by what it is called. */
-function wants(world: Parameters<typeof wantsOn>[1], { type, name, gone }: Planned, props: Values, store: string) {
+function wants(deps: Parameters<typeof desiredStates>[1], { type, name, gone }: Planned, props: Values, store: string) {
   const { uid = `uid-of-${name}`, leaseId = "" } = props as { uid?: string; leaseId?: string };
-  const held = { pool: "", uid, leaseId, owner: String(props.owner), store };
-  return wantsOn(resourceOf(type), world, props, held, gone);
+  const owned = { pool: "", uid, leaseId, owner: String(props.owner), store };
+  return desiredStates(resourceOf(type), deps, props, owned, gone);
 }
 
 const isGone =
   (pool: Pool, { type, props }: Planned) =>
   async (uid: string): Promise<boolean> =>
-    (await pool.find(requestOf(resourceOf(type), props).pool, { uid })) === undefined;
+    (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
 function report({ out }: Session, machine: string, { steps, script, records, refused }: DryRun): void {
   const reasons = refused.map((error) => {

@@ -1,10 +1,10 @@
 import type { Connection } from "../../host/connection";
-import { requestOf } from "../../lifecycle/changes";
+import { buildRequest } from "../../lifecycle/changes";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
 import { networkPool } from "../../pool-names";
 import { resourceOf } from "../../resources";
-import { hubIn } from "../../resources/overlay-network";
+import { readHub } from "../../resources/overlay-network";
 import { connectionAt, machineIn } from "../hosts/members";
 import type { Planned } from "./planned";
 
@@ -36,14 +36,14 @@ async function hubOf(pool: Pool, props: Values, { hub }: Given): Promise<Connect
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
   const spec = await pool.spec(networkPool(String(name)));
-  const machine = spec && hubIn(spec);
+  const machine = spec && readHub(spec);
   return machine ? connectionAt(machine) : undefined;
 }
 
 async function runnerOf(pool: Pool, { type, props }: Planned, { runner }: Given): Promise<Connection | undefined> {
   const named = runner?.[String(props.runnerName)];
   if (named) return named;
-  const { pool: name } = requestOf(resourceOf(type), props);
+  const { pool: name } = buildRequest(resourceOf(type), props);
   const lease = (await pool.spec(name)) && (await pool.find(name, { owner: String(props.owner) }));
   const machine = lease && machineIn(lease);
   return machine ? connectionAt(machine) : undefined;

@@ -7,7 +7,7 @@ import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
+import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
 /** Compiled: a process that compiles its own sources takes twice as long to start. */
 export const OVERLAYCTL = join(__dirname, "../../../dist/provider/cli/overlayctl.js");
@@ -92,10 +92,10 @@ export interface Deployed {
 
 /** The two resources on machines that are not there. */
 export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecycle } {
-  const world = worldOf(new FakeFleet(), pool);
+  const deps = fakeDependencies(new FakeFleet(), pool);
   return {
-    networks: new Lifecycle(resourceOf("OverlayNetwork"), world),
-    runners: new Lifecycle(resourceOf("RunnerSubnet"), world),
+    networks: new Lifecycle(resourceOf("OverlayNetwork"), deps),
+    runners: new Lifecycle(resourceOf("RunnerSubnet"), deps),
   };
 }
 

@@ -4,6 +4,7 @@ import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import {
   anew,
   checked,
+  deps,
   fleet,
   makeNetwork,
   makeRunner,
@@ -13,7 +14,6 @@ import {
   runnerInputs,
   runners,
   warnings,
-  world,
 } from "./fresh";
 
 /** What check and diff say: before anything is done. */
@@ -94,7 +94,7 @@ test("an unknown network makes the values unknown, and no offer", async () => {
 });
 
 test("a store out of reach: preview shows unknown and warns, up fails", async () => {
-  world.pool = async () => {
+  deps.pool = async () => {
     throw new OverlayError("STORE_UNAVAILABLE", "The store does not answer.", "Start it.");
   };
   expect(await checked(networks, "training", netInputs(), undefined, true)).toMatchObject({ cidr: UNKNOWN });

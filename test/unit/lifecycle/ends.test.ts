@@ -1,10 +1,11 @@
 import { expect, test } from "vitest";
-import type { Incomplete } from "../../../provider/lifecycle/lifecycle";
+import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import {
   anew,
   checked,
+  deps,
   fleet,
   makeNetwork,
   makeRunner,
@@ -15,7 +16,6 @@ import {
   runnerInputs,
   runners,
   warnings,
-  world,
 } from "./fresh";
 
 /** How resources end, and what is lost or overtaken. */
@@ -40,7 +40,7 @@ test("a dead host blocks delete, or is forgotten with its values withheld", asyn
   await expect(runners.delete(runner)).rejects.toThrow(
     /^SSH_UNREACHABLE: .* run `pulumi config set overlay:unreachableOnDelete forget` and destroy again/,
   );
-  world.unreachableOnDelete = "forget";
+  deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   expect(warnings.at(-1)).toMatch(/Its addresses stay reserved.*`overlayctl gc --forgotten 192\.0\.2\.11 --yes`/);
   const [lease] = await pool.leases("network/training");
@@ -56,7 +56,7 @@ test("a dead host whose lease is gone blocks delete with the same advice, or is 
   await expect(runners.delete(runner)).rejects.toThrow(
     /^SSH_UNREACHABLE: .* run `pulumi config set overlay:unreachableOnDelete forget` and destroy again\.$/,
   );
-  world.unreachableOnDelete = "forget";
+  deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   expect(warnings.at(-1)).toMatch(/^SSH_UNREACHABLE: 192\.0\.2\.11 .* Nothing is reserved for it/);
   expect(fleet.standing("192.0.2.1")).not.toContain("link vxkr1");
@@ -66,7 +66,7 @@ test("a lost pool gives out nothing", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   const other = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  world.pool = async () => other;
+  deps.pool = async () => other;
   await expect(networks.diff(network, network)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.diff(runner, runner)).rejects.toThrow(/^STORE_LOST/);
   await expect(runners.delete(runner)).rejects.toThrow(/^STORE_LOST/);
@@ -125,7 +125,7 @@ test("with forgotten machines a whole network can be destroyed, and its range st
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
-  world.unreachableOnDelete = "forget";
+  deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   await networks.delete(network);
   expect(fleet.standing("192.0.2.1")).toEqual([]);
@@ -163,8 +163,8 @@ test("a mistyped host that was never written to is not cleaned: neither when it 
   const network = await makeNetwork();
   fleet.down.add("192.0.2.99");
   const mistyped = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"));
-  const failed = await runners.create(mistyped).catch((error: Incomplete) => error);
-  const state = (failed as Incomplete).properties;
+  const failed = await runners.create(mistyped).catch((error: PartialFailure) => error);
+  const state = (failed as PartialFailure).properties;
   fleet.asked.length = 0;
   const corrected = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), state);
   const done = await runners.update("training/a", state, corrected);
@@ -172,8 +172,8 @@ test("a mistyped host that was never written to is not cleaned: neither when it 
   expect([done.leaving, warnings]).toEqual([[], []]);
 
   const other = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.99"));
-  const unmade = await runners.create(other).catch((error: Incomplete) => error);
-  await runners.delete((unmade as Incomplete).properties);
+  const unmade = await runners.create(other).catch((error: PartialFailure) => error);
+  await runners.delete((unmade as PartialFailure).properties);
 });
 
 test("a host that was written to before is cleaned, also after an up that did not reach it", async () => {
@@ -186,8 +186,8 @@ test("a host that was written to before is cleaned, also after an up that did no
     runner,
   );
   fleet.wasWritten = () => false; // as in a later run
-  const failed = await runners.update("training/a", runner, changed).catch((error: Incomplete) => error);
-  const state = (failed as Incomplete).properties;
+  const failed = await runners.update("training/a", runner, changed).catch((error: PartialFailure) => error);
+  const state = (failed as PartialFailure).properties;
   fleet.down.clear();
   const moved = await checked(runners, "a", runnerInputs(runner.network as Values, "a", "192.0.2.12"), state);
   await runners.update("training/a", state, moved);
@@ -198,8 +198,8 @@ test("a host that a killed up has written to is cleaned, though the state is old
   const network = await makeNetwork();
   fleet.down.add("192.0.2.11");
   const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
-  const failed = await runners.create(inputs).catch((error: Incomplete) => error);
-  const state = (failed as Incomplete).properties;
+  const failed = await runners.create(inputs).catch((error: PartialFailure) => error);
+  const state = (failed as PartialFailure).properties;
   fleet.down.clear();
   await runners.update("training/a", state, inputs); // its result is not saved
   expect(fleet.standing("192.0.2.11")).not.toEqual([]);
@@ -213,6 +213,6 @@ test("a host that a killed create has written to is cleaned, though the next cre
   await runners.create(inputs); // its result is not saved
   fleet.down.add("192.0.2.11");
   fleet.wasWritten = () => false; // as in a later run
-  const failed = await runners.create(inputs).catch((error: Incomplete) => error);
-  await expect(runners.delete((failed as Incomplete).properties)).rejects.toThrow("SSH_UNREACHABLE");
+  const failed = await runners.create(inputs).catch((error: PartialFailure) => error);
+  await expect(runners.delete((failed as PartialFailure).properties)).rejects.toThrow("SSH_UNREACHABLE");
 });

@@ -1,15 +1,15 @@
 import { OverlayError } from "../../../provider/errors";
 import type { Connection } from "../../../provider/host/connection";
 import type { Fleet } from "../../../provider/host/fleet";
-import type { World } from "../../../provider/lifecycle/world";
+import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import type { Container } from "../../../provider/network/model/facts";
 import { type Item, itemKey } from "../../../provider/network/model/items";
 import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
-/** A world of these machines and this pool, with every setting as it is by itself. */
-export const worldOf = (fleet: Fleet, pool: Pool): World => ({
+/** These machines and this pool, with the default of every setting. */
+export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
   pool: async () => pool,
   fleet,
   unreachableOnDelete: "fail",

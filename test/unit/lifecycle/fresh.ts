@@ -1,16 +1,16 @@
 import { beforeEach, expect } from "vitest";
+import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import type { World } from "../../../provider/lifecycle/world";
 import { openPool } from "../../../provider/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, worldOf } from "./fake-fleet";
+import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
 /** A network and its runners, each test on a store and machines of its own: call `anew` first. */
 export let fleet: FakeFleet;
 export let pool: Pool;
-export let world: World;
+export let deps: Dependencies;
 export let warnings: string[];
 export let networks: Lifecycle;
 export let runners: Lifecycle;
@@ -20,9 +20,9 @@ export const anew = (): void =>
     fleet = new FakeFleet();
     pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
     warnings = [];
-    world = { ...worldOf(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
-    networks = new Lifecycle(resourceOf("OverlayNetwork"), world);
-    runners = new Lifecycle(resourceOf("RunnerSubnet"), world);
+    deps = { ...fakeDependencies(fleet, pool), pool: async () => pool, warn: (text) => warnings.push(text) };
+    networks = new Lifecycle(resourceOf("OverlayNetwork"), deps);
+    runners = new Lifecycle(resourceOf("RunnerSubnet"), deps);
   });
 
 const hubConnection = { host: "192.0.2.1" };

@@ -332,7 +332,7 @@ describe("tenants without a pool", () => {
   });
 
   test("the provider's setting is the tenant of every resource that names none", async () => {
-    stage.world = { ...stage.world, tenant: acme };
+    stage.deps = { ...stage.deps, tenant: acme };
     const made = await stage.make("IPReservation", "a", { type: "clusterIP" });
     expect(made).toMatchObject({ tenant: acme, pool: { poolName: "tenant/acme/web/clusterIP" } });
     const other = { org: "other", project: "web" };

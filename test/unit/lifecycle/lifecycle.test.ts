@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { Incomplete } from "../../../provider/lifecycle/lifecycle";
+import { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Lease } from "../../../provider/pool/types";
 import { anew, checked, fleet, makeNetwork, makeRunner, owner, pool, runnerInputs, runners } from "./fresh";
 
@@ -11,8 +11,8 @@ test("a failure after the claim keeps the state and the value, and update goes o
   fleet.down.add("192.0.2.11");
   const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
   const error = await runners.create(inputs).catch((e: unknown) => e);
-  expect(error).toBeInstanceOf(Incomplete);
-  const { id, properties, message } = error as Incomplete;
+  expect(error).toBeInstanceOf(PartialFailure);
+  const { id, properties, message } = error as PartialFailure;
   expect(id).toBe("training/a");
   expect(message).toContain("SSH_UNREACHABLE: 192.0.2.11");
   expect(properties).toMatchObject({ runnerId: 1, drift: [expect.stringContaining("not applied: SSH_UNREACHABLE")] });
@@ -110,7 +110,7 @@ test("a failed move to another machine remembers the old one, and cleans it in t
   const old = await makeRunner(network, "a", "192.0.2.11");
   const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
   fleet.down.add("192.0.2.99");
-  const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as Incomplete;
+  const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as PartialFailure;
   expect(error.properties.leaving).toEqual(["runner 192.0.2.11 22"]);
   fleet.down.clear();
   expect(await runners.update("training/a", error.properties, moved)).toMatchObject({ leaving: [], drift: [] });
@@ -130,7 +130,7 @@ test("refresh does not forget that a create was never finished", async () => {
   const network = await makeNetwork();
   const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
   fleet.run = async () => ({ code: 1, stderr: "" });
-  const error = (await runners.create(inputs).catch((e: unknown) => e)) as Incomplete;
+  const error = (await runners.create(inputs).catch((e: unknown) => e)) as PartialFailure;
   expect(error.message).toContain("VERIFY_FAILED");
   const { props } = await runners.read("training/a", error.properties);
   expect(props.drift).toEqual(["the last up did not finish", expect.stringContaining("do not get through")]);

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { dataOf } from "../../../provider/lifecycle/apply";
-import type { Incomplete } from "../../../provider/lifecycle/lifecycle";
+import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
+import { readLeaseData } from "../../../provider/lifecycle/owned-lease";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
   anew,
@@ -21,10 +21,10 @@ anew();
 const [HUB, A, MISTYPED] = ["192.0.2.1", "192.0.2.11", "192.0.2.99"] as const;
 
 const propertiesOf = async (failing: Promise<unknown>): Promise<Values> =>
-  ((await failing.catch((error: unknown) => error)) as Incomplete).properties;
+  ((await failing.catch((error: unknown) => error)) as PartialFailure).properties;
 
 const dataIn = async ({ leaseId }: Values) =>
-  dataOf((await pool.find("network/training", { leaseId: String(leaseId) }))!);
+  readLeaseData((await pool.find("network/training", { leaseId: String(leaseId) }))!);
 
 /** Makes the next call of this method of the pool wait for `meanwhile`. */
 function delayNext<K extends "close" | "release" | "amend">(method: K, meanwhile: () => Promise<unknown>): void {

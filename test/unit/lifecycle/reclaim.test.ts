@@ -3,7 +3,7 @@ import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, worldOf } from "./fake-fleet";
+import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
 /** A network with room for three runners, and a fourth one. */
 const START = Date.parse("2030-01-01T00:00:00Z");
@@ -11,8 +11,8 @@ const START = Date.parse("2030-01-01T00:00:00Z");
 async function full(inputs: Values) {
   let now = START;
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0, clock: () => now });
-  const world = worldOf(new FakeFleet(), pool);
-  const [networks, runners] = ["OverlayNetwork", "RunnerSubnet"].map((type) => new Lifecycle(resourceOf(type), world));
+  const deps = fakeDependencies(new FakeFleet(), pool);
+  const [networks, runners] = ["OverlayNetwork", "RunnerSubnet"].map((type) => new Lifecycle(resourceOf(type), deps));
   const hubConnection = { host: "192.0.2.1" };
   const check = (lifecycle: Lifecycle, name: string, news: Values, dryRun = false) =>
     lifecycle.check({ owner: `org/urn:pulumi:dev::p::overlay:index:X::${name}`, dryRun }, undefined, news);

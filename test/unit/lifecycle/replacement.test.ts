@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { inputsOf } from "../../../provider/lifecycle/difference";
+import { pickInputs } from "../../../provider/lifecycle/changes";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
 import { ownerOf, Stage } from "./stage";
@@ -33,7 +33,7 @@ async function makeElsewhere(type: string, name: string, news: Values): Promise<
 
 /** Pulumi gives a check only the inputs of what was before. */
 const check = (type: string, name: string, news: Values, olds: Values, dryRun = false) =>
-  stage.check(type, name, news, inputsOf(resourceOf(type), olds), dryRun);
+  stage.check(type, name, news, pickInputs(resourceOf(type), olds), dryRun);
 
 /** What preview and up say to a change of the pool, each in a run of its own. */
 async function refusals(type: string, name: string, news: Values, olds: Values): Promise<string[]> {

@@ -1,13 +1,13 @@
 import { expect } from "vitest";
+import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
-import type { World } from "../../../provider/lifecycle/world";
 import { openStore } from "../../../provider/pool";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Pool } from "../../../provider/pool/types";
 import { ensureVersion } from "../../../provider/pool/version";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, worldOf } from "./fake-fleet";
+import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
 export const ownerOf = (type: string, name: string, stack = "dev"): string =>
   `org/urn:pulumi:${stack}::p::overlay:index:${type}::${name}`;
@@ -17,7 +17,7 @@ export class Stage {
   readonly fleet = new FakeFleet();
   readonly warnings: string[] = [];
   now = Date.UTC(2030, 0, 1);
-  world!: World;
+  deps!: Dependencies;
   #pool!: Pool;
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
@@ -33,8 +33,8 @@ export class Stage {
       stage.#pool = new LivePool(rows, settings);
     };
     stage.newRun();
-    stage.world = {
-      ...worldOf(stage.fleet, stage.#pool),
+    stage.deps = {
+      ...fakeDependencies(stage.fleet, stage.#pool),
       pool: async () => stage.#pool,
       warn: (text) => stage.warnings.push(text),
     };
@@ -50,7 +50,7 @@ export class Stage {
     this.now += seconds * 1000;
   }
 
-  of = (type: string): Lifecycle => new Lifecycle(resourceOf(type), this.world);
+  of = (type: string): Lifecycle => new Lifecycle(resourceOf(type), this.deps);
 
   async check(type: string, name: string, news: Values, olds?: Values, dryRun = false) {
     return this.of(type).check({ owner: ownerOf(type, name), dryRun }, olds, news);

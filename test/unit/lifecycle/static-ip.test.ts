@@ -309,7 +309,7 @@ test("the tenant comes from the resource or from the provider's setting, never f
   expect(await elsewhere("thief", inputs({ pool: "acme", ip, onConflict: "take", tenant: evil }))).toMatch(refused);
   expect(await stage.refusal("StaticIP", "victim", inputs({ pool: "acme", ip }), victim)).toMatch(refused);
   expect(await elsewhere("heir", inputs({ pool: "acme", ip, onConflict: "take", tenant }))).toMatchObject({ ip });
-  stage.world = { ...stage.world, tenant };
+  stage.deps = { ...stage.deps, tenant };
   expect(await elsewhere("by-setting", inputs({ pool: "acme" }))).toMatchObject({ tenant });
 });
 

@@ -6,7 +6,7 @@ import { openPool } from "../../../provider/pool";
 import type { Extent, Json, Pool } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
 import { resourceOf } from "../../../provider/resources";
-import { FakeFleet, worldOf } from "../lifecycle/fake-fleet";
+import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
 /** Everything that users write and that goes into a command on a machine is refused by check unless it is plain. */
 const HOSTILE = {
@@ -187,7 +187,7 @@ let lifecycle: (type: string) => Lifecycle;
 beforeEach(async () => {
   fleet = new FakeFleet();
   pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  lifecycle = (type) => new Lifecycle(resourceOf(type), worldOf(fleet, pool));
+  lifecycle = (type) => new Lifecycle(resourceOf(type), fakeDependencies(fleet, pool));
 });
 
 /** A copy with `value` at this path. Lists grow to the length that it needs. */

@@ -12,7 +12,7 @@ import type { Inputs, StaticProps } from "./static-ip-inputs";
 
 const familyOfText = (text: string): Family => familyOf(parseIp(text.split("/")[0]!));
 
-export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
+export function rejectOtherFamily({ ip, forwards = [] }: StaticProps): void {
   const wrong = forwards.findIndex(({ to }) => familyOfText(to) !== familyOfText(ip));
   if (wrong < 0) return;
   throw new OverlayError(
@@ -23,7 +23,7 @@ export function refuseOtherFamily({ ip, forwards = [] }: StaticProps): void {
 }
 
 /** Only a pool with both families leaves it open which of them is meant; the workloads tell. */
-export function familyWanted({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
+export function familyRequest({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
   const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
   return families.size === 2 && forwards[0] ? { within: familyExtent(familyOfText(forwards[0].to)) } : {};
 }

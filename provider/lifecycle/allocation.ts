@@ -1,0 +1,206 @@
+import { isOverlayError } from "../errors";
+import { type Extent, isFirm, type Lease, type Pool } from "../pool/types";
+import { describePool, SPACES } from "../pool-names";
+import type { Definition } from "../resource";
+import { diffLease } from "./changes";
+import type { Caller, Dependencies } from "./dependencies";
+import { rejectLostStore } from "./store-version";
+import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
+
+/** The computed values of a resource: from the lease that it has, or else from an offer. */
+export async function allocateOrKeep(
+  def: Definition,
+  deps: Dependencies,
+  caller: Caller,
+  olds: Values | undefined,
+  inputs: Values,
+): Promise<Values> {
+  const kept = olds && extentsInPlace(def, olds, inputs);
+  if (olds && !kept) await planReplacement(def, deps, caller, olds, inputs);
+  if (kept && (await canKeep(def, deps, olds, kept))) {
+    const computed = def.values(inputs, kept);
+    const props = { ...inputs, ...computed, owner: caller.owner };
+    const { want, onPortConflict } = def.request(inputs, caller.owner);
+    const mayMove = want === undefined && onPortConflict === "anotherAddress";
+    if (hasSameDetails(def, olds, inputs, kept) || (await canChange(def, await deps.pool(), olds, props, mayMove))) {
+      await warnIfFull(def, deps, inputs, kept);
+      return computed;
+    }
+  }
+  const pool = await deps.pool();
+  // A resource in an address space opens its pool by itself; diff checks that the store is the right one.
+  if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await rejectLostStore(def, pool, olds);
+  if (olds && (await cannotOffer(deps, caller))) return unknownValues(def);
+  const before = olds && hasKnownValues(def, olds) ? def.extentsFromProps(olds) : undefined;
+  const lease = await offerLease(def, deps, { ...caller, prefer: caller.prefer ?? before }, inputs);
+  if (!lease) return unknownValues(def);
+  for (const warning of lease.warnings ?? []) deps.warn(warning);
+  if (!olds && !caller.isReplacement && isFirm(lease)) deps.warn(takeoverWarning(def, lease));
+  const computed = def.values(inputs, lease.extents);
+  await validate(def, pool, caller.owner, { ...inputs, ...computed }, olds);
+  return computed;
+}
+
+/** A pool that cannot change in place is deleted first: rejects if it cannot be deleted. */
+async function planReplacement(
+  def: Definition,
+  { pool: openPool, unreachableOnDelete }: Dependencies,
+  { owner }: Caller,
+  olds: Values,
+  inputs: Values,
+): Promise<void> {
+  if (!def.opens || !hasKnownValues(def, olds)) return;
+  const pool = await openPool();
+  const before = String(olds.owner);
+  const lease = await pool.find(def.request(olds, before).pool, { owner: before });
+  const { name } = def.opens(olds, def.extentsFromProps(olds));
+  if (lease?.opens !== name) return; // it has ended, and another owner may have a pool of this name
+  await pool.planReplacement({
+    pool: name,
+    owners: [before, owner],
+    changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.extentsFromProps(olds)),
+    leavesForgotten: unreachableOnDelete === "forget",
+  });
+}
+
+/** `olds`: the properties of the resource that it replaces. */
+async function validate(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
+  const replacedPool = olds && def.opens?.(olds, def.extentsFromProps(olds)).name;
+  await def.validate?.(props, { pool, owner, replacedPool });
+}
+
+/**
+ * Whether the resource keeps its values. Its lease may have expired or been taken over. Values that are configured on hosts are kept
+ * as long as no other owner holds them, and while the store does not answer.
+ */
+async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: Extent[]): Promise<boolean> {
+  try {
+    const pool = await deps.pool();
+    const owner = String(olds.owner);
+    const { pool: name } = def.request(olds, owner);
+    const lease = await pool.find(name, { owner });
+    if (lease && isFirm(lease)) {
+      await pool.stays(lease);
+      if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
+      return true;
+    }
+    if (def.createBeforeDelete || !equal(kept, def.extentsFromProps(olds))) return false;
+    const holder = await pool.find(name, { value: kept[0]!.first });
+    return !holder || !isFirm(holder) || holder.owner === owner;
+  } catch (error) {
+    if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return true;
+    throw error;
+  }
+}
+
+/**
+ * The lease that the owner holds, or an offer. undefined: a preview cannot offer anything, because the pool is about to be
+ * replaced, or resized so that the offered values are outside it.
+ */
+async function offerLease(
+  def: Definition,
+  deps: Dependencies,
+  caller: Caller,
+  inputs: Values,
+): Promise<Lease | undefined> {
+  const { owner, formerOwner, dryRun, prefer, program, movesAway } = caller;
+  const pool = await deps.pool();
+  const request = def.request(inputs, owner);
+  const change = dryRun ? def.sourcePool?.changeInRun?.(inputs, await pool.spec(request.pool)) : undefined;
+  const unshown = (why: string): undefined => {
+    deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
+  };
+  if (change?.replaced) return unshown("it is being replaced");
+  const opens = def.opens && { opens: (extents: Extent[]) => def.opens!(inputs, extents) };
+  const data = def.leaseData && { data: def.leaseData(inputs) };
+  const full = { ...request, ...opens, ...data, owner, type: def.type };
+  const options = { inUp: !dryRun, ...(movesAway && { movesAway }) };
+  try {
+    const lease = await pool.offer(
+      { ...full, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
+      options,
+    );
+    return change && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
+  } catch (error) {
+    if (change && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL", "POOL_QUOTA"))
+      return unshown("it is being resized");
+    throw error;
+  }
+}
+
+const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up puts back what is missing.`;
+
+/** The owner already has a committed lease: from a create that failed, or from another stack of the same name. */
+const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${new Date(createdAt).toISOString()}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
+
+const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
+  jsonText(leaseDetails(def, olds, def.extentsFromProps(olds), olds)) ===
+  jsonText(leaseDetails(def, inputs, extents, olds));
+
+const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
+  const known = without(inputs, unknownPaths(inputs));
+  const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
+  return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), data: def.leaseData?.(known) };
+};
+
+/**
+ * A change in place can conflict with others, too: a name, a hub of another network, leases outside the new bounds. Throws the
+ * conflict; false: a port is taken, and the resource may move to another address (`mayMove`).
+ */
+async function canChange(def: Definition, pool: Pool, olds: Values, props: Values, mayMove: boolean): Promise<boolean> {
+  const owner = String(olds.owner);
+  const lease = await pool.find(def.request(olds, owner).pool, { owner });
+  try {
+    if (lease && lease.state !== "offered")
+      await pool.amend(lease.pool, lease.leaseId, diffLease(def, olds, props, lease), { dryRun: true });
+  } catch (error) {
+    if (mayMove && isOverlayError(error, "PORT_CONFLICT")) return false;
+    throw error;
+  }
+  await validate(def, pool, owner, props);
+  return true;
+}
+
+/** A preview that changes nothing also warns of a pool that is nearly full. */
+async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, extents: Extent[]): Promise<void> {
+  const spec = def.opens?.(inputs, extents);
+  if (spec?.warnAtPercent === undefined) return;
+  try {
+    const usage = await (await deps.pool()).usage(spec.name);
+    if (usage?.warning) deps.warn(usage.warning);
+  } catch (error) {
+    if (!isOverlayError(error, "STORE_UNAVAILABLE")) throw error;
+  }
+}
+
+const hasKnownValues = (def: Definition, olds: Values): boolean =>
+  !unknownPaths(olds).some((path) => path[0]! in def.computed.shape);
+
+/** The extents after an update: those it has, or the new bounds of a block that its inputs ask for. undefined: it is replaced. */
+function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[] | undefined {
+  if (!hasKnownValues(def, olds)) return undefined;
+  const extents = def.request(inputs, String(olds.owner)).want ?? def.extentsFromProps(olds);
+  return changesNotInPlace(def, olds, inputs, extents).length === 0 ? extents : undefined;
+}
+
+/** Changed properties that need a replacement. */
+function changesNotInPlace(def: Definition, olds: Values, inputs: Values, extents: Extent[]): string[] {
+  const candidate = { ...inputs, ...def.values(inputs, extents) };
+  return def.replaceOn.filter((path) => !equal(valueAt(candidate, path), valueAt(olds, path)));
+}
+
+export const unknownValues = (def: Definition): Values =>
+  Object.fromEntries(
+    Object.entries(def.computed.shape).flatMap(([key, schema]) =>
+      schema.safeParse(undefined).success ? [] : [[key, UNKNOWN]],
+    ),
+  );
+
+/** Whether this preview may not write offers: then the values of a new resource are not shown. */
+export async function cannotOffer(deps: Dependencies, { dryRun }: Caller): Promise<boolean> {
+  const reason = dryRun ? (await deps.pool()).whyNoOffers : undefined;
+  if (reason) deps.warn(`Values of new resources are not shown in this preview: ${reason}.`);
+  return reason !== undefined;
+}

@@ -1,0 +1,38 @@
+import type { Fleet } from "../host/fleet";
+import type { Extent, Lease, OfferOptions, Pool, Tenant } from "../pool/types";
+import type { TenantDefaults } from "../resource";
+
+/** What the lifecycle gets from outside. `runtime.ts` and the command line build it; tests have fakes. */
+export interface Dependencies {
+  /** Rejects with STORE_UNAVAILABLE, for the rest of the run, if the store does not answer. */
+  pool(): Promise<Pool>;
+  fleet: Fleet;
+  /** `forget`: an unreachable host does not block a delete; its addresses stay reserved. */
+  unreachableOnDelete: "fail" | "forget";
+  tenantDefaults: TenantDefaults;
+  /** Tenant of resources without one. */
+  tenant?: Tenant | undefined;
+  warn(text: string): void;
+  /** Makes a token that permits the use of the lease's address. */
+  token(lease: Lease): Promise<string>;
+  /** false: the key that signed it is lost, as after a recovery without the old key ring. */
+  isSignedHere(token: string): Promise<boolean>;
+}
+
+/** The resource that is checked, and what the run knows about it. */
+export interface Caller {
+  /** Scope and URN of the resource. */
+  owner: string;
+  /** The owner before this run renamed the resource. */
+  formerOwner?: string | undefined;
+  dryRun: boolean;
+  /** Inputs that the program marked as secret, wholly or in part, besides those in `secrets`. */
+  secretInputs?: string[] | undefined;
+  /** This run has checked it with its old state before. Pulumi checks a replacement a second time, without the old state. */
+  isReplacement?: boolean | undefined;
+  /** The extents that it had until this run deleted it, to create it again. */
+  prefer?: Extent[] | undefined;
+  movesAway?: OfferOptions["movesAway"] | undefined;
+  /** See `Request`. */
+  program?: string | undefined;
+}
