@@ -77,7 +77,6 @@ async function openEngine(
     place,
     machineTime,
     clock: now,
-    losses: 2,
     turn: async (patience, since) => {
       await time();
       return lock.acquire(patience, since);

@@ -47,8 +47,6 @@ export interface Engine extends Journal {
   readonly clock: Clock;
   /** This machine's time, by which a leap of the engine's clock is noticed. */
   readonly machineTime: () => number;
-  /** So many races are lost before it asks for a turn. */
-  readonly losses: number;
   /**
    * Waits in line, at most so many milliseconds. Until `end` nobody else commits who keeps to the line. Brings the news since
    * a version.

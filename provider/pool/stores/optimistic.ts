@@ -32,6 +32,8 @@ export interface Patience {
 
 export const PATIENCE: Patience = { others: 30, server: 10 };
 
+/** After so many conflicts a transaction takes the lock. */
+const CONFLICTS_BEFORE_LOCK = 2;
 /** A process forgets everything rather than to keep more than this. */
 const MEMORY = 10_000;
 
@@ -102,7 +104,7 @@ class Writer {
 
   async #try<T>(work: Work<T>, sent: Sent<T>[], losses: number, left: number): Promise<T> {
     const isFirst = losses === 0;
-    if (losses < this.engine.losses && !this.#crowded) return this.#attempt(this.engine, work, sent, isFirst);
+    if (losses < CONFLICTS_BEFORE_LOCK && !this.#crowded) return this.#attempt(this.engine, work, sent, isFirst);
     const turn = await this.engine.turn(left, this.#head);
     this.#crowded = turn.latest.head.id !== this.#head?.id;
     try {
@@ -228,7 +230,8 @@ async function patiently<T>(
       } else throw error;
     }
     // Whose turn is next has nothing to wait for.
-    if (awaySince || losses < engine.losses) await sleep(Math.random() * (awaySince ? 200 : Math.min(losses, 10)));
+    if (awaySince || losses < CONFLICTS_BEFORE_LOCK)
+      await sleep(Math.random() * (awaySince ? 200 : Math.min(losses, 10)));
   }
 }
 

@@ -76,7 +76,6 @@ function engineOn(
     place,
     machineTime,
     clock: clock ?? (() => heard.now()),
-    losses: 1,
     turn: async (patience, since) => turnOn(await connect(), address, journal, patience, since),
     read: async (work) => readOn(await connect(), address, work, timeOf),
     close: () => pool.end(),

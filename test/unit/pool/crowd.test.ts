@@ -43,7 +43,7 @@ function server() {
   const unused = () => Promise.reject(new Error("nobody asks this"));
   const engine: Engine = {
     ...journal,
-    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, losses: 1, turn, read: unused },
+    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, turn, read: unused },
     close: async () => void said.push("close"),
   };
   return { store: optimisticStore(engine), said, next, value: () => rows.get("sum") };

@@ -33,7 +33,6 @@ function server(clock = () => 1): { engine: Engine; asked: string[] } {
       place,
       clock,
       machineTime: Date.now,
-      losses: 9,
       turn: unused,
       read: unused,
       close: unused,

@@ -8,9 +8,7 @@ test("a time that runs out in the middle is asked for again, never made up", asy
   const engine: Engine = {
     readOnly: false,
     place: "a place",
-
     machineTime: Date.now,
-    losses: 100,
     clock: () => (answers-- > 0 ? 1000 : undefined),
     news: async () => {
       answers = 2;

@@ -10,7 +10,7 @@ function server() {
   const next: { lose?: (make: () => void) => void } = {};
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: Engine = {
-    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1, losses: 9 },
+    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1 },
     ...{ turn: unused, read: unused, close: unused },
     news: async () => ({ head: log.at(-1)! }),
     findId: async (number) => log.find((commit) => commit.number === number)?.id,
