@@ -2,11 +2,11 @@ import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { keysUnder } from "../provider/pool/engines/etcd/commit-log";
+import { openEtcdStore } from "../provider/pool/engines/etcd/store";
+import { openPostgresStore } from "../provider/pool/engines/postgres/store";
+import { openSqliteStore } from "../provider/pool/engines/sqlite/store";
 import type { Row, Store } from "../provider/pool/store";
-import { etcdStore } from "../provider/pool/stores/etcd";
-import { keysUnder } from "../provider/pool/stores/etcd-journal";
-import { postgresStore } from "../provider/pool/stores/postgres";
-import { sqliteStore } from "../provider/pool/stores/sqlite";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 
@@ -64,8 +64,8 @@ async function startSqlite(): Promise<Engine> {
     name: "sqlite",
     url: `sqlite:${path}`,
     durability: "fdatasync of the write-ahead log behind every commit",
-    store: () => sqliteStore(path),
-    load: async (rows) => inBatches(await sqliteStore(path), rows),
+    store: () => openSqliteStore(path),
+    load: async (rows) => inBatches(await openSqliteStore(path), rows),
     stop: async () => rmSync(folder, { recursive: true, force: true }),
   };
 }
@@ -80,8 +80,8 @@ async function postgresEngine(): Promise<Engine> {
     name: "postgres",
     url: server.url(),
     durability: `the server's log is synced at every commit (${settings})`,
-    store: () => postgresStore(server.url()),
-    load: async (rows) => inBatches(await postgresStore(server.url()), rows),
+    store: () => openPostgresStore(server.url()),
+    load: async (rows) => inBatches(await openPostgresStore(server.url()), rows),
     postgres: server,
     stop: () => server.stop(),
   };
@@ -94,7 +94,7 @@ async function etcdEngine(): Promise<Engine> {
     name: "etcd",
     url,
     durability: "three members on one disk; synced by two of them at every commit",
-    store: () => etcdStore(url),
+    store: () => openEtcdStore(url),
     load: (rows) => intoEtcd(cluster, rows),
     etcd: cluster,
     stop: () => cluster.stop(),

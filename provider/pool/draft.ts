@@ -39,9 +39,9 @@ export class Draft {
     private readonly writes = new Sorted<string | null>(),
   ) {}
 
-  async get<T>({ at, codec, rare }: Key<T>): Promise<T | undefined> {
+  async get<T>({ at, codec, expectEmpty }: Key<T>): Promise<T | undefined> {
     const own = this.writes.get(at);
-    const text = own === undefined ? await this.#storedText(at, rare) : own;
+    const text = own === undefined ? await this.#storedText(at, expectEmpty) : own;
     if (text === undefined || text === null) return undefined;
     const known = this.#meaning.get(at);
     if (known?.text === text) return known.value as T;
@@ -50,14 +50,14 @@ export class Draft {
     return value;
   }
 
-  async #storedText(at: string, rare?: boolean): Promise<string | undefined> {
-    if (!this.#read.has(at)) this.#read.set(at, await this.below.get(at, rare));
+  async #storedText(at: string, expectEmpty?: boolean): Promise<string | undefined> {
+    if (!this.#read.has(at)) this.#read.set(at, await this.below.get(at, expectEmpty));
     return this.#read.get(at);
   }
 
   /** What will be asked for one by one is got together where that matters. */
-  async foresee(keys: Key<unknown>[]): Promise<void> {
-    if (keys.length > 1) await this.below.foresee?.(keys.map(({ at }) => at));
+  async prefetch(keys: Key<unknown>[]): Promise<void> {
+    if (keys.length > 1) await this.below.prefetch?.(keys.map(({ at }) => at));
   }
 
   put<T>({ at, codec }: Key<T>, value: T): void {
@@ -107,10 +107,10 @@ export class Draft {
     return [rows.map(([, value]) => value), rest];
   }
 
-  async rows<T>({ from, to, codec, rare }: Span<T>, limit: number): Promise<[key: string, value: T][]> {
+  async rows<T>({ from, to, codec, expectEmpty }: Span<T>, limit: number): Promise<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let start = from; start < to; ) {
-      const stored = await this.#stored(start, to, limit - found.length, rare);
+      const stored = await this.#stored(start, to, limit - found.length, expectEmpty);
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
@@ -123,10 +123,10 @@ export class Draft {
   }
 
   /** Who picks a value from an extent looks for the extent again when it is taken. */
-  async #stored(from: string, to: string, limit: number, rare?: boolean): Promise<Row[]> {
+  async #stored(from: string, to: string, limit: number, expectEmpty?: boolean): Promise<Row[]> {
     const seen = limit === 1 ? this.#seen.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
-    const rows = await this.below.range(from, to, limit, rare);
+    const rows = await this.below.range(from, to, limit, expectEmpty);
     if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
     return rows;
   }

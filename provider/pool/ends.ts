@@ -63,6 +63,6 @@ async function removeEnds(tx: Draft): Promise<void> {
 
 /** When the first record that a pool of this name has left goes. */
 export async function firstEndIn(tx: Draft, pool: string): Promise<number | undefined> {
-  const [lease] = await leasesIn(tx, pool, await tx.range({ ...byTime(pool, "e"), rare: true }, 1));
+  const [lease] = await leasesIn(tx, pool, await tx.range({ ...byTime(pool, "e"), expectEmpty: true }, 1));
   return lease?.expiresAt;
 }

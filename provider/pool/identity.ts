@@ -48,7 +48,7 @@ type Found = Omit<StoreIdentity, "id"> & {
 };
 
 export async function readIdentity(tx: Draft): Promise<Found> {
-  await tx.foresee([idKey, headKey, recoveredIds]);
+  await tx.prefetch([idKey, headKey, recoveredIds]);
   const recovered = (await tx.get(recoveredIds)) ?? [];
   const { last: version = 0, id: epoch = ANY } = (await tx.get(headKey)) ?? {};
   return { id: await tx.get(idKey), version, epoch, recovered };

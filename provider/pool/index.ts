@@ -1,9 +1,9 @@
 import { resolve } from "node:path";
 import { escapeControls, OverlayError } from "../errors";
+import { createMemoryStore } from "./engines/memory/store";
+import { openSqliteStore } from "./engines/sqlite/store";
 import { LivePool, type Settings } from "./pool";
 import type { Store } from "./store";
-import { memoryStore } from "./stores/memory";
-import { sqliteStore } from "./stores/sqlite";
 import type { Finding, Pool } from "./types";
 import { ensureVersion } from "./version";
 
@@ -23,17 +23,17 @@ type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
 const STORES: Record<string, Opener> = {
   sqlite: (rest, { clock }) => {
     const [path = "", query] = rest.split("?");
-    return sqliteStore(path, { readOnly: query === "mode=ro", warn: warnOnce, ...(clock && { clock }) });
+    return openSqliteStore(path, { readOnly: query === "mode=ro", warn: warnOnce, ...(clock && { clock }) });
   },
-  memory: async (_rest, { clock }) => memoryStore(clock),
+  memory: async (_rest, { clock }) => createMemoryStore(clock),
   // Their clients are large, and most programs need neither.
   postgres: openPostgres,
   postgresql: openPostgres,
-  etcd: async (rest) => (await import("./stores/etcd.js")).etcdStore(`etcd:${rest}`, { warn: warnOnce }),
+  etcd: async (rest) => (await import("./engines/etcd/store.js")).openEtcdStore(`etcd:${rest}`, { warn: warnOnce }),
 };
 
 async function openPostgres(rest: string): Promise<Store> {
-  return (await import("./stores/postgres.js")).postgresStore(`postgres:${rest}`, { warn: warnOnce });
+  return (await import("./engines/postgres/store.js")).openPostgresStore(`postgres:${rest}`, { warn: warnOnce });
 }
 
 const warnings = new Set<string>();

@@ -47,7 +47,7 @@ export interface Key<T> {
   at: string;
   codec: Codec<T>;
   /** Mostly nothing is there when somebody asks. */
-  rare?: boolean;
+  expectEmpty?: boolean;
 }
 
 /** Keys with from ≤ key < to. */
@@ -109,7 +109,7 @@ export const leasesMarked = (pool: string, mark: string): Span<Lease> => ({
   from: `l/${part(pool)}/${mark}`,
   to: `l/${part(pool)}/${mark}~`,
   codec: leaseCodec,
-  rare: true,
+  expectEmpty: true,
 });
 export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", part(pool));
 
@@ -125,7 +125,7 @@ export const ownerKey = (pool: string, owner: string, uid: string): Key<string> 
   key(uidCodec, "o", part(pool), part(owner), uid);
 export const ownedBy = (pool: string, owner: string): Span<string> => ({
   ...under(uidCodec, "o", part(pool), part(owner)),
-  rare: true,
+  expectEmpty: true,
 });
 
 export const timeKey = (pool: string, type: Class, time: number, uid: string): Key<string> =>
@@ -146,11 +146,11 @@ export const portKey = (pool: string, last: bigint, { protocol, port }: Port): K
 
 export const waiterKey = (pool: string, uid: string): Key<string> => ({
   ...key(uidCodec, "w", part(pool), uid),
-  rare: true,
+  expectEmpty: true,
 });
 
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
-export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), rare: true });
+export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
 
@@ -169,7 +169,11 @@ export const gonePools: Span<Gone> = under(goneCodec, "d");
 
 /** A deleted pool, and when the last record of an end that it has left is over. */
 export const endsKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "e", moment(at), part(pool));
-export const endsDue = (now: number): Span<Gone> => ({ ...under(goneCodec, "e"), to: `e/${moment(now)}`, rare: true });
+export const endsDue = (now: number): Span<Gone> => ({
+  ...under(goneCodec, "e"),
+  to: `e/${moment(now)}`,
+  expectEmpty: true,
+});
 
 /** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
 export const derivedOf = (pool: string): Span<string>[] =>

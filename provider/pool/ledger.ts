@@ -76,7 +76,7 @@ export async function hasFellows(tx: Draft, lease: Lease): Promise<boolean> {
 /** The leases that index rows point to. */
 export async function leasesIn(tx: Draft, pool: string, uids: string[]): Promise<Lease[]> {
   const leases: Lease[] = [];
-  await tx.foresee(uids.map((uid) => leaseKey(pool, uid)));
+  await tx.prefetch(uids.map((uid) => leaseKey(pool, uid)));
   for (const uid of uids) {
     const lease = await tx.get(leaseKey(pool, uid));
     if (lease) leases.push(lease);
@@ -131,7 +131,7 @@ export async function log(
 
 /** How long the history of a pool is that is opened; mostly it is new. */
 export async function eventsIn(tx: Draft, pool: string): Promise<number> {
-  return (await tx.rows({ ...eventLines(pool), rare: true }, KEPT + SPARE)).length;
+  return (await tx.rows({ ...eventLines(pool), expectEmpty: true }, KEPT + SPARE)).length;
 }
 
 /** Of so many pools that went last the history stays. */

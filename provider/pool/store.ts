@@ -33,12 +33,12 @@ export type Write = [key: string, value: string | null];
 export interface Tx {
   /** The store's clock, which decides about expiry; milliseconds. */
   now(): Awaitable<number>;
-  /** `rare`: mostly nothing is there, so that a far engine may go on as if that were known, and find out at its commit. */
-  get(key: string, rare?: boolean): Awaitable<string | undefined>;
+  /** `expectEmpty`: the row is nearly always absent. A server engine may assume so, and verifies it when it commits. */
+  get(key: string, expectEmpty?: boolean): Awaitable<string | undefined>;
   /** The first `limit` rows with `from` ≤ key < `to`, in order. */
-  range(from: string, to: string, limit: number, rare?: boolean): Awaitable<Row[]>;
-  /** These keys will be asked for one by one: a far engine gets them together. */
-  foresee?(keys: string[]): Awaitable<void>;
+  range(from: string, to: string, limit: number, expectEmpty?: boolean): Awaitable<Row[]>;
+  /** These keys will be read one by one: a server engine reads them together. */
+  prefetch?(keys: string[]): Awaitable<void>;
   write(writes: Write[]): Awaitable<void>;
 }
 

@@ -89,7 +89,7 @@ export function writing<T>(
   work: (draft: Draft) => Promise<T>,
 ): Promise<[result: T, version: StoreVersion | undefined]> {
   return drafted(tx, terms, async (draft) => {
-    await draft.foresee([version, headKey]);
+    await draft.prefetch([version, headKey]);
     if ((await draft.get(version)) !== String(VERSION)) ours(await stateOf(tx));
     const result = await work(draft);
     const next = draft.hasWrites ? await advance(draft) : undefined;

@@ -61,7 +61,7 @@ export async function leases(tx: Draft, pool: string, { after = -1n, limit = Inf
   await cleanedUp(tx, pool);
   for (let at = after + 1n; found.length < limit; ) {
     const page = await tx.range(seatsFrom(pool, at), Math.min(limit, PAGE));
-    await tx.foresee(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
+    await tx.prefetch(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
     for (const seat of page) {
       for (const lease of await sitters(tx, pool, seat)) if (begins(lease, seat.extent)) found.push(lease);
     }

@@ -4,16 +4,16 @@ import { createServer as createSocketServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inspect } from "node:util";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { Conflict } from "../../provider/pool/engines/commit-log";
+import type { EtcdClient } from "../../provider/pool/engines/etcd/client";
+import { EtcdCommitLog, keysUnder } from "../../provider/pool/engines/etcd/commit-log";
+import { FirstRowSearch } from "../../provider/pool/engines/etcd/first-row";
+import { EtcdKv, put } from "../../provider/pool/engines/etcd/kv";
+import { EtcdLock } from "../../provider/pool/engines/etcd/lock";
+import { openEtcdStore } from "../../provider/pool/engines/etcd/store";
+import { readClusterTime } from "../../provider/pool/engines/etcd/time";
+import { parseEtcdUrl } from "../../provider/pool/engines/etcd/url";
 import type { Row, Tx } from "../../provider/pool/store";
-import { etcdStore } from "../../provider/pool/stores/etcd";
-import type { EtcdClient } from "../../provider/pool/stores/etcd-client";
-import { EtcdJournal, keysUnder } from "../../provider/pool/stores/etcd-journal";
-import { EtcdLock } from "../../provider/pool/stores/etcd-lock";
-import { Seeker } from "../../provider/pool/stores/etcd-seek";
-import { timeAt } from "../../provider/pool/stores/etcd-time";
-import { clusterOf } from "../../provider/pool/stores/etcd-url";
-import { put, Wire } from "../../provider/pool/stores/etcd-wire";
-import { LostRace } from "../../provider/pool/stores/journal";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
@@ -44,7 +44,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const ports = cables?.ports ?? cluster.ports;
     return `etcd://${ports.map((port) => `127.0.0.1:${port}`).join(",")}/p${prefixes++}`;
   };
-  const open = async (url: string, options = {}) => stores.add(await etcdStore(url, options));
+  const open = async (url: string, options = {}) => stores.add(await openEtcdStore(url, options));
 
   contract({ name: "etcd", open: (clock) => open(newUrl(), { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports), commitBytes: '"writes":' });
@@ -104,9 +104,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
 
     /** A writer that is gone after so many calls. */
-    class DyingWire extends Wire {
+    class DyingKv extends EtcdKv {
       calls = 0;
-      override txn(...args: Parameters<Wire["txn"]>): ReturnType<Wire["txn"]> {
+      override txn(...args: Parameters<EtcdKv["txn"]>): ReturnType<EtcdKv["txn"]> {
         if (this.calls-- <= 0) throw new Error("killed");
         return super.txn(...args);
       }
@@ -119,12 +119,12 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       ["just before the end: all are there", parts + 1 + 2 * parts, 1000],
     ])("by one who dies %s", async (_when, calls, there) => {
       const url = newUrl();
-      const { prefix } = clusterOf(url);
-      const dying = new DyingWire(cluster.client, clusterOf(url));
-      const journal = new EtcdJournal(dying, keysUnder(prefix), { revision: "0" });
+      const { prefix } = parseEtcdUrl(url);
+      const dying = new DyingKv(cluster.client, parseEtcdUrl(url));
+      const log = new EtcdCommitLog(dying, keysUnder(prefix), { revision: "0" });
       dying.calls = calls;
       const commit = { number: 1, id: "half", at: 0, writes: rows };
-      await expect(journal.commit({ number: 0, id: "", at: 0 }, commit, [])).rejects.toThrow("killed");
+      await expect(log.commit({ number: 0, id: "", at: 0 }, commit, [])).rejects.toThrow("killed");
       expect(await (await open(url)).read(countRows)).toBe(there);
       const store = await open(url);
       expect(await store.transact(countRows)).toBe(there);
@@ -136,25 +136,25 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   test("a process that was killed while it held the lock holds up others until its lease has expired", async () => {
     const url = newUrl();
     const store = await open(url);
-    const { prefix } = clusterOf(url);
-    const wire = new Wire(cluster.client, clusterOf(url));
-    await wire.txn([], [put(keysUnder(prefix).lock("dead"), "", await wire.lease(2))]);
+    const { prefix } = parseEtcdUrl(url);
+    const kv = new EtcdKv(cluster.client, parseEtcdUrl(url));
+    await kv.txn([], [put(keysUnder(prefix).lock("dead"), "", await kv.grantLease(2))]);
     await store.transact(write);
     expect(await countUnder(cluster.client, `${prefix}lock/`)).toBe(0);
   });
 
   test("the lock is given in the order of asking, and a lease is renewed while it is held", async () => {
     const url = newUrl();
-    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
-    const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
+    const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
+    const log = new EtcdCommitLog(kv, keys, { revision: "0" }, new FirstRowSearch(kv), true);
     const queued = (count: number) =>
       vi.waitFor(async () => expect(await countUnder(cluster.client, keys.lock())).toBe(count), { timeout: 30_000 });
-    const renew = vi.spyOn(wire, "keepLeaseAlive");
+    const renew = vi.spyOn(kv, "keepLeaseAlive");
     const order: string[] = [];
     const acquire = async (name: string) => {
-      const turn = await new EtcdLock(wire, keys, journal).acquire(60_000);
+      const lock = await new EtcdLock(kv, keys, log).acquire(60_000);
       order.push(name);
-      return turn;
+      return lock;
     };
     const first = await acquire("first");
     const second = acquire("second");
@@ -164,21 +164,21 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     // Each of the three renews its lease three times in the five seconds that a lease lives.
     await vi.waitFor(() => expect(renew.mock.calls.length).toBeGreaterThan(12), { timeout: 60_000 });
     expect(order).toEqual(["first"]);
-    await first.end();
-    await (await second).end();
-    await (await third).end();
+    await first.unlock();
+    await (await second).unlock();
+    await (await third).unlock();
     expect(order).toEqual(["first", "second", "third"]);
     await queued(0);
   }, 120_000);
 
   test("a wait for the lock ends in time, and leaves the queue", async () => {
     const url = newUrl();
-    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
-    const journal = new EtcdJournal(wire, keys, { revision: "0" }, new Seeker(wire), true);
-    const holder = await new EtcdLock(wire, keys, journal).acquire(10_000);
-    await expect(new EtcdLock(wire, keys, journal).acquire(200)).rejects.toBeInstanceOf(LostRace);
+    const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
+    const log = new EtcdCommitLog(kv, keys, { revision: "0" }, new FirstRowSearch(kv), true);
+    const holder = await new EtcdLock(kv, keys, log).acquire(10_000);
+    await expect(new EtcdLock(kv, keys, log).acquire(200)).rejects.toBeInstanceOf(Conflict);
     expect(await countUnder(cluster.client, keys.lock())).toBe(1);
-    await holder.end();
+    await holder.unlock();
   });
 
   test("a crowd leaves nothing behind in the lock queue", async () => {
@@ -193,7 +193,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     };
     await Promise.all(crowd.map((_, i) => often(i)));
     expect(await crowd[0]!.read(countRows)).toBe(40);
-    const tickets = () => countUnder(cluster.client, `${clusterOf(url).prefix}lock/`);
+    const tickets = () => countUnder(cluster.client, `${parseEtcdUrl(url).prefix}lock/`);
     await vi.waitFor(async () => expect(await tickets()).toBe(0), { timeout: 5000 });
   });
 
@@ -201,7 +201,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     const url = newUrl();
     const store = await open(url);
     for (let i = 0; i < 3; i++) await store.transact(write);
-    await cluster.client.deleteRange(rangeUnder(clusterOf(url).prefix));
+    await cluster.client.deleteRange(rangeUnder(parseEtcdUrl(url).prefix));
     await expect(store.transact(write)).rejects.toMatchObject({
       code: "STORE_LOST",
       message: expect.stringContaining("went back from version 3 to 0"),
@@ -210,11 +210,11 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
 
   test("an entry of the log that is not in its form is named", async () => {
     const url = newUrl();
-    const [wire, keys] = [new Wire(cluster.client, clusterOf(url)), keysUnder(clusterOf(url).prefix)];
-    const journal = new EtcdJournal(wire, keys, { revision: "0" });
-    await wire.txn([], [put(keys.log(1), '{"number":1,"id":"a","at":0}'), put(keys.log(2), '{"number":2}')]);
-    expect([await journal.findId(1), await journal.findId(3)]).toEqual(["a", undefined]);
-    await expect(journal.findId(2)).rejects.toMatchObject({
+    const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
+    const log = new EtcdCommitLog(kv, keys, { revision: "0" });
+    await kv.txn([], [put(keys.log(1), '{"number":1,"id":"a","at":0}'), put(keys.log(2), '{"number":2}')]);
+    expect([await log.findId(1), await log.findId(3)]).toEqual(["a", undefined]);
+    await expect(log.findId(2)).rejects.toMatchObject({
       code: "STORE_CORRUPT",
       message: expect.stringContaining(keys.log(2)),
     });
@@ -247,7 +247,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       );
       await Promise.all(members.map((member) => new Promise((done) => member.once("listening", done))));
       const hosts = members.map((member) => `127.0.0.1:${(member.address() as { port: number }).port}`);
-      expect(Math.abs((await timeAt(clusterOf(`etcd://${hosts.join(",")}`))) - Date.now())).toBeLessThan(2000);
+      expect(Math.abs((await readClusterTime(parseEtcdUrl(`etcd://${hosts.join(",")}`))) - Date.now())).toBeLessThan(
+        2000,
+      );
       for (const member of members) member.close();
     });
   });
@@ -389,7 +391,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
 
     test("that has lost most of its members is unavailable", async () => {
-      const store = await open(`${url()}?timeout=1`, { patience: { others: 5, server: 1 } });
+      const store = await open(`${url()}?timeout=1`, { timeouts: { conflict: 5, server: 1 } });
       for (const member of troubled.members.slice(1)) await member.kill("SIGKILL");
       await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
       await expect(open(`${url()}?timeout=1`)).rejects.toMatchObject({

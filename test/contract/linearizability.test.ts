@@ -9,9 +9,9 @@ import { entriesOf, LedgerWriter, processesIn } from "../../chaos/pool/ledger";
 import { openWorld, SETTINGS } from "../../chaos/pool/world";
 import { isOverlayError } from "../../provider/errors";
 import { openStore } from "../../provider/pool";
+import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { LivePool } from "../../provider/pool/pool";
 import type { Store, Tx, Write } from "../../provider/pool/store";
-import { memoryStore } from "../../provider/pool/stores/memory";
 import { ensureVersion } from "../../provider/pool/version";
 import { etcdMissing, startEtcd } from "./servers/etcd";
 import { postgresMissing, startPostgres } from "./servers/postgres";
@@ -35,7 +35,7 @@ const PLACES: [name: string, missing: string | false, start: () => Promise<Place
     "memory",
     false,
     async () => {
-      const store = memoryStore();
+      const store = createMemoryStore();
       return { open: async () => store, stop: async () => {} };
     },
   ],

@@ -1,5 +1,5 @@
 import { describe } from "vitest";
-import { memoryStore } from "../../provider/pool/stores/memory";
+import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { contract } from "./contract";
 
-describe("memory", () => contract({ name: "memory", open: async (clock) => memoryStore(clock) }));
+describe("memory", () => contract({ name: "memory", open: async (clock) => createMemoryStore(clock) }));

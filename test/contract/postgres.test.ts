@@ -6,9 +6,9 @@ import { inspect } from "node:util";
 import { Client } from "pg";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { openPool, type Pool } from "../../provider/pool";
+import { openPostgresStore } from "../../provider/pool/engines/postgres/store";
+import { VIEWS } from "../../provider/pool/engines/view-names";
 import type { Tx } from "../../provider/pool/store";
-import { postgresStore } from "../../provider/pool/stores/postgres";
-import { VIEWS } from "../../provider/pool/stores/view-names";
 import { snapshot } from "../../provider/pool/transfer";
 import { VERSION } from "../../provider/pool/version";
 import { contract } from "./contract";
@@ -38,7 +38,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
 
   const newUrl = (cables?: Cables) =>
     server.url({ schema: `s${schemas++}`, ...(cables && { port: cables.ports[0]! }) });
-  const open = async (url: string, options = {}) => stores.add(await postgresStore(url, options));
+  const open = async (url: string, options = {}) => stores.add(await openPostgresStore(url, options));
 
   contract({ name: "postgres", open: (clock) => open(newUrl(), { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to([server.port]), commitBytes: "overlay commit\0" });
@@ -80,12 +80,12 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       await (await openPool(server.url({ schema: "followed" }), terms)).end();
       const standby = await startPostgres("memory", { standbyOf: server });
       try {
-        const store = await postgresStore(standby.url({ schema: "followed" }));
+        const store = await openPostgresStore(standby.url({ schema: "followed" }));
         expect(store.readOnly).toBe(true);
         expect(await store.read(version)).toBe(String(VERSION));
         await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
         await store.close();
-        await expect(postgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({
+        await expect(openPostgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({
           code: "STORE_READ_ONLY",
           message: expect.stringContaining("has no pool in the schema missing yet"),
         });

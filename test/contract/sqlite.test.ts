@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, describe } from "vitest";
-import { sqliteStore } from "../../provider/pool/stores/sqlite";
+import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
 import { contract } from "./contract";
 import { raceContract } from "./races";
 
@@ -11,5 +11,5 @@ describe("sqlite", () => {
   let files = 0;
   afterAll(() => rmSync(folder, { recursive: true }));
   raceContract(() => `sqlite:${join(folder, `${files++}`, "pool.db")}`);
-  contract({ name: "sqlite", open: (clock) => sqliteStore(join(folder, `${files++}`, "pool.db"), { clock }) });
+  contract({ name: "sqlite", open: (clock) => openSqliteStore(join(folder, `${files++}`, "pool.db"), { clock }) });
 });

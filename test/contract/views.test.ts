@@ -6,8 +6,8 @@ import { Client } from "pg";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { formatIp, parseIp } from "../../provider/addressing/ip";
 import { openPool, openStore, type Pool } from "../../provider/pool";
-import { lockOf } from "../../provider/pool/stores/postgres-schema";
-import { addressOf } from "../../provider/pool/stores/postgres-url";
+import { lockKey } from "../../provider/pool/engines/postgres/schema";
+import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 import { by, extents, opened } from "./world";
 
@@ -292,7 +292,7 @@ describe.skipIf(postgresMissing)("PostgreSQL", () => {
       GRANT SELECT, INSERT, UPDATE, DELETE ON kv, log, secrets TO rows_writer`);
     await engine.age();
     // A user that may not make views can use the store without them, and does not wait for the lock of commits.
-    const lock = lockOf(addressOf(engine.url));
+    const lock = lockKey(parsePostgresUrl(engine.url));
     const holder = new Client({ host: "127.0.0.1", port: engine.server.port, user: "overlay", database: "overlay" });
     await holder.connect();
     await holder.query("SELECT pg_advisory_lock($1)", [lock]);

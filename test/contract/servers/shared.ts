@@ -16,7 +16,7 @@ export interface Remote {
   newUrl(cables?: Cables): string;
   open(
     url: string,
-    options?: { clock?: () => number; machineTime?: () => number; patience?: { others: number; server: number } },
+    options?: { clock?: () => number; machineTime?: () => number; timeouts?: { conflict: number; server: number } },
   ): Promise<Store>;
   cables(): Promise<Cables>;
   /** Bytes that are in a commit on its way to the server, and in no other question. */
@@ -178,9 +178,9 @@ function reachContract(remote: Remote): void {
   afterAll(() => cables.end());
 
   /** A store over the cables, and a transaction in whose middle, just before its commit, something happens to them. */
-  const interrupted = async (happens: () => void, serverPatience = 2) => {
+  const interrupted = async (happens: () => void, serverTimeout = 2) => {
     const url = remote.newUrl(cables);
-    const store = await remote.open(url, { patience: { others: 20, server: serverPatience } });
+    const store = await remote.open(url, { timeouts: { conflict: 20, server: serverTimeout } });
     await store.transact(increment);
     let runs = 0;
     const result = store.transact(async (tx) => {
@@ -247,7 +247,7 @@ function reachContract(remote: Remote): void {
     async (event, act, answer) => {
       const url = remote.newUrl(cables);
       const terms = { offerTtl: 3600, quarantine: 0 };
-      const pool = new LivePool(await remote.open(url, { patience: { others: 60, server: 60 } }), terms);
+      const pool = new LivePool(await remote.open(url, { timeouts: { conflict: 60, server: 60 } }), terms);
       await opened(pool, { extents: extents("10.0.0.0/29") });
       const held = await pool.claim(by("a"));
       const beside = await openBeside(url);
@@ -367,7 +367,7 @@ export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: ()
   test("everything that was acknowledged outlives a crash in the middle, and nothing was given twice", async () => {
     const url = remote.newUrl();
     const newPool = async () =>
-      new LivePool(await remote.open(url, { patience: { others: 30, server: 20 } }), {
+      new LivePool(await remote.open(url, { timeouts: { conflict: 30, server: 20 } }), {
         offerTtl: 3600,
         quarantine: 300,
       });

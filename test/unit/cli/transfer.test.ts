@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { placeOf } from "../../../provider/pool";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Store } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 import { move, reopen, type Site, snapshot } from "../../../provider/pool/transfer";
 import { ensureVersion, stateOf, VERSION, writing } from "../../../provider/pool/version";
 
@@ -11,7 +11,7 @@ const put = (store: Store, key: string, value: string): Promise<void> =>
   });
 
 async function filled(count: number): Promise<Store> {
-  const store = memoryStore();
+  const store = createMemoryStore();
   await put(store, "v", String(VERSION));
   for (let i = 0; i < count; i++) await put(store, `l/pool/${i}`, `{"n":${i}}`);
   return store;
@@ -38,7 +38,7 @@ const old = (store: Store): Site => ({ store, place: "old" });
 const fresh = (store: Store): Site => ({ store, place: "new" });
 
 test("more rows than a page arrive, and the target is opened last, when the source is closed", async () => {
-  const [from, to] = [await filled(2500), memoryStore()];
+  const [from, to] = [await filled(2500), createMemoryStore()];
   const versions: unknown[] = [];
   const target = watched(to, async () => versions.push([await doorOf(from), await doorOf(to)]));
   expect(await move(old(from), fresh(target))).toMatchObject({ rows: 2500 });
@@ -48,7 +48,7 @@ test("more rows than a page arrive, and the target is opened last, when the sour
 });
 
 test("a store that is closed is closed to programs that know nothing of moves, too: they look at a number", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   await move(old(from), fresh(to));
   expect(Number((await snapshot(from)).find(([key]) => key === "v")![1])).toBeGreaterThan(1e9);
 });
@@ -62,7 +62,7 @@ const claim = (store: Store, key: string, value: string | null): Promise<unknown
   );
 
 test("what changes while the source is copied arrives, and what is written later is refused", async () => {
-  const [from, to] = [await filled(2500), memoryStore()];
+  const [from, to] = [await filled(2500), createMemoryStore()];
   let writes = 0;
   const refused: string[] = [];
   const busy = watched(to, async () => {
@@ -79,7 +79,7 @@ test("what changes while the source is copied arrives, and what is written later
 });
 
 test("a source that changes although it is closed is noticed, and open again; a second move succeeds", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   const source = watched(from, () => put(from, "l/pool/new", "{}"));
   const slow = watched(to, async () => {
     if ((await doorOf(from)) === "to new") await put(from, "l/pool/late", "{}");
@@ -91,7 +91,7 @@ test("a source that changes although it is closed is noticed, and open again; a 
 });
 
 test.each(["fails", "is interrupted"])("a move that %s opens its source again", async (how) => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   const stop = new AbortController();
   const broken = watched(to, async () => {
     if ((await doorOf(from)) !== "to new") await claim(from, "l/pool/new", "{}");
@@ -108,10 +108,10 @@ test.each(["fails", "is interrupted"])("a move that %s opens its source again", 
 });
 
 test("a move that was killed is finished by the same command, or called off by reopening its source", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   await killed(from, to);
   await expect(ensureVersion(from)).rejects.toThrow(/^STORE_MOVED: This store is being moved to new since/);
-  await expect(move(old(from), { store: memoryStore(), place: "elsewhere" })).rejects.toThrow(
+  await expect(move(old(from), { store: createMemoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source is being moved to new already.",
   );
   await reopen(from);
@@ -152,10 +152,10 @@ const cutShort = async (from: Store, to: Store): Promise<void> => {
 };
 
 test("a move that was cut short when the source was closed is made again, to the same place only", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   await cutShort(from, to);
   expect([await doorOf(from), await doorOf(to)]).toEqual(["to new", "from old"]);
-  await expect(move(old(from), { store: memoryStore(), place: "elsewhere" })).rejects.toThrow(
+  await expect(move(old(from), { store: createMemoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source was moved to new already. Move it on from there.",
   );
   expect(await move(old(from), fresh(to))).toMatchObject({ rows: 3 });
@@ -164,23 +164,23 @@ test("a move that was cut short when the source was closed is made again, to the
 
 test("a finished move is not made again, also where the target was lost: what it gave out since is not known here", async () => {
   const from = await filled(3);
-  await move(old(from), fresh(memoryStore()));
-  const lost = memoryStore();
+  await move(old(from), fresh(createMemoryStore()));
+  const lost = createMemoryStore();
   await expect(move(old(from), fresh(lost))).rejects.toThrow("STORE_MOVED: The source was moved to new already.");
   expect(await snapshot(lost)).toEqual([]);
 });
 
 test("a store that waits for the rest of a move can neither be used, moved, nor be another one's target", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   await cutShort(from, to);
   const waits = "STORE_MOVED: A move from old into this store was not finished.";
   await expect(ensureVersion(to)).rejects.toThrow(waits);
-  await expect(move(fresh(to), { store: memoryStore(), place: "third" })).rejects.toThrow(waits);
+  await expect(move(fresh(to), { store: createMemoryStore(), place: "third" })).rejects.toThrow(waits);
   await expect(move({ store: await filled(1), place: "third" }, fresh(to))).rejects.toThrow(waits);
 });
 
 test("of two moves at once to two places one succeeds", async () => {
-  const [from, to, other] = [await filled(3), memoryStore(), memoryStore()];
+  const [from, to, other] = [await filled(3), createMemoryStore(), createMemoryStore()];
   let begun = false;
   const meanwhile = watched(to, async () => {
     if (begun) return;
@@ -194,7 +194,7 @@ test("of two moves at once to two places one succeeds", async () => {
 });
 
 test("of two moves at once to one place the later succeeds, and nothing is written once the target is in use", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   let begun = false;
   const meanwhile = watched(to, async () => {
     if (begun) return;
@@ -208,7 +208,7 @@ test("of two moves at once to one place the later succeeds, and nothing is writt
 });
 
 test("everything comes back to where it was, over what is out of date there", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   await move(old(from), fresh(to));
   await put(to, "l/pool/new", "{}");
   await move(fresh(to), old(from));
@@ -218,11 +218,13 @@ test("everything comes back to where it was, over what is out of date there", as
 
 test("a source that cannot be written stays where it is", async () => {
   const from = { ...(await filled(3)), readOnly: true };
-  await expect(move(old(from), fresh(memoryStore()))).rejects.toThrow(/^STORE_READ_ONLY: The source cannot be written/);
+  await expect(move(old(from), fresh(createMemoryStore()))).rejects.toThrow(
+    /^STORE_READ_ONLY: The source cannot be written/,
+  );
 });
 
 test("a target that does not keep what it is given is noticed", async () => {
-  const [from, to] = [await filled(3), memoryStore()];
+  const [from, to] = [await filled(3), createMemoryStore()];
   const forgetful = watched(to, () => put(to, "l/pool/1", "{}"));
   await expect(move(old(from), fresh(forgetful))).rejects.toThrow(/^STORE_CORRUPT: The target does not hold/);
 });

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { Draft } from "../../../provider/pool/draft";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { textCodec } from "../../../provider/pool/records";
 import { Sorted } from "../../../provider/pool/sorted";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 
 const key = fc.constantFrom(..."abcdefgh").map((letter) => `k/${letter}`);
 const write = fc.tuple(key, fc.option(fc.constantFrom("1", "2", "3"), { nil: null }));
@@ -16,7 +16,7 @@ test("a draft reads as if its writes were in the store already", async () => {
       fc.tuple(key, key),
       fc.integer({ min: 1, max: 9 }),
       async (stored, own, [from, to], limit) => {
-        const store = memoryStore();
+        const store = createMemoryStore();
         const merged = new Sorted<string>();
         for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
         await store.transact(async (tx) => {
@@ -41,7 +41,7 @@ test("a draft reads as if its writes were in the store already", async () => {
 test("an operation that is discarded leaves what was written before it", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(write), fc.array(write), fc.array(write), async (stored, kept, discarded) => {
-      const store = memoryStore();
+      const store = createMemoryStore();
       const merged = new Sorted<string>();
       for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
       await store.transact(async (tx) => {

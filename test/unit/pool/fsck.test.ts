@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Row, Write } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 import { by, extents, opened, type World, world } from "../../contract/world";
 
-const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
+const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
 
 async function lively(): Promise<World> {
   const made = await world(engine);

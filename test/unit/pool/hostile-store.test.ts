@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import {
   type Codec,
   countsCodec,
@@ -17,12 +18,11 @@ import {
   wordCodec,
 } from "../../../provider/pool/records";
 import type { Row } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 import { snapshot } from "../../../provider/pool/transfer";
 import { by, extents, opened, type World, world } from "../../contract/world";
 
 /** A store that others write to. Every text in every row is replaced by something that a shell would run. */
-const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
+const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
 
 /** By the beginning of the key; the longest counts. */
 const CODECS: [prefix: string, codec: Codec<unknown>][] = [

@@ -1,26 +1,26 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
+import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/commit-log";
+import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 import type { Tx } from "../../../provider/pool/store";
-import { Away, type Commit, type Engine } from "../../../provider/pool/stores/journal";
-import { optimisticStore } from "../../../provider/pool/stores/optimistic";
 
 /** A server whose news show only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
 function server() {
   let log: Commit[] = [{ number: 0, id: "", at: 0 }];
   const next: { lose?: (make: () => void) => void } = {};
   const unused = () => Promise.reject(new Error("not in this test"));
-  const engine: Engine = {
+  const engine: ServerEngine = {
     ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1 },
-    ...{ turn: unused, read: unused, close: unused },
-    news: async () => ({ head: log.at(-1)! }),
+    ...{ lock: unused, read: unused, close: unused },
+    readUpdate: async () => ({ head: log.at(-1)! }),
     findId: async (number) => log.find((commit) => commit.number === number)?.id,
-    rows: async (_at, spans) => spans.map(() => []),
+    readRows: async (_at, spans) => spans.map(() => []),
     commit: async (from, commit) => {
-      if (from.id !== log.at(-1)!.id) return engine.news();
+      if (from.id !== log.at(-1)!.id) return engine.readUpdate();
       const { lose } = next;
       delete next.lose;
       lose?.(() => log.push(commit));
-      if (lose) throw new Away(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."));
+      if (lose) throw new StoreUnavailable(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."));
       log.push(commit);
       return undefined;
     },
@@ -30,7 +30,7 @@ function server() {
     for (let i = 0; i < commits; i++) log.push({ number: log.at(-1)!.number + 1, id: `other ${log.length}`, at: 1 });
     log = log.slice(-kept);
   };
-  return { store: optimisticStore(engine), next, others };
+  return { store: createOptimisticStore(engine), next, others };
 }
 
 /** Returns how often it has run. */

@@ -1,7 +1,7 @@
 import { beforeEach, expect, test } from "vitest";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, wants } from "../../contract/world";
 
@@ -15,7 +15,7 @@ let earlier: LivePool;
 let held: Lease;
 
 beforeEach(async () => {
-  store = memoryStore();
+  store = createMemoryStore();
   earlier = new LivePool(store, terms);
   await opened(earlier, { extents: extents("10.0.0.0/24") });
   held = await earlier.claim(wants(old, "10.0.0.7"));

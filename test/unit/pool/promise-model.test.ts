@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
-import { memoryStore } from "../../../provider/pool/stores/memory";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { isFirm } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
 import { extents, opened, type World, world } from "../../contract/world";
@@ -85,7 +85,7 @@ class Model {
   }
 
   static async start(start: StartRun, ground: Ground): Promise<Model> {
-    const made = await world({ name: "memory", open: async (clock) => memoryStore(clock) });
+    const made = await world({ name: "memory", open: async (clock) => createMemoryStore(clock) });
     if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
     return new Model(made, start, ground);
   }

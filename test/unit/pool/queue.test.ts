@@ -1,16 +1,16 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import type { Draft } from "../../../provider/pool/draft";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { Queue } from "../../../provider/pool/queue";
 import { textCodec } from "../../../provider/pool/records";
 import { EngineFault, type Store } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 
 const terms = { offerTtl: 1, quarantine: 1 };
 const key = (at: string) => ({ at, codec: textCodec });
 
 function counting(): { store: Store; transactions: () => number } {
-  const store = memoryStore();
+  const store = createMemoryStore();
   let transactions = 0;
   const transact: Store["transact"] = (work) => {
     transactions++;
@@ -53,7 +53,7 @@ test("one that throws has written nothing, and the others do not notice", async 
 });
 
 test("when the engine fails, nobody is told that it worked", async () => {
-  const queue = new Queue(memoryStore(), terms);
+  const queue = new Queue(createMemoryStore(), terms);
   const failing = queue.add("p", async (tx) => {
     await append("b")(tx);
     throw new EngineFault(new Error("disk on fire"));
@@ -64,7 +64,7 @@ test("when the engine fails, nobody is told that it worked", async () => {
 });
 
 test("a transaction in which there are only promises may be taken back by a power cut; with one lease in it, not", async () => {
-  const [memory, promised] = [memoryStore(), [] as unknown[]];
+  const [memory, promised] = [createMemoryStore(), [] as unknown[]];
   const transact: Store["transact"] = (work, isPromised) => {
     promised.push(isPromised);
     return memory.transact(work);

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
-import { memoryStore } from "../../../provider/pool/stores/memory";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, type World, world } from "../../contract/world";
 import vectors from "../../vectors/reservation_lifecycle.json";
@@ -69,7 +69,7 @@ const SUBNETS: Record<string, string> = {
 };
 
 test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
-  const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
+  const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
   const names = Object.keys(runners);
   const reservations = new Reservations(await world(engine, { quarantine: 0 }), names);
   for (const name of names) {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { memoryStore } from "../../../provider/pool/stores/memory";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { extents, firstOf, opened, type World, world } from "../../contract/world";
 import vectors from "../../vectors/runner_allocation.json";
 
@@ -46,7 +46,7 @@ class Registry {
 }
 
 test.each(allocation)("$name", async ({ subnet, steps }) => {
-  const engine = { name: "memory", open: async (clock: () => number) => memoryStore(clock) };
+  const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
   const registry = new Registry(await world(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
   await opened(registry.world.pool, {

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
+import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/store";
-import { networkName, sqliteStore, walIsSafe } from "../../../provider/pool/stores/sqlite";
 import { by, extents, opened } from "../../contract/world";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
@@ -60,7 +60,7 @@ test("a store of an older version is brought up to date: times that nobody asks 
   await opened(first, { extents: extents("10.0.0.0/24") });
   const { uid } = await first.claim(by("a"));
   await first.end();
-  const store = await sqliteStore(join(folder, "pool.db"));
+  const store = await openSqliteStore(join(folder, "pool.db"));
   await store.transact(put("v", "1"));
   await store.transact(put(`x/pool%2Fp/h/0000000000ff/${uid}`, uid));
   await store.close();
@@ -71,7 +71,7 @@ test("a store of an older version is brought up to date: times that nobody asks 
 });
 
 test("a store of a newer version is left alone", async () => {
-  const store = await sqliteStore(join(folder, "pool.db"));
+  const store = await openSqliteStore(join(folder, "pool.db"));
   await store.transact(put("v", "4"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
@@ -93,7 +93,7 @@ test("a path that cannot be a file is unavailable, with the reason", async () =>
 
 test("who waits for a locked file goes on when it is free, and gives up after a while", async () => {
   const path = join(folder, "pool.db");
-  const [patient, hasty] = [await sqliteStore(path), await sqliteStore(path, { patience: 0.1 })];
+  const [patient, hasty] = [await openSqliteStore(path), await openSqliteStore(path, { lockTimeout: 0.1 })];
   const { DatabaseSync } = await import("@photostructure/sqlite");
   const rival = new DatabaseSync(path);
   rival.exec("BEGIN IMMEDIATE");

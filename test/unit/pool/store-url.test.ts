@@ -1,11 +1,11 @@
 import { describe, expect, test } from "vitest";
-import { clusterOf } from "../../../provider/pool/stores/etcd-url";
-import { addressOf } from "../../../provider/pool/stores/postgres-url";
+import { parseEtcdUrl } from "../../../provider/pool/engines/etcd/url";
+import { parsePostgresUrl } from "../../../provider/pool/engines/postgres/url";
 
 type Mode = "plain" | "unverified" | "authority only" | "verified";
 
 function postgresMode(url: string): Mode {
-  const ssl = addressOf(url).connection.ssl;
+  const ssl = parsePostgresUrl(url).connection.ssl;
   if (typeof ssl !== "object") return "plain";
   if (ssl.rejectUnauthorized === false) return "unverified";
   return ssl.checkServerIdentity ? "authority only" : "verified";
@@ -40,7 +40,7 @@ describe("PostgreSQL", () => {
     ["postgres://me@localhost/overlay?sslmode=verify-full", "verified", false],
   ])("%s: %s", (url, mode, isExposed) => {
     expect(postgresMode(url)).toBe(mode);
-    expect(addressOf(url).isExposed).toBe(isExposed);
+    expect(parsePostgresUrl(url).isExposed).toBe(isExposed);
   });
 
   test.each([
@@ -51,7 +51,7 @@ describe("PostgreSQL", () => {
     "postgres://me:1?hidden=x@db/overlay",
     "postgres://me:hid%den@db/overlay",
   ])("%s is refused without a part of the password", (url) => {
-    expect(() => addressOf(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
+    expect(() => parsePostgresUrl(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
   });
 });
 
@@ -69,7 +69,7 @@ describe("etcd", () => {
     ["etcd://localhost/x?tls=true", ["https://localhost:2379"], false],
     [`etcd://localhost/x?ca=${CA}`, ["https://localhost:2379"], false],
   ])("%s: %s", (url, members, isExposed) => {
-    const cluster = clusterOf(url);
+    const cluster = parseEtcdUrl(url);
     expect([cluster.members, cluster.isExposed]).toEqual([members, isExposed]);
     expect(cluster.tls !== undefined).toBe(members[0]!.startsWith("https:"));
   });
@@ -82,6 +82,6 @@ describe("etcd", () => {
     "etcd://me:hidden/overlay",
     "etcd://me:hid%den@db/overlay",
   ])("%s is refused without a part of the password", (url) => {
-    expect(() => clusterOf(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
+    expect(() => parseEtcdUrl(url)).toThrow(/^SETTING_INVALID: (?!.*(hidden|den))/);
   });
 });

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
+import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
-import { memoryStore } from "../../../provider/pool/stores/memory";
 import { by, extents, opened, wants } from "../../contract/world";
 
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
   let [now, largest] = [1_000_000, 0];
-  const store = memoryStore(() => now);
+  const store = createMemoryStore(() => now);
   const transact: Store["transact"] = (work) =>
     store.transact((tx) =>
       work({
@@ -34,7 +34,7 @@ test("however many leases are over, and however many claims come together, a tra
 
 test("what a refused operation would have cleaned up is left for the next one in its transaction", async () => {
   let now = 1_000_000;
-  const store = memoryStore(() => now);
+  const store = createMemoryStore(() => now);
   const pool = new LivePool(store, { offerTtl: 60, quarantine: 0 });
   await opened(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 250 }, (_, i) => pool.offer(by(`offered ${i}`))));

@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { type BootTime, fileClockBehind, fileClockLeapt, judgeClock } from "./store-clock";
+import { type BootTime, fileClockBehind, fileClockLeapt, judgeClock } from "../clock-check";
 
 interface Database {
   exec(sql: string): void;

@@ -1,10 +1,10 @@
 import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
-import { OverlayError } from "../../errors";
-import { SECRETS } from "../secrets";
-import type { Address } from "./postgres-url";
-import { postgresViews } from "./postgres-views";
-import { describeMissingViews, namesTaken, VIEWS } from "./view-names";
+import { OverlayError } from "../../../errors";
+import { SECRETS } from "../../secrets";
+import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
+import type { Address } from "./url";
+import { postgresViews } from "./views";
 
 /** From layout i to i + 1 of our tables, each in one transaction. What lies in the rows has a version of its own. */
 const MIGRATIONS: ((schema: string) => string)[] = [
@@ -47,7 +47,7 @@ const NEEDED = 2;
 export const IS_SECRET = `(key >= '${SECRETS.from}' AND key < '${SECRETS.to}')`;
 
 /** What transactions wait in line by; one for each schema. */
-export const lockOf = ({ schema }: Address): string =>
+export const lockKey = ({ schema }: Address): string =>
   createHash("sha256").update(`pulumi-overlay/${schema}`).digest().readBigInt64BE().toString();
 
 /** Makes or updates our tables. Any number of processes may do so at once: one does, the others find it done. */
@@ -120,7 +120,7 @@ async function migrate(pool: Pool, address: Address, to: number): Promise<void> 
   const client = await pool.connect();
   let failure: unknown;
   try {
-    await client.query(`BEGIN; SELECT pg_advisory_xact_lock(${escapeLiteral(lockOf(address))})`);
+    await client.query(`BEGIN; SELECT pg_advisory_xact_lock(${escapeLiteral(lockKey(address))})`);
     for (let from = await layoutOf(client, address); from < to; from++) {
       await client.query(MIGRATIONS[from]!(schema));
       await client.query(`UPDATE ${schema}.layout SET version = ${from + 1}`);

@@ -1,24 +1,25 @@
 import { expect, test } from "vitest";
+import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/commit-log";
+import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 import { LivePool } from "../../../provider/pool/pool";
 import { Sorted } from "../../../provider/pool/sorted";
 import type { Row } from "../../../provider/pool/store";
-import { type Commit, type Engine, type Journal, optimisticStore } from "../../../provider/pool/stores/optimistic";
 import { by, extents, opened } from "../../contract/world";
 
 /** A server that nobody else uses, and that remembers what it was asked. */
-function server(clock = () => 1): { engine: Engine; asked: string[] } {
+function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
   const [rows, log, asked] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
-  const journal: Journal = {
-    news: async (since) => ({ head: log.at(-1)!, ...(since && { since: log.slice(since.number + 1) }) }),
+  const commitLog: CommitLog = {
+    readUpdate: async (since) => ({ head: log.at(-1)!, ...(since && { commits: log.slice(since.number + 1) }) }),
     findId: async (number) => log[number]?.id,
-    rows: async (_at, spans) => {
+    readRows: async (_at, spans) => {
       asked.push("rows");
       return spans.map(({ from, to, limit }) => within(from, to, limit));
     },
-    commit: async (from, commit, hoped) => {
+    commit: async (from, commit, assertEmpty) => {
       asked.push("commit");
-      if (hoped.some((span) => within(span.from, span.to, 1).length > 0)) return journal.news(from);
+      if (assertEmpty.some((span) => within(span.from, span.to, 1).length > 0)) return commitLog.readUpdate(from);
       for (const [key, value] of commit.writes) value === null ? rows.delete(key) : rows.set(key, value);
       log.push(commit);
       return undefined;
@@ -28,12 +29,12 @@ function server(clock = () => 1): { engine: Engine; asked: string[] } {
   const place = "the server";
   return {
     engine: {
-      ...journal,
+      ...commitLog,
       readOnly: false,
       place,
       clock,
       machineTime: Date.now,
-      turn: unused,
+      lock: unused,
       read: unused,
       close: unused,
     },
@@ -46,10 +47,10 @@ test.each(["hashed", "random"] as const)(
   async (allocation) => {
     const { engine, asked } = server();
     const terms = { offerTtl: 3600, quarantine: 0 };
-    const filling = new LivePool(optimisticStore(engine), terms);
+    const filling = new LivePool(createOptimisticStore(engine), terms);
     await opened(filling, { extents: extents("10.0.0.0/16"), allocation });
     for (let i = 0; i < 300; i++) await filling.claim(by(`before ${i}`));
-    const pool = new LivePool(optimisticStore(engine), terms);
+    const pool = new LivePool(createOptimisticStore(engine), terms);
     await pool.claim(by("first"));
     for (let i = 0; i < 20; i++) {
       asked.length = 0;
@@ -62,7 +63,7 @@ test.each(["hashed", "random"] as const)(
 test("claims where all offers have expired fetch leases by whole pages", async () => {
   let now = 1;
   const { engine, asked } = server(() => now);
-  const pool = new LivePool(optimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
+  const pool = new LivePool(createOptimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
   await opened(pool, { extents: extents("10.0.0.0/23"), allocation: "lowest" });
   await Promise.all(Array.from({ length: 500 }, (_, i) => pool.offer(by(`offer ${i}`))));
   now += 3_601_000;

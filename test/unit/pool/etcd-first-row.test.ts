@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
+import { FirstRowSearch } from "../../../provider/pool/engines/etcd/first-row";
+import type { EtcdKv, RangeResult } from "../../../provider/pool/engines/etcd/kv";
+import type { KeyRange } from "../../../provider/pool/engines/execute";
 import type { Row } from "../../../provider/pool/store";
-import { Seeker } from "../../../provider/pool/stores/etcd-seek";
-import type { Found, Wire } from "../../../provider/pool/stores/etcd-wire";
-import type { Span } from "../../../provider/pool/stores/view";
 
 /** Answers as etcd does: the first keys of each span, and how many there are in it. */
 class Tree {
@@ -12,7 +12,7 @@ class Tree {
 
   constructor(private readonly keys: string[]) {}
 
-  past(_revision: string, spans: Span[]): Promise<Found[]> {
+  getAt(_revision: string, spans: KeyRange[]): Promise<RangeResult[]> {
     expect(spans.length).toBeLessThanOrEqual(128);
     this.looks++;
     const found = spans.map(({ from, to, limit }) => {
@@ -26,10 +26,10 @@ class Tree {
 
 const digits = (value: number): string => value.toString(16).padStart(32, "0");
 const keyOf = (value: number): string => `row/f/pool/${digits(value)}`;
-const span = (value: number): Span => ({ from: keyOf(value), to: "row/f/pool0", limit: 1 });
-const seekerOn = (tree: Tree) => new Seeker(tree as unknown as Wire);
+const span = (value: number): KeyRange => ({ from: keyOf(value), to: "row/f/pool0", limit: 1 });
+const searchOn = (tree: Tree) => new FirstRowSearch(tree as unknown as EtcdKv);
 
-test("every seek finds the first row from its place on, whatever was sought before", async () => {
+test("each search finds the first row, whatever was searched before", async () => {
   const value = fc.oneof(fc.integer({ min: 0, max: 300 }), fc.integer({ min: 0, max: 0xffff_ffff }));
   await fc.assert(
     fc.asyncProperty(
@@ -37,9 +37,9 @@ test("every seek finds the first row from its place on, whatever was sought befo
       fc.array(value),
       async (values, places) => {
         const keys = values.map(keyOf).sort();
-        const seeker = seekerOn(new Tree(keys));
+        const search = searchOn(new Tree(keys));
         for (const place of places) {
-          const [rows] = await seeker.first("1", [span(place)]);
+          const [rows] = await search.find("1", [span(place)]);
           expect(rows).toEqual(
             keys
               .filter((key) => key >= keyOf(place))
@@ -47,7 +47,7 @@ test("every seek finds the first row from its place on, whatever was sought befo
               .map((key) => [key, "value"]),
           );
         }
-        const together = await seeker.first("1", places.map(span));
+        const together = await search.find("1", places.map(span));
         expect(together.map((rows) => rows[0]?.[0])).toEqual(
           places.map((place) => keys.find((key) => key >= keyOf(place))),
         );
@@ -57,13 +57,13 @@ test("every seek finds the first row from its place on, whatever was sought befo
   );
 });
 
-test("in a large tree a seek does not count what lies behind it, and needs one look", async () => {
+test("in a large tree a search does not count the keys after it, and needs one request", async () => {
   const keys = Array.from({ length: 20_000 }, (_, i) => keyOf(i * 800 + ((i * 7919) % 800))).sort();
   const tree = new Tree(keys);
-  const seeker = seekerOn(tree);
-  for (let i = 0; i < 5; i++) await seeker.first("1", [span(i * 1_234_567)]);
+  const search = searchOn(tree);
+  for (let i = 0; i < 5; i++) await search.find("1", [span(i * 1_234_567)]);
   tree.looks = tree.counted = 0;
-  for (let i = 0; i < 100; i++) await seeker.first("1", [span((i * 15_485_863) % 16_000_000)]);
+  for (let i = 0; i < 100; i++) await search.find("1", [span((i * 15_485_863) % 16_000_000)]);
   expect(tree.counted / 100).toBeLessThan(400);
   expect(tree.looks / 100).toBeLessThan(1.5);
 });

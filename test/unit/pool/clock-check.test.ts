@@ -2,10 +2,10 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { judgeClock } from "../../../provider/pool/engines/clock-check";
+import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
 import { LivePool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/store";
-import { sqliteStore } from "../../../provider/pool/stores/sqlite";
-import { judgeClock } from "../../../provider/pool/stores/store-clock";
 import { by, extents, opened } from "../../contract/world";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
@@ -34,7 +34,7 @@ const pass = (ms: number) => {
 };
 
 async function newProcess(): Promise<{ pool: LivePool; store: Store }> {
-  const store = await sqliteStore(join(folder, "pool.db"), {
+  const store = await openSqliteStore(join(folder, "pool.db"), {
     clock: () => machine.wall,
     bootTime: () => ({ boot: machine.boot, uptime: machine.uptime }),
   });

@@ -1,6 +1,6 @@
-import { OverlayError } from "../../errors";
-import { isLocalHost } from "./server-host";
-import { fileNamed } from "./url-file";
+import { OverlayError } from "../../../errors";
+import { isLocalHost } from "../server-host";
+import { fileNamed } from "../url-file";
 
 export interface Cluster {
   /** `HOST:PORT,HOST:PORT/PREFIX`, for messages. */
@@ -24,7 +24,7 @@ const URL_FORM = /^etcd:\/\/(?:([^@/]*)@)?([^@/?]+)(?:\/([^?]*))?(?:\?(.*))?$/;
 const HOST = /^([^:[\]]+|\[[^\]]+\])(:\d{1,5})?$/;
 
 /** Takes a URL apart. No message has any part of it but hosts, prefix and user: the rest may be secret. */
-export function clusterOf(url: string): Cluster {
+export function parseEtcdUrl(url: string): Cluster {
   const [, userinfo = "", hosts, path = "", query] = URL_FORM.exec(url) ?? [];
   // A password with / or @ in it ends the host too early: its rest would pass for a prefix or an option.
   if ([path, query].some((part) => part?.includes("@")))

@@ -1,10 +1,10 @@
-import { OverlayError } from "../../errors";
-import { Away, LostRace } from "./journal";
-import type { Address } from "./postgres-url";
+import { OverlayError } from "../../../errors";
+import { Conflict, StoreUnavailable } from "../commit-log";
+import type { Address } from "./url";
 
 /** What PostgreSQL and the way to it may answer, in our words. */
-export function translated(error: unknown, { place, user }: Address): unknown {
-  if (error instanceof OverlayError || error instanceof LostRace || error instanceof Away) return error;
+export function translateError(error: unknown, { place, user }: Address): unknown {
+  if (error instanceof OverlayError || error instanceof Conflict || error instanceof StoreUnavailable) return error;
   const { code = "", message } = error as { code?: string; message: string };
   const at = `PostgreSQL at ${place}`;
   const unavailable = (what: string, fix: string) => new OverlayError("STORE_UNAVAILABLE", what, fix, error);
@@ -12,7 +12,7 @@ export function translated(error: unknown, { place, user }: Address): unknown {
     case "40001":
     case "40P01":
     case "55P03":
-      return new LostRace();
+      return new Conflict();
     case "28000":
     case "28P01":
       return unavailable(`${at} refuses ${user}: ${message}.`, "Check user, password and pg_hba.conf.");
@@ -37,7 +37,7 @@ export function translated(error: unknown, { place, user }: Address): unknown {
     `${at} cannot be used: ${message || code}.`,
     mayComeBack ? "Check that it runs, and the network between." : "See the server's log.",
   );
-  return mayComeBack && !isRefusal(code) ? new Away(failed) : failed;
+  return mayComeBack && !isRefusal(code) ? new StoreUnavailable(failed) : failed;
 }
 
 /** Five characters, and digits among them: EPIPE is none. */

@@ -1,16 +1,16 @@
 import { status } from "@grpc/grpc-js";
-import { OverlayError } from "../../errors";
-import { codeOf, detailsOf, isOutOfSpace } from "./etcd-client";
-import type { Cluster } from "./etcd-url";
-import { Away, LostRace } from "./journal";
+import { OverlayError } from "../../../errors";
+import { Conflict, StoreUnavailable } from "../commit-log";
+import { codeOf, detailsOf, isOutOfSpace } from "./client";
+import type { Cluster } from "./url";
 
 /** A revision that is gone, or that this member does not have yet. */
 export const isOutOfRange = (error: unknown): boolean => codeOf(error) === status.OUT_OF_RANGE;
 
 /** What etcd and the way to it may answer, in our words. */
-export function translated(error: unknown, { place, login }: Cluster, doing: "reading" | "writing"): unknown {
-  if (error instanceof OverlayError || error instanceof LostRace || error instanceof Away) return error;
-  if (isOutOfRange(error)) return new LostRace();
+export function translateError(error: unknown, { place, login }: Cluster, doing: "reading" | "writing"): unknown {
+  if (error instanceof OverlayError || error instanceof Conflict || error instanceof StoreUnavailable) return error;
+  if (isOutOfRange(error)) return new Conflict();
   const [at, message] = [`etcd at ${place}`, detailsOf(error)];
   const say = (code: "STORE_UNAVAILABLE" | "STORE_READ_ONLY" | "STORE_CORRUPT", what: string, fix: string) =>
     new OverlayError(code, `${at} ${what}: ${message}.`, fix, error);
@@ -36,7 +36,7 @@ export function translated(error: unknown, { place, login }: Cluster, doing: "re
             "Check user, password and the limits of the servers.",
           );
     default:
-      return new Away(
+      return new StoreUnavailable(
         say("STORE_UNAVAILABLE", "cannot be used", "Check that most members run, and the network between."),
       );
   }

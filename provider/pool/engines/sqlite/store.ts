@@ -2,26 +2,26 @@ import { closeSync, fdatasyncSync, openSync } from "node:fs";
 import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { isOverlayError, OverlayError } from "../../errors";
-import { createMutex } from "../mutex";
-import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../store";
-import { SqliteClock } from "./sqlite-clock";
-import { sqliteViews } from "./sqlite-views";
-import { type BootTime, bootTime } from "./store-clock";
-import { describeMissingViews, namesTaken, VIEWS } from "./view-names";
+import { isOverlayError, OverlayError } from "../../../errors";
+import { createMutex } from "../../mutex";
+import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../../store";
+import { type BootTime, bootTime } from "../clock-check";
+import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
+import { SqliteClock } from "./clock";
+import { sqliteViews } from "./views";
 
 /**
- * One file on one machine. Transactions of this process follow each other on one connection. SQLite answers at once, so a
- * transaction ends within one turn of the event loop and holds the file's lock no longer than its work takes. Processes
- * wait for each other in short naps here, never inside SQLite, which would stop everything else that this process does.
+ * One file on one machine. Transactions of this process run one at a time on one connection. SQLite answers synchronously, so all
+ * of a transaction runs as microtasks of one turn of the event loop and holds the file's lock no longer than its work takes. Processes
+ * wait for each other with backoff here, not inside SQLite, which would block the event loop.
  */
 export interface SqliteOptions {
   readOnly?: boolean;
   clock?: () => number;
-  /** By what the clock is checked; by default the time since boot, and nothing where a clock is given. */
+  /** The clock that `clock` is compared with. Default: the time since boot, or none if `clock` is given. */
   bootTime?: () => BootTime | undefined;
   /** How long to wait for other processes, in seconds. */
-  patience?: number;
+  lockTimeout?: number;
   warn?: (text: string) => void;
 }
 
@@ -38,14 +38,14 @@ interface Statement {
 }
 type Engine = { DatabaseSync: new (path: string, options: { readOnly: boolean }) => Database };
 
-export async function sqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
-  const { clock = Date.now, patience = 30, warn = () => {} } = options;
+export async function openSqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
+  const { clock = Date.now, lockTimeout = 30, warn = () => {} } = options;
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const engine = await loadEngine();
   const readOnly = options.readOnly || !(await canWrite(path));
-  await mustBeLocal(path);
+  await rejectNetworkFileSystem(path);
   const clockOn = (db: Database) => new SqliteClock(db, path, clock, getBootTime, readOnly);
-  const connection = await patiently(path, patience, () => connect(engine, path, readOnly, clockOn, warn));
+  const connection = await retryWhileLocked(path, lockTimeout, () => connect(engine, path, readOnly, clockOn, warn));
   const { db, tx, inTransaction, log, time } = connection;
   const mutex = createMutex();
   const checked = <T>(work: (tx: Tx) => Promise<T>): Promise<T> => {
@@ -55,15 +55,17 @@ export async function sqliteStore(path: string, options: SqliteOptions = {}): Pr
   return {
     readOnly,
     transact: (work, promised) =>
-      patiently(path, patience, () =>
+      retryWhileLocked(path, lockTimeout, () =>
         mutex(async () => {
           const result = await inTransaction("toWrite", () => checked(work));
           if (!promised) log?.sync();
           return result;
         }),
       ),
-    read: (work) => patiently(path, patience, () => mutex(() => inTransaction("toRead", () => checked(work)))),
-    checkClock: (repair) => patiently(path, patience, () => mutex(() => checkClock(inTransaction, time, repair))),
+    read: (work) =>
+      retryWhileLocked(path, lockTimeout, () => mutex(() => inTransaction("toRead", () => checked(work)))),
+    checkClock: (repair) =>
+      retryWhileLocked(path, lockTimeout, () => mutex(() => checkClock(inTransaction, time, repair))),
     close: () =>
       mutex(async () => {
         log?.close();
@@ -123,7 +125,7 @@ const NETWORKS = new Map([
 /** The kernel's number may come as a signed one. */
 export const networkName = (type: number): string | undefined => NETWORKS.get(type >>> 0);
 
-async function mustBeLocal(path: string): Promise<void> {
+async function rejectNetworkFileSystem(path: string): Promise<void> {
   const { type } = await statfs(path).catch((error: unknown) => {
     throw unavailable(path, error);
   });
@@ -143,13 +145,13 @@ function connect(
   const db = new DatabaseSync(path, { readOnly });
   try {
     db.exec("PRAGMA busy_timeout = 5");
-    const log = readOnly || !prepareFile(db, path, warn) ? undefined : new Log(path);
+    const log = readOnly || !prepareFile(db, path, warn) ? undefined : new WriteAheadLog(path);
     const time = clockOn(db);
     const wrote = () => {
       log?.wasWritten();
       time.note();
     };
-    return { db, tx: txOf(db, time.now, wrote), inTransaction: transactionsOn(db), log, time };
+    return { db, tx: createTx(db, time.now, wrote), inTransaction: createTransactions(db), log, time };
   } catch (error) {
     db.close();
     throw error;
@@ -199,7 +201,7 @@ function namesInUse(db: Database): string[] {
  * written, and one sync serves all who have written before it. A commit on top of one that is not synced yet lies behind
  * it in the same file, so no answer rests on anything that a power cut could take away.
  */
-class Log {
+class WriteAheadLog {
   #file: number | undefined;
   #written = false;
   /** The kernel tells of a failed write once; after that nothing in this log can be trusted to be on disk. */
@@ -237,29 +239,31 @@ export function walIsSafe(version: string): boolean {
 
 type Found = { key: string; value: string };
 
-function txOf(db: Database, clock: () => number, wrote: () => void): Tx {
+function createTx(db: Database, clock: () => number, wrote: () => void): Tx {
   const get = db.prepare("SELECT value FROM kv WHERE key = ?");
   const range = db.prepare("SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT ?");
   const next = db.prepare("SELECT key, value FROM kv WHERE key >= ? AND key < ? ORDER BY key LIMIT 1");
   const put = db.prepare("INSERT INTO kv VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value");
   const remove = db.prepare("DELETE FROM kv WHERE key = ?");
   // Most ranges are seeks for one row, or for none, which cost a third this way.
-  const found = (from: string, to: string, limit: number, rare?: boolean): Found[] => {
-    const first = limit === 1 || rare ? [next.get(from, to)].filter(Boolean) : undefined;
+  const found = (from: string, to: string, limit: number, expectEmpty?: boolean): Found[] => {
+    const first = limit === 1 || expectEmpty ? [next.get(from, to)].filter(Boolean) : undefined;
     return (first && (limit === 1 || first.length === 0) ? first : range.all(from, to, limit)) as Found[];
   };
   return {
     now: clock,
-    get: asFault((key) => (get.get(key) as Found | undefined)?.value),
-    range: asFault((from, to, limit, rare) => found(from, to, limit, rare).map(({ key, value }): Row => [key, value])),
-    write: asFault((writes) => {
+    get: wrapErrors((key) => (get.get(key) as Found | undefined)?.value),
+    range: wrapErrors((from, to, limit, expectEmpty) =>
+      found(from, to, limit, expectEmpty).map(({ key, value }): Row => [key, value]),
+    ),
+    write: wrapErrors((writes) => {
       wrote();
       for (const [key, value] of writes) value === null ? remove.run(key) : put.run(key, value);
     }),
   };
 }
 
-const asFault =
+const wrapErrors =
   <A extends unknown[], R>(call: (...args: A) => R) =>
   (...args: A): R => {
     try {
@@ -270,7 +274,7 @@ const asFault =
   };
 
 /** BEGIN IMMEDIATE takes the lock for writing at once: two that read first and write later could never both go on. */
-function transactionsOn(db: Database) {
+function createTransactions(db: Database) {
   const begin = { toRead: db.prepare("BEGIN"), toWrite: db.prepare("BEGIN IMMEDIATE") };
   const commit = db.prepare("COMMIT");
   return async <T>(kind: keyof typeof begin, work: () => Promise<T>): Promise<T> => {
@@ -288,7 +292,7 @@ function transactionsOn(db: Database) {
 
 /** A finding instead of the refusal that transactions end with. */
 async function checkClock(
-  inTransaction: ReturnType<typeof transactionsOn>,
+  inTransaction: ReturnType<typeof createTransactions>,
   time: SqliteClock,
   repair: boolean,
 ): Promise<ClockFinding | undefined> {
@@ -311,17 +315,17 @@ function rollBack(db: Database): void {
   }
 }
 
-/** Tries until the file is free, with naps of random length so that no two processes keep meeting. */
-async function patiently<T>(path: string, patience: number, attempt: () => T | Promise<T>): Promise<T> {
-  const deadline = Date.now() + patience * 1000;
-  for (let nap = 2; ; nap = Math.min(nap * 2, 50)) {
+/** Retries until the file is not locked, with random backoff. */
+async function retryWhileLocked<T>(path: string, lockTimeout: number, attempt: () => T | Promise<T>): Promise<T> {
+  const deadline = Date.now() + lockTimeout * 1000;
+  for (let backoff = 2; ; backoff = Math.min(backoff * 2, 50)) {
     try {
       return await attempt();
     } catch (error) {
-      if (![BUSY, LOCKED].includes(codeOf(error))) throw translated(path, error);
-      if (Date.now() > deadline) throw lockedFor(path, patience, error);
+      if (![BUSY, LOCKED].includes(codeOf(error))) throw translateError(path, error);
+      if (Date.now() > deadline) throw lockTimedOut(path, lockTimeout, error);
     }
-    await sleep(1 + Math.random() * nap);
+    await sleep(1 + Math.random() * backoff);
   }
 }
 
@@ -333,7 +337,7 @@ function codeOf(error: unknown): number {
   return typeof errcode === "number" ? errcode & 0xff : NONE;
 }
 
-function translated(path: string, error: unknown): unknown {
+function translateError(path: string, error: unknown): unknown {
   switch (codeOf(error)) {
     case NONE:
       return error;
@@ -354,7 +358,7 @@ const unavailable = (path: string, cause: unknown): OverlayError => {
   return new OverlayError("STORE_UNAVAILABLE", what, "Check the path, its permissions and the disk.", cause);
 };
 
-const lockedFor = (path: string, seconds: number, cause: unknown): OverlayError => {
+const lockTimedOut = (path: string, seconds: number, cause: unknown): OverlayError => {
   const what = `Other processes kept the pool file ${path} locked for ${seconds} s.`;
   return new OverlayError("STORE_CONFLICT", what, "Run it again; if that does not help, see who has it open.", cause);
 };

@@ -1,8 +1,8 @@
 import type { ConnectionOptions } from "node:tls";
 import type { PoolConfig } from "pg";
-import { OverlayError } from "../../errors";
-import { isLocalHost } from "./server-host";
-import { fileNamed } from "./url-file";
+import { OverlayError } from "../../../errors";
+import { isLocalHost } from "../server-host";
+import { fileNamed } from "../url-file";
 
 export interface Address {
   /** `HOST:PORT/DATABASE`, for messages. */
@@ -18,14 +18,14 @@ const KNOWN = ["host", "schema", "connect_timeout", "sslmode", "sslrootcert", "s
 const FORM = "Write it like postgres://user:password@host:5432/database?sslrootcert=ca.pem.";
 
 /** Takes a URL apart. No message has any part of it but host, port, database and user: the rest may be secret. */
-export function addressOf(url: string): Address {
-  const { hostname, port, username, password, pathname, searchParams } = parseUrl(url);
+export function parsePostgresUrl(url: string): Address {
+  const { hostname, port, username, password, pathname, searchParams } = splitUrl(url);
   const unknown = [...searchParams.keys()].find((key) => !KNOWN.includes(key));
   if (unknown !== undefined) throw invalid(`'${unknown}' is not one of ${KNOWN.join(", ")}.`);
-  const host = (searchParams.get("host") || decoded(hostname) || "127.0.0.1").replace(/^\[(.*)\]$/, "$1");
+  const host = (searchParams.get("host") || decode(hostname) || "127.0.0.1").replace(/^\[(.*)\]$/, "$1");
   const ssl = parseTls(searchParams, isLocalHost(host));
-  const user = decoded(username) || "postgres";
-  const database = decoded(pathname.slice(1)) || user;
+  const user = decode(username) || "postgres";
+  const database = decode(pathname.slice(1)) || user;
   return {
     place: `${host.includes(":") ? `[${host}]` : host}:${port || 5432}/${database}`,
     user,
@@ -36,7 +36,7 @@ export function addressOf(url: string): Address {
       port: Number(port || 5432),
       user,
       database,
-      ...(password && { password: decoded(password) }),
+      ...(password && { password: decode(password) }),
       connectionTimeoutMillis: 1000 * Number(searchParams.get("connect_timeout") || 5),
       ssl,
     },
@@ -44,7 +44,7 @@ export function addressOf(url: string): Address {
 }
 
 /** A password with `/`, `?` or `#` in it ends the host too early: its rest would pass for a database or an option. */
-function parseUrl(url: string): URL {
+function splitUrl(url: string): URL {
   let parsed: URL;
   try {
     parsed = new URL(url);
@@ -60,7 +60,7 @@ function parseUrl(url: string): URL {
 }
 
 /** A password with a plain % in it is a common mistake, and not to be shown. */
-function decoded(part: string): string {
+function decode(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {

@@ -1,30 +1,31 @@
 import { expect, test } from "vitest";
-import { type Commit, type Engine, optimisticStore } from "../../../provider/pool/stores/optimistic";
+import type { Commit, ServerEngine } from "../../../provider/pool/engines/commit-log";
+import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 
 test("a time that runs out in the middle is asked for again, never made up", async () => {
   const commits: Required<Commit>[] = [{ number: 0, id: "none", at: 0, writes: [] }];
   let answers = 0;
   const never = () => Promise.reject(new Error("not in this test"));
-  const engine: Engine = {
+  const engine: ServerEngine = {
     readOnly: false,
     place: "a place",
     machineTime: Date.now,
     clock: () => (answers-- > 0 ? 1000 : undefined),
-    news: async () => {
+    readUpdate: async () => {
       answers = 2;
       return { head: commits.at(-1)! };
     },
     findId: async (number) => commits[number]?.id,
-    rows: async (_at, spans) => spans.map(() => []),
+    readRows: async (_at, spans) => spans.map(() => []),
     commit: async (_from, commit) => {
       commits.push(commit);
       return undefined;
     },
-    turn: never,
+    lock: never,
     read: never,
     close: async () => {},
   };
-  const store = optimisticStore(engine);
+  const store = createOptimisticStore(engine);
   const write = () =>
     store.transact(async (tx) => {
       await tx.write([["now", String(await tx.now())]]);

@@ -20,8 +20,8 @@ import {
   type TxnResponse,
   type WatchCreateRequest,
   type WatchResponse,
-} from "./etcd-api";
-import type { Cluster } from "./etcd-url";
+} from "./api";
+import type { Cluster } from "./url";
 
 /**
  * A client for etcd's v3 API. It talks to one endpoint for as long as that answers; a call that an endpoint does not answer

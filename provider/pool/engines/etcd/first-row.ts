@@ -1,10 +1,10 @@
-import type { Row } from "../store";
-import type { Wire } from "./etcd-wire";
-import { behind } from "./known";
-import type { Span } from "./view";
+import type { Row } from "../../store";
+import type { KeyRange } from "../execute";
+import { keyAfter } from "../row-cache";
+import type { EtcdKv } from "./kv";
 
 /** If a range has more keys than this, the next search in the same tree starts with a shorter one. */
-const MANY = 64;
+const MAX_COUNTED = 64;
 /** In one Txn; etcd takes 128. */
 const OPERATIONS = 120;
 
@@ -13,27 +13,22 @@ const OPERATIONS = 120;
  * some 20 ms. A search therefore starts with a short range and goes on with longer ones. How long the first must be is
  * remembered for each tree, in digits of the keys.
  */
-export class Seeker {
+export class FirstRowSearch {
   readonly #digits = new Map<string, number>();
 
-  constructor(private readonly wire: Wire) {}
+  constructor(private readonly kv: EtcdKv) {}
 
-  /** At a revision; one answer for each span, of one row or none. */
-  async first(revision: string, spans: Span[]): Promise<Row[][]> {
-    const answers: Row[][] = spans.map(() => []);
-    const open = spans.map(({ from, to }, i) => ({
-      from,
-      to,
-      i,
-      digits: this.#digits.get(treeOf(from)) ?? from.length,
-    }));
+  /** At a revision; one answer for each range, of one row or none. */
+  async find(revision: string, all: KeyRange[]): Promise<Row[][]> {
+    const answers: Row[][] = all.map(() => []);
+    const open = all.map(({ from, to }, i) => ({ from, to, i, digits: this.#digitsIn(from) }));
     while (open.length > 0) {
-      const searches = open.splice(0, OPERATIONS).map((search) => ({ ...search, end: endOf(search) }));
+      const searches = open.splice(0, OPERATIONS).map((search) => ({ ...search, end: endOfStep(search) }));
       const ranges = searches.map(({ from, end }) => ({ from, to: end, limit: 1 }));
-      for (const [n, { rows, count }] of (await this.wire.past(revision, ranges)).entries()) {
+      for (const [n, { rows, count }] of (await this.kv.getAt(revision, ranges)).entries()) {
         const { from, to, i, digits, end } = searches[n]!;
         answers[i] = rows;
-        if (count > MANY)
+        if (count > MAX_COUNTED)
           this.#digits.set(treeOf(from), Math.max(1, Math.min(digits - 1, distance(from, rows[0]![0]))));
         else if (count === 0 && end < to) open.push({ from: end, to, i, digits: digits + 1 });
         else if (digits > this.#digitsIn(from)) this.#digits.set(treeOf(from), digits);
@@ -50,7 +45,7 @@ export class Seeker {
 const treeOf = (key: string): string => key.slice(0, key.lastIndexOf("/") + 1);
 
 /** `from` plus 16 to the power of `digits`, but not beyond `to`. */
-function endOf({ from, to, digits }: { from: string; to: string; digits: number }): string {
+function endOfStep({ from, to, digits }: { from: string; to: string; digits: number }): string {
   const tree = treeOf(from);
   const value = from.slice(tree.length);
   if (digits >= value.length) return to;
@@ -66,5 +61,5 @@ function distance(a: string, b: string): number {
 }
 
 /** Whether the keys of a range end in digits; a range of a single key is short already. */
-export const isSeek = ({ from, to, limit }: Span): boolean =>
-  limit === 1 && to !== behind(from) && /\/[0-9a-f]{8,}$/.test(from);
+export const isFirstRowSearch = ({ from, to, limit }: KeyRange): boolean =>
+  limit === 1 && to !== keyAfter(from) && /\/[0-9a-f]{8,}$/.test(from);

@@ -1,9 +1,9 @@
-import { createMutex } from "../mutex";
-import { Sorted } from "../sorted";
-import type { Row, Store, Tx, Write } from "../store";
+import { createMutex } from "../../mutex";
+import { Sorted } from "../../sorted";
+import type { Row, Store, Tx, Write } from "../../store";
 
 /** For tests and dry runs: everything in this process, and time as the caller likes it. */
-export function memoryStore(clock: () => number = Date.now): Store {
+export function createMemoryStore(clock: () => number = Date.now): Store {
   const rows = new Sorted<string>();
   const mutex = createMutex();
 

@@ -1,94 +1,92 @@
-import type { Row } from "../store";
-import type { Compare, KeyValue, RequestOp, TxnRequest, TxnResponse } from "./etcd-api";
-import type { EtcdClient } from "./etcd-client";
-import { isOutOfRange, translated } from "./etcd-errors";
-import type { Cluster } from "./etcd-url";
-import type { Span } from "./view";
+import type { Row } from "../../store";
+import type { KeyRange } from "../execute";
+import type { Compare, KeyValue, RequestOp, TxnRequest, TxnResponse } from "./api";
+import type { EtcdClient } from "./client";
+import { isOutOfRange, translateError } from "./errors";
+import type { Cluster } from "./url";
 
-/** The few words of etcd that we speak. Keys are strings of bytes; `end` is the first key that is not meant. */
+/** The part of etcd's KV API that the store uses. Keys are strings of bytes; `end` is exclusive. */
 
 const bytes = (key: string): Buffer => Buffer.from(key, "latin1");
-const until = (end?: string) => (end === undefined ? {} : { range_end: bytes(end) });
+const rangeEnd = (end?: string) => (end === undefined ? {} : { range_end: bytes(end) });
 
-type Looking = Required<Pick<RequestOp, "request_range">>;
+type GetOp = Required<Pick<RequestOp, "request_range">>;
 
 export const put = (key: string, value: string, lease?: string): RequestOp => ({
   request_put: { key: bytes(key), value: Buffer.from(value), ...(lease !== undefined && { lease }) },
 });
-export const remove = (key: string, end?: string): RequestOp => ({
-  request_delete_range: { key: bytes(key), ...until(end) },
+export const del = (key: string, end?: string): RequestOp => ({
+  request_delete_range: { key: bytes(key), ...rangeEnd(end) },
 });
-export const look = (key: string, end?: string, { limit = 0, oldestFirst = false } = {}): Looking => ({
+export const get = (key: string, end?: string, { limit = 0, oldestFirst = false } = {}): GetOp => ({
   request_range: {
     key: bytes(key),
-    ...until(end),
+    ...rangeEnd(end),
     limit,
     ...(oldestFirst && { sort_order: "ASCEND", sort_target: "CREATE" }),
   },
 });
 
-/** undefined: it is not there. */
-export const isStill = (key: string, value: string | undefined): Compare =>
+/** undefined: the key is absent. */
+export const valueIs = (key: string, value: string | undefined): Compare =>
   value === undefined
-    ? isNotThere(key)
+    ? isAbsent(key)
     : { key: bytes(key), target: "VALUE", result: "EQUAL", value: Buffer.from(value) };
-/** With an end: nothing of it is there. */
-export const isNotThere = (key: string, end?: string): Compare => ({
+/** With `end`: all keys of the range are absent. */
+export const isAbsent = (key: string, end?: string): Compare => ({
   key: bytes(key),
-  ...until(end),
+  ...rangeEnd(end),
   target: "CREATE",
   result: "EQUAL",
   create_revision: 0,
 });
 
-const rowOf = ({ key, value }: KeyValue): Row => [key.toString("latin1"), value.toString()];
+const toRow = ({ key, value }: KeyValue): Row => [key.toString("latin1"), value.toString()];
 
-export interface Answer {
+export interface TxnResult {
   succeeded: boolean;
-  /** What each `look` found, in their order. */
+  /** The rows of each `get`, in their order. */
   found: Row[][];
-  /** The state of the whole store that this is true of. */
   revision: string;
 }
 
-export interface Found {
+export interface RangeResult {
   rows: Row[];
-  /** How many there are in the whole span, whatever its limit. */
+  /** Of the whole range, whatever its limit. */
   count: number;
 }
 
-/** Calls of the client, with their errors in our words. */
-export class Wire {
+/** Calls of the client, with errors as `OverlayError`. */
+export class EtcdKv {
   constructor(
     private readonly client: EtcdClient,
     private readonly cluster: Cluster,
   ) {}
 
   /** All of `then` if every comparison holds, otherwise all of `otherwise`. */
-  async txn(compare: Compare[], then: RequestOp[], otherwise: RequestOp[] = []): Promise<Answer> {
+  async txn(compare: Compare[], then: RequestOp[], otherwise: RequestOp[] = []): Promise<TxnResult> {
     const reading = [...then, ...otherwise].every(({ request_range }) => request_range);
     const request: TxnRequest = { compare, success: then, failure: otherwise };
     const { header, succeeded, responses } = await this.#translate(reading, this.client.txn(request));
-    const found = responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs.map(rowOf)] : []));
+    const found = responses.flatMap(({ response_range }) => (response_range ? [response_range.kvs.map(toRow)] : []));
     return { succeeded, found, revision: header.revision };
   }
 
-  /** As it was at a revision. Any member may answer that has come so far, since the past does not change. */
-  async past(revision: string, spans: Span[]): Promise<Found[]> {
+  /** At a revision, by any member that has it: the past does not change. */
+  async getAt(revision: string, ranges: KeyRange[]): Promise<RangeResult[]> {
     const ask = (serializable: boolean): Promise<TxnResponse> => {
-      const at = (span: Span) => ({ ...look(span.from, span.to, span).request_range, revision, serializable });
-      return this.client.txn({ success: spans.map((span) => ({ request_range: at(span) })) });
+      const at = (range: KeyRange) => ({ ...get(range.from, range.to, range).request_range, revision, serializable });
+      return this.client.txn({ success: ranges.map((range) => ({ request_range: at(range) })) });
     };
     const asked = ask(true).catch((error: unknown) => (isOutOfRange(error) ? ask(false) : Promise.reject(error)));
     const { responses } = await this.#translate(true, asked);
     return responses.map(({ response_range }) => ({
-      rows: response_range!.kvs.map(rowOf),
+      rows: response_range!.kvs.map(toRow),
       count: Number(response_range!.count),
     }));
   }
 
-  /** What is put on it vanishes after so many seconds. */
-  async lease(seconds: number): Promise<string> {
+  async grantLease(seconds: number): Promise<string> {
     return (await this.#translate(false, this.client.grantLease(seconds))).ID;
   }
 
@@ -118,7 +116,7 @@ export class Wire {
     try {
       return await answer;
     } catch (error) {
-      throw translated(error, this.cluster, reading ? "reading" : "writing");
+      throw translateError(error, this.cluster, reading ? "reading" : "writing");
     }
   }
 }

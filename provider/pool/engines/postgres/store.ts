@@ -1,0 +1,165 @@
+import { Pool, type PoolClient, type QueryConfig } from "pg";
+import type { Store, Tx } from "../../store";
+import { machineTime } from "../clock-check";
+import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
+import { execute, type KeyRange, unwrap } from "../execute";
+import { createOptimisticStore, type Timeouts, timeAfter } from "../optimistic";
+import { RowCache } from "../row-cache";
+import { ServerClock } from "../server-clock";
+import { createCommitLog, type Query, rowsByRange, rowsQuery, statementsFor } from "./commit-log";
+import { translateError } from "./errors";
+import { ensureTables, lockKey } from "./schema";
+import { type Address, parsePostgresUrl } from "./url";
+
+/**
+ * Two tables: the rows, and a log whose newest entry is the version of the store. A commit is one statement that inserts
+ * the next entry and, if no other process has, writes the rows. No lock is held while a transaction runs, so a client that sleeps
+ * or dies holds up no other. After conflicts a transaction takes an advisory lock, which PostgreSQL gives in the order of asking.
+ */
+export interface PostgresOptions {
+  /** For tests: replaces the server's time. */
+  clock?: () => number;
+  /** The clock that the server's is compared with. Default: this machine's, or `clock` if it is given. */
+  machineTime?: () => number;
+  timeouts?: Timeouts;
+  warn?: (text: string) => void;
+}
+
+export async function openPostgresStore(url: string, options: PostgresOptions = {}): Promise<Store> {
+  const { clock, timeouts, warn = () => {} } = options;
+  const witness = options.machineTime ?? clock ?? machineTime;
+  const address = parsePostgresUrl(url);
+  if (address.isExposed) warn(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
+  const pool = new Pool({ ...address.connection, ...CONNECTIONS });
+  // Idle connections that the server closes are replaced when they are needed.
+  pool.on("error", () => {});
+  // Our statements have one good plan, whatever their values; without this they would be planned each time.
+  pool.on("connect", (client) => void client.query("SET plan_cache_mode = force_generic_plan").catch(() => {}));
+  try {
+    const { readOnly } = await ensureTables(pool, address, warn);
+    return createOptimisticStore(createEngine(pool, address, readOnly, witness, clock), timeouts);
+  } catch (thrown) {
+    await pool.end();
+    const error = translateError(thrown, address);
+    throw error instanceof StoreUnavailable ? error.cause : error;
+  }
+}
+
+const CONNECTIONS = {
+  // One for writes, since group commit merges them; the others are for reads.
+  max: 4,
+  application_name: "pulumi-overlay",
+  // For servers that disappear without closing the connection.
+  query_timeout: 10_000,
+  keepAlive: true,
+  allowExitOnIdle: true,
+  // Statements are sent without waiting for earlier answers.
+  pipeline: true,
+};
+
+function createEngine(
+  pool: Pool,
+  address: Address,
+  readOnly: boolean,
+  machineTime: () => number,
+  clock?: () => number,
+): ServerEngine {
+  const serverClock = new ServerClock(1000);
+  const createLog = (query: Query, lock: string | null) =>
+    createCommitLog(query, address.schema, lock, (time) => serverClock.set(time));
+  const place = `PostgreSQL at ${address.place}`;
+  const timeOf = (now: number, head: Version) => timeAfter({ place, machineTime }, clock?.() ?? now, head);
+  return {
+    ...createLog(createQuery(pool, address), lockKey(address)),
+    readOnly,
+    place,
+    machineTime,
+    clock: clock ?? (() => serverClock.now()),
+    lock: async (timeoutMs, since) => acquireLock(await connect(pool, address), address, createLog, timeoutMs, since),
+    read: async (work) => readSnapshot(await connect(pool, address), address, work, timeOf),
+    close: () => pool.end(),
+  };
+}
+
+const createQuery =
+  (connection: Pool | PoolClient, address: Address): Query =>
+  (config) =>
+    (connection as Pool).query(config).catch((error: unknown) => {
+      throw translateError(error, address);
+    });
+
+async function connect(pool: Pool, address: Address): Promise<PoolClient> {
+  const client = await pool.connect().catch((error: unknown) => {
+    throw translateError(error, address);
+  });
+  // A failure of the connection shows in the next answer.
+  if (client.listenerCount("error") === 0) client.on("error", () => {});
+  return client;
+}
+
+/** Never rejects: a connection whose transaction cannot be rolled back is closed. */
+async function releaseClient(client: PoolClient): Promise<void> {
+  try {
+    if (client.getTransactionStatus() !== "I") await client.query("ROLLBACK");
+    client.release();
+  } catch {
+    client.release(true);
+  }
+}
+
+async function acquireLock(
+  client: PoolClient,
+  address: Address,
+  createLog: (query: Query, lock: null) => CommitLog,
+  timeoutMs: number,
+  since?: Version,
+): Promise<LockedLog> {
+  const query: Query = (config) =>
+    createQuery(client, address)({ ...config, query_timeout: timeoutMs + 10_000 } as QueryConfig);
+  const { readUpdate, findId, readRows, commit } = createLog(query, null);
+  try {
+    // Sent together. The server closes the connection of a process that sleeps while it has the lock.
+    const waiting = query({
+      text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(timeoutMs))};
+        SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}; SELECT pg_advisory_xact_lock(${lockKey(address)})`,
+    });
+    const [, update] = await Promise.all([waiting, readUpdate(since)]);
+    return {
+      update,
+      readUpdate,
+      findId,
+      readRows,
+      commit: async (...args) => (await Promise.all([commit(...args), query({ text: "COMMIT" })]))[0],
+      unlock: () => releaseClient(client),
+    };
+  } catch (error) {
+    await releaseClient(client);
+    throw error;
+  }
+}
+
+const IDLE_TIMEOUT_MS = 10_000;
+
+async function readSnapshot<T>(
+  client: PoolClient,
+  address: Address,
+  work: (tx: Tx) => Promise<T>,
+  timeOf: (now: number, head: Version) => number,
+): Promise<T> {
+  const query = createQuery(client, address);
+  try {
+    const { update } = statementsFor(address.schema);
+    const [, { rows }] = await Promise.all([
+      query({ text: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" }),
+      query({ ...update, values: [0, 1] }),
+    ]);
+    const [head] = rows;
+    const now = timeOf(Math.round(head.now), { ...head, at: Number(head.at) });
+    const fetch = async (ranges: KeyRange[]) =>
+      rowsByRange(ranges, (await query(rowsQuery(address.schema, ranges))).rows);
+    const { outcome } = await execute({ cache: new RowCache(), now, fetch }, work);
+    return unwrap(outcome);
+  } finally {
+    void releaseClient(client);
+  }
+}
