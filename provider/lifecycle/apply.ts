@@ -84,17 +84,17 @@ export async function desiredStates(
   props: Values,
   owned: Omit<OwnedLease, "run">,
   isDeleted: boolean,
-): Promise<{ target: TargetHost; want: DesiredState }[]> {
+): Promise<{ target: TargetHost; desired: DesiredState }[]> {
   const targets = targetsOf(def, props);
   if (isDeleted) {
-    const wants = targets.map(async (target) => ({
+    const states = targets.map(async (target) => ({
       target,
-      want: { ...desiredState(def, props, owned, []), ...(await planRemoval(def, deps, props, target)) },
+      desired: { ...desiredState(def, props, owned, []), ...(await planRemoval(def, deps, props, target)) },
     }));
-    return Promise.all(wants);
+    return Promise.all(states);
   }
   const plan = planOf(def, props, await askHosts(def, deps, props));
-  return targets.map((target) => ({ target, want: desiredState(def, props, owned, plan[target.role] ?? []) }));
+  return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
 const machine = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });

@@ -112,7 +112,7 @@ export class Lifecycle {
       replaces.length > 0 &&
       !(unknownPaths(news).length === 0 && this.def.createBeforeDelete && (await this.#hasRoom(news)));
     return {
-      changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenDead(olds)),
+      changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenInvalid(olds)),
       replaces: lost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
       deleteBeforeReplace: first,
@@ -376,7 +376,7 @@ export class Lifecycle {
   }
 
   /** Whether the signature of its token is no longer accepted: then an update issues a new one. */
-  async #isTokenDead({ token }: Values): Promise<boolean> {
+  async #isTokenInvalid({ token }: Values): Promise<boolean> {
     if (typeof token !== "string" || !("token" in this.def.outputs.shape)) return false;
     try {
       return !(await this.deps.isSignedHere(token));

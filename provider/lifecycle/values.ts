@@ -8,13 +8,13 @@ export type Path = string[];
 
 const isContainer = (value: unknown): value is Values => typeof value === "object" && value !== null;
 
-/** Where the unknown values stand. */
+/** Paths of unknown values. */
 export function unknownPaths(value: unknown, at: Path = []): Path[] {
   if (value === UNKNOWN) return [at];
   return isContainer(value) ? Object.entries(value).flatMap(([key, v]) => unknownPaths(v, [...at, key])) : [];
 }
 
-/** The same, but a list with something unknown in it counts as a whole: what is left of it would mean something else. */
+/** The same, but a list with an unknown element counts as a whole, because the rest of it would be another list. */
 export function unknownWholes(value: unknown, at: Path = []): Path[] {
   if (Array.isArray(value)) return unknownPaths(value).length > 0 ? [at] : [];
   if (value === UNKNOWN) return [at];
@@ -31,7 +31,7 @@ export function without<T>(value: T, paths: Path[]): T {
   return (Array.isArray(value) ? kept.map(([, v]) => v) : Object.fromEntries(kept)) as T;
 }
 
-/** Puts the unknown marker back where it stood. */
+/** Sets the unknown marker at these paths. */
 export function withUnknown(value: Values, paths: Path[]): Values {
   if (paths.length === 0) return value;
   const result = structuredClone(value);
@@ -61,7 +61,7 @@ export function equal(a: unknown, b: unknown): boolean {
   return Array.isArray(a) === Array.isArray(b) && [...keys].every((key) => equal(a[key], b[key]));
 }
 
-/** Paths of everything that differs, at the depth where it differs. */
+/** Paths of all differences, each at the depth where values differ. */
 export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
   if (equal(a, b)) return [];
   const deeper = isContainer(a) && isContainer(b) && !Array.isArray(a) && !Array.isArray(b);
@@ -71,6 +71,6 @@ export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
   );
 }
 
-/** For comparing: the same text for the same values. */
+/** The same text for the same values, for comparison. */
 export const jsonText = (value: unknown): string =>
   JSON.stringify(value, (_, v) => (typeof v === "bigint" ? String(v) : v)) ?? "";

@@ -10,9 +10,9 @@ import { dockerFor, dockerNetworkName, dockerRanges } from "./docker";
 import { cidr, plainName, resourceName } from "./inputs";
 import { layoutsOf, type NetworkSettings } from "./overlay-network";
 
-/** The addresses of a runner: the pool that its lease opens, and what those who take addresses from it must know. */
+/** The addresses of a runner: the pool that its lease opens, and the settings that resources with addresses in it need. */
 
-/** Passed on by reference, or read from the pool by the name `NETWORK/RUNNER`. */
+/** Passed by reference, or read from the pool by the name `NETWORK/RUNNER`. */
 export const runnerSettings = z
   .object({
     networkName: resourceName.describe("Name of the runner's network."),
@@ -35,10 +35,10 @@ export const storedRunner: StoredSettings<typeof runnerSettings> = {
   poolOf: ({ networkName, runnerName }) => addressPool(networkName, runnerName),
 };
 
-/** One address for each user on a network: the name that a lease in use holds. */
+/** A name of the lease that is used by `by`. Names are unique, so a user has one address on a network. */
 export const userName = (network: string, by: string): string => `user/${network}/${by}`;
 
-/** An address that a container has, although Docker does not pick it by itself and the pool did not give it out. */
+/** Leases for the addresses of containers outside the range from which Docker picks by itself. */
 export function containerLeases(addresses: PoolSpec, containers: Container[]): Fact[] {
   const [, network, runner] = addresses.name.split("/") as [string, string, string];
   const isOurs = (address: Extent): boolean =>
@@ -56,7 +56,7 @@ export function containerLeases(addresses: PoolSpec, containers: Container[]): F
   });
 }
 
-/** It goes with the runner, and not while it has leases. What Docker gives out by itself is never given out here. */
+/** The pool of a runner's addresses. The range from which Docker picks by itself is reserved in it. */
 export function addressPoolSpec(
   network: NetworkSettings,
   runnerName: string,

@@ -5,7 +5,7 @@ import type { DockerPlan } from "../network/plan/hub";
 import type { InputError } from "../resource";
 import { resourceName } from "./inputs";
 
-/** Docker on runners: what the user says, and what follows from it for addresses. Preview asks no host, so this neither. */
+/** Docker on runners: the inputs, and what follows from them for addresses. Used in preview, so it needs no facts of hosts. */
 
 const enabled = z
   .enum(["auto", "on", "off"])
@@ -31,7 +31,7 @@ export const docker = z
   })
   .meta({ id: "Docker" });
 
-/** For one runner alone: what it does not say is the network's. */
+/** For one runner. Defaults are the network's values. */
 export const dockerOverride = z
   .strictObject({ enabled: enabled.optional(), networkName: networkName.optional(), range: range.optional() })
   .meta({ id: "DockerOverride" });
@@ -43,19 +43,19 @@ const isPowerOfTwo = (share: number): boolean => share > 1 && Number.isInteger(M
 
 const shareOf = (range: string): number => Number(range.slice("1/".length));
 
-/** States that are older than the setting have none. */
+/** States of releases before this setting have none. */
 export const dockerFor = (network: { docker?: Docker }, override: z.output<typeof dockerOverride> = {}): Docker => {
-  const said = Object.entries(override).filter(([, value]) => value !== undefined);
-  return docker.parse({ ...network.docker, ...Object.fromEntries(said) });
+  const given = Object.entries(override).filter(([, value]) => value !== undefined);
+  return docker.parse({ ...network.docker, ...Object.fromEntries(given) });
 };
 
-/** What Docker gets on each runner; undefined: nothing. */
+/** The Docker network of each runner; undefined: none. */
 export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
   enabled === "off" || !canUseDocker(layouts)
     ? undefined
     : { name: networkName, required: enabled === "on", share: shareOf(range) };
 
-/** Docker's own part of a runner's subnets, one for each family; none when it is off. */
+/** The ranges of a runner's subnets from which Docker picks by itself, one for each family; none if it is off. */
 export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runnerId: number): DockerRange[] =>
   enabled === "off" || !canUseDocker(layouts)
     ? []

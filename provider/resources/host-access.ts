@@ -4,7 +4,7 @@ import type { HostAccess, HostPort } from "../network/plan/isolation";
 
 const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
 
-/** `tcp/22` or `udp/6000-6100`; undefined: it is neither. */
+/** Parses `tcp/22` or `udp/6000-6100`; undefined: invalid. */
 function parsePorts(text: string): HostPort | undefined {
   const [, protocol, range = ""] = PORTS.exec(text) ?? [];
   const numbers = protocol === undefined ? undefined : parseNumberRange(range);
@@ -12,10 +12,10 @@ function parsePorts(text: string): HostPort | undefined {
   return { protocol: protocol as HostPort["protocol"], first: Number(numbers.first), last: Number(numbers.last) };
 }
 
-const portsText = ({ protocol, first, last }: HostPort): string =>
+const formatPorts = ({ protocol, first, last }: HostPort): string =>
   `${protocol}/${first === last ? first : `${first}-${last}`}`;
 
-/** In one form and order, so that another way to write the same is no change. */
+/** Normalized, so that equivalent texts are no change. */
 export const hostAccess = z.union(
   [
     z.enum(["ping", "all"]),
@@ -26,11 +26,11 @@ export const hostAccess = z.union(
           abort: true,
         }),
       )
-      .transform((texts) => [...new Set(texts.map((text) => portsText(parsePorts(text)!)))].sort()),
+      .transform((texts) => [...new Set(texts.map((text) => formatPorts(parsePorts(text)!)))].sort()),
   ],
   "must be ping, all, or a list of ports such as tcp/22",
 );
 
-/** States that are older than the setting have none. */
+/** States of releases before this setting have none. */
 export const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"): HostAccess =>
   typeof given === "string" ? given : given.map((text) => parsePorts(text)!);

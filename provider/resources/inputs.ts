@@ -4,11 +4,11 @@ import { parseLayout } from "../addressing/layout";
 import { formatNumberRange, formatRange, mergeExtents, parseNumberRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 
-/** Inputs that several resources share. Everything that can reach a shell is confined by its type here. */
+/** Inputs that several resources share. Text that can become part of a shell command is restricted by a pattern here. */
 
 const layoutText = z.string();
 
-/** In one form, so that another way to write the same is no change; its errors are those of the pure code. */
+/** Normalized, so that equivalent texts are no change. Errors are those of `parseLayout`. */
 export const layouts = z
   .union(
     [layoutText, z.tuple([layoutText, layoutText])],
@@ -60,15 +60,15 @@ export const resourceName = z
     "must be 1 to 63 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
   );
 
-/** Name of a pool. Those that tenants get by themselves have slashes in theirs: `tenant/acme/web/clusterIP`. */
+/** Name of a pool. Names of blocks of tenants have slashes: `tenant/acme/web/clusterIP`. */
 export const poolPath = z
   .string()
   .regex(/^[a-z0-9]([a-z0-9._/-]{0,250}[a-z0-9])?$/i, "must be letters, digits, '.', '_', '-' or '/'");
 
-/** A machine in the words of `machineOf`: `HOST`, `HOST:PORT`, or either `by` the jump host. */
+/** A host as `machineKey` formats it: `HOST`, `HOST:PORT`, or either with ` by ` and the jump host. */
 export const machineName = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
 
-/** In their shortest form, so that another way to write the same is no change. */
+/** In their shortest form, so that equivalent texts are no change. */
 export const ranges = z
   .array(
     z.string().refine((text) => parseRange(text) !== undefined, {
@@ -79,7 +79,7 @@ export const ranges = z
   .min(1)
   .transform((texts) => mergeExtents(texts.map((text) => parseRange(text)!)).map(formatRange));
 
-/** Of addresses, or of ports: which of them the pool has is for its type to say. */
+/** A range of addresses or of ports, depending on the type of the pool. */
 export const part = z.string().refine((text) => (parseRange(text) ?? parseNumberRange(text)) !== undefined, {
   message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
   abort: true,
@@ -108,7 +108,7 @@ export const tenant = z
   })
   .meta({ id: "Tenant" });
 
-/** Names of containers and the like, which become part of keys. */
+/** Names of containers and other users, which become parts of keys. */
 export const plainName = z.string().regex(/^[^\s\p{Cc}]{1,200}$/u, "must be 1 to 200 characters without blanks");
 
 /** The kernel's limit for the name of a device. */
@@ -127,7 +127,7 @@ export const deviceName = deviceNameUpTo(DEVICE_NAME_BYTES);
 /** Room for the runner's id in base 36: ids have up to 16 bits. */
 export const devicePrefix = deviceNameUpTo(DEVICE_NAME_BYTES - 4);
 
-/** For people; it reaches terminals and no command. */
+/** Free text: it is printed on terminals, but is not part of any command. */
 export const printable = z.string().regex(/^[^\p{Cc}]*$/u, "must have no control characters");
 
 export const labels = z

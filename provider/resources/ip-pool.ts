@@ -13,7 +13,7 @@ import {
 } from "../resource";
 import { labels, part, parts, poolPath, ports, ranges, resourceName, tenant } from "./inputs";
 
-/** What those who take addresses from a pool must know; passed on by reference, or read from the pool by name. */
+/** The settings of a pool that resources with addresses in it need; passed by reference, or read from the pool by name. */
 export const poolSettings = z
   .object({
     poolName: poolPath.describe("Name of the pool."),
@@ -45,13 +45,13 @@ export const poolReference: Reference = {
   stored: storedPool,
 };
 
-/** How a pool that is passed by reference differs from what the store has: its own resource changes in the same run. */
+/** How a pool that is passed by reference differs from the stored one: its own resource changes in the same run. */
 export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
   const now = spec && parseSettings(storedPool, spec);
   return rangeChange(pool.ranges, now?.ranges, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
 }
 
-/** The same for ranges alone. A pool that is not there yet is made by the same run, and nothing changes about it. */
+/** The same for ranges alone. A pool that does not exist yet is created by the same run: that is no change. */
 export function rangeChange(texts: string[], stored: string[] | undefined, replaced: boolean): PoolChange | undefined {
   if (!stored || JSON.stringify(stored) === JSON.stringify(texts)) return undefined;
   const whole = mergeExtents(texts.map((text) => parseRange(text) ?? parseNumberRange(text)!));
@@ -144,11 +144,11 @@ const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort"
 const extentOf = (text: string, type: Inputs["type"]): Extent | undefined =>
   (type === "nodePort" ? parseNumberRange : parseRange)(text);
 
-/** Texts that were checked. */
+/** Parses texts that were validated. */
 const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
   mergeExtents(texts.map((text) => extentOf(text, type)!));
 
-/** Where its own lease is: in an address space, in its parent, or, for ports, where nobody else can be. */
+/** Its own lease is in an address space or in its parent; for ports, in a space of its own. */
 function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
     return { pool: portSpace(poolName), want: extentsOf([portRange ?? PORTS], type) };
@@ -202,13 +202,13 @@ function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
   const given = Object.entries({ ranges, parent, prefixLength, portRange }).flatMap(([k, v]) =>
     v === undefined ? [] : [k],
   );
-  const wanted = type === "nodePort" ? ["portRange"] : parent ? ["parent", "prefixLength"] : ["ranges"];
-  for (const key of wanted) {
+  const required = type === "nodePort" ? ["portRange"] : parent ? ["parent", "prefixLength"] : ["ranges"];
+  for (const key of required) {
     if (!given.includes(key) && key !== "portRange")
       yield { property: key, reason: "is missing: a pool has either ranges, or a parent and a prefixLength" };
   }
   for (const key of given) {
-    if (!wanted.includes(key))
+    if (!required.includes(key))
       yield { property: key, reason: `does not go with ${parent ? "parent" : `type ${type}`}` };
   }
   if (parent && isPorts(parent)) yield { property: "parent", reason: "has ports, from which no block can be carved" };
@@ -237,7 +237,7 @@ function* blockSizeErrors({ poolName, ranges, type }: PoolSettings, prefixLength
   };
 }
 
-/** Whether it is in a block that is yet to be carved, only the pool can tell. */
+/** Not checked for a block that is still to be allocated: the pool checks it then. */
 function* exclusionErrors({ type, ranges, portRange = PORTS, reserved, staticOnly }: Inputs): Generator<InputError> {
   const texts = type === "nodePort" ? [portRange] : ranges;
   const whole = texts && extentsOf(texts, type);

@@ -150,12 +150,12 @@ export const ipReservation = defineResource({
   },
 });
 
-/** Whoever uses it does not notice that it is deleted. Only a user that the program itself has moved elsewhere does. */
+/** An address in use is not released, unless the program itself has moved its user to another reservation. */
 function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
   if (state !== "used" || props.force) return;
   const name = props.runner && usedBy !== undefined && userName(props.runner.networkName, usedBy);
-  const isGone = hasSuccessor || (name && !names?.includes(name));
-  if (isGone && usedBy === props.usedBy) return;
+  const hasMoved = hasSuccessor || (name && !names?.includes(name));
+  if (hasMoved && usedBy === props.usedBy) return;
   throw new OverlayError(
     "IP_IN_USE",
     `${props.ip} is used${usedBy === undefined ? "" : ` by ${usedBy}`}.`,
@@ -163,7 +163,7 @@ function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Leas
   );
 }
 
-/** Afterwards it is said either on which runner or in which pool. */
+/** Sets `runner` or `pool`, if the inputs leave the choice open. */
 async function resolve(inputs: Inputs, context: AllocationContext): Promise<Inputs> {
   const { network, placement, tenant, type, ip } = inputs;
   if (network) {
@@ -177,7 +177,7 @@ async function resolve(inputs: Inputs, context: AllocationContext): Promise<Inpu
   return withSecondAddress(inputs, context);
 }
 
-/** Whoever asks for one address of a dual-stack network holds two: the second is the one that it has, or lies alike. */
+/** A request for one address of a dual-stack network gets two: the second is that in the state, or at the same offset. */
 function withSecondAddress(inputs: Inputs, { olds }: AllocationContext): Inputs {
   const { ip, ip6, runner } = inputs;
   const [main, second] = runner?.subnets.map((cidr) => parseRange(cidr)!) ?? [];
@@ -191,7 +191,7 @@ const singleExtent = (value: bigint): Extent => ({ first: value, last: value });
 const sourcePoolName = ({ runner, pool }: Inputs): string =>
   runner ? addressPool(runner.networkName, runner.runnerName) : poolNamed(pool!.poolName);
 
-/** Exactly what is asked for, or one address of each family. */
+/** The requested values, or one address of each family. */
 function requestedExtents({ runner, ip, ip6, port }: Inputs) {
   if (port !== undefined) return { want: [singleExtent(BigInt(port))] };
   if (ip !== undefined)

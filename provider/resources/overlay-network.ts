@@ -11,7 +11,7 @@ import { docker, dockerErrors, dockerFor, dockerPlan } from "./docker";
 import { hostAccess, parseHostAccess } from "./host-access";
 import { address, connection, deviceName, devicePrefix, labels, layouts, machineName, resourceName } from "./inputs";
 
-/** The settings of a network that its runners need too; passed on by reference, or read from the pool by name. */
+/** The settings of a network that its runners need, too; passed by reference, or read from the pool by name. */
 export const networkSettings = z
   .strictObject({
     networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
@@ -64,7 +64,7 @@ export const storedNetwork: StoredSettings<typeof networkSettings> = {
   poolOf: ({ networkName }) => networkPool(networkName),
 };
 
-/** The machine of the hub as the network's pool names it; undefined: it is not known yet. */
+/** The host of the hub, as stored with the network's pool; undefined: not known yet. */
 export function readHub({ data }: PoolSpec): string | undefined {
   const parsed = z.object({ hub: machineName }).safeParse(data);
   return parsed.success ? parsed.data.hub : undefined;
@@ -200,7 +200,7 @@ export const overlayNetwork = defineResource({
   },
 });
 
-/** What a network's runners must know, without its connection. */
+/** The settings that a network's runners need, without its connection. */
 function pickSettings(inputs: NetworkSettings): NetworkSettings {
   const entries = Object.keys(networkSettings.shape).map((key) => [key, inputs[key as keyof NetworkSettings]]);
   return Object.fromEntries(entries.filter(([, value]) => value !== undefined)) as NetworkSettings;

@@ -5,11 +5,11 @@ import { addressPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./addresses";
 
-/** Which runner of a network gets a reservation that may be on any. */
+/** Chooses the runner for a reservation that may be on any runner of a network. */
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
 export type Placement = (typeof PLACEMENTS)[number];
 
-/** Held by the lease, so that its owner is found again on whatever runner it is. */
+/** A name of the lease, by which the owner's reservation is found on any runner. */
 export const placeName = (network: string, owner: string): string => `placed/${network}/${owner}`;
 
 export interface PlacementRequest {
@@ -18,33 +18,33 @@ export interface PlacementRequest {
   ip?: string | undefined;
 }
 
-/** Whoever has a place, in the state, in the pool or in a preview's promise, keeps it: other choices are for newcomers. */
+/** A reservation keeps its runner, by its state, its lease or an offer; `placement` is for new ones. */
 export async function chooseRunner(
-  wish: PlacementRequest,
+  request: PlacementRequest,
   { pool, owner, olds }: AllocationContext,
 ): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
-  const lease = await pool.holder(placeName(wish.network, owner));
-  const places = [
-    before?.networkName === wish.network ? addressPool(before.networkName, before.runnerName) : undefined,
+  const lease = await pool.holder(placeName(request.network, owner));
+  const current = [
+    before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
     lease?.pool,
   ];
-  for (const name of places) {
+  for (const name of current) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasAddress(spec, wish)) return parseSettings(storedRunner, spec);
+    if (spec && hasAddress(spec, request)) return parseSettings(storedRunner, spec);
   }
-  const prefix = addressPool(wish.network, "");
-  const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, wish));
-  const usages = wish.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
-  const best = candidates.sort((a, b) => compareRunners(wish.placement, usages.get(a.name), usages.get(b.name)))[0];
-  if (!best) throw noRunnerError(wish);
+  const prefix = addressPool(request.network, "");
+  const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, request));
+  const usages = request.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
+  const best = candidates.sort((a, b) => compareRunners(request.placement, usages.get(a.name), usages.get(b.name)))[0];
+  if (!best) throw noRunnerError(request);
   return parseSettings(storedRunner, best);
 }
 
 const hasAddress = (spec: PoolSpec, { ip }: PlacementRequest): boolean =>
   ip === undefined || parseSettings(storedRunner, spec).subnets.some((cidr) => isIpInRange(ip, cidr));
 
-/** Below zero: the first is the better place. Full ones come last, and equal ones stay in the order of their names. */
+/** Negative: the first is preferred. Full runners come last, and equal ones stay in the order of their names. */
 function compareRunners(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {
   if (!a || !b) return 0;
   const [free, other] = [a.capacity - a.held, b.capacity - b.held];

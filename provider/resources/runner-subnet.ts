@@ -60,7 +60,7 @@ const computed = z.object({
 
 type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
-/** The network as this runner sees it. */
+/** The network with the values that this runner overrides. */
 const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
   toNetwork({
     ...network,
@@ -69,7 +69,7 @@ const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs
     docker: dockerFor(network, docker),
   });
 
-/** Five tries of a second each: the first packets through a new tunnel wait for its neighbours. */
+/** Five attempts of one second: the first packets through a new tunnel wait for neighbour resolution. */
 const ping = (target: string, size: number): string =>
   `for i in 1 2 3 4 5; do ping -c 1 -W 1 -M do -s ${size} ${target} >/dev/null 2>&1 && break; [ $i -lt 5 ] && sleep 0.2 || exit 1; done`;
 
@@ -211,7 +211,7 @@ function* crossFieldErrors({
   }
 }
 
-/** The largest packet that must pass unbroken in each family: MTU less the IP and ICMP headers. */
+/** Pings with the largest packet that must pass without fragmentation in each family: MTU less the IP and ICMP headers. */
 function probe(props: RunnerProps, { hub, runner }: Machines) {
   const layouts = layoutsOf(props.network.subnets);
   const mtu = effectiveMtu(networkFor(props), hub!, runner!);

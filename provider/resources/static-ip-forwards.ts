@@ -8,7 +8,7 @@ import { isLayout } from "./inputs";
 import type { PoolSettings } from "./ip-pool";
 import type { Inputs, StaticProps } from "./static-ip-inputs";
 
-/** Where a static address leads, and how replies find back. */
+/** Where a static address forwards to, and the path of replies. */
 
 const familyOfText = (text: string): Family => familyOf(parseIp(text.split("/")[0]!));
 
@@ -22,7 +22,7 @@ export function rejectOtherFamily({ ip, forwards = [] }: StaticProps): void {
   ).about(`forwards.${wrong}.to`);
 }
 
-/** Only a pool with both families leaves it open which of them is meant; the workloads tell. */
+/** In a pool with both families, the first workload decides the family. */
 export function familyRequest({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
   const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
   return families.size === 2 && forwards[0] ? { within: familyExtent(familyOfText(forwards[0].to)) } : {};
@@ -44,18 +44,20 @@ const withPort = ({ protocol, port, to, toPort = port }: Inputs["forwards"][numb
   toPort,
 });
 
-/** The runners that lead replies back to the hub, where that shows clients to workloads. A runner does so by itself. */
+/** Runners that send replies back to the hub, if workloads see the addresses of clients. A carrier that is a runner needs none. */
 export function returnRunners({ ip, attach, runners, runnerConnections, preserveClientIp, forwards }: StaticProps) {
   if (!preserveClientIp || attach.runnerName) return [];
   const layout = layoutsOf(attach).find(({ family }) => family === familyOfText(ip));
   if (!layout) return [];
   return runners.flatMap(({ runnerName, subnets }, i) => {
     const subnet = subnets.find((text) => familyOfText(text) === layout.family)!;
-    const led = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
+    const forwarded = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
     const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
     const { hubIp } = runnerLayout(layout, id);
     const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, hubIp, bridge: attach.bridgeName! };
-    return led.length > 0 ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, led }] : [];
+    return forwarded.length > 0
+      ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, forwarded }]
+      : [];
   });
 }
 

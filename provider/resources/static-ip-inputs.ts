@@ -2,7 +2,7 @@ import { z } from "zod";
 import { address, cidr, connection, deviceName, labels, layoutOrCidr, printable, resourceName, tenant } from "./inputs";
 import { poolSettings } from "./ip-pool";
 
-/** What the user says of a StaticIP, and what the lease adds. */
+/** Inputs and computed values of a StaticIP. */
 
 const port = z.number().int().min(1).max(65535);
 
@@ -16,7 +16,7 @@ const forward = z
   })
   .meta({ id: "Forward" });
 
-/** The machine that carries it: a network's hub, or one of its runners. */
+/** The host that carries it: a network's hub, or one of its runners. */
 const attachment = z
   .object({
     networkName: resourceName.describe("Name of the network."),

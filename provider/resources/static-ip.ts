@@ -102,7 +102,7 @@ export const staticIp = defineResource({
           machines.carrier!,
           runners.map(({ role }) => machines[role]!),
         ),
-        ...Object.fromEntries(runners.map(({ role, path, led }) => [role, planReturn(path, led)])),
+        ...Object.fromEntries(runners.map(({ role, path, forwarded }) => [role, planReturn(path, forwarded)])),
       };
     },
     unaffectedBy: [

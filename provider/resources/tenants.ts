@@ -9,40 +9,40 @@ import { type PoolSettings, storedPool } from "./ip-pool";
 import { placeName } from "./placement";
 
 /**
- * Which pool an address comes from that is asked for by `tenant` and `type`: an IPPool of that tenant and type, where there is one.
+ * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
  *
- * A tenant that has no pool gets a block of its own out of a range that all tenants share, when it first asks. Blocks are
- * leases like any other, so that no two tenants ever overlap; they stay when the last address of a tenant goes, since it
- * may have told others about them. No stack owns them: all stacks of a tenant find the same.
+ * For a tenant without a pool, the first request allocates a block from a range that all tenants share. Blocks are leases, so blocks
+ * of two tenants never overlap. They stay when the last address is released, because other systems may be configured with them. No
+ * stack owns them: all stacks of a tenant use the same block.
  */
 type Ask = "offer" | "claim";
 
 export interface TenantPoolRequest {
   tenant: Tenant;
   type: string;
-  /** The address or port that is asked for, if any. */
+  /** The requested address or port, if any. */
   value: bigint | undefined;
 }
 
-/** With slashes, which no pool of a user can have in its name. */
+/** Names with slashes, which names of IPPools cannot have. */
 const sharedName = (type: string): string => `tenants/${type}`;
 const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${org}/${project}/${type}`;
 
-/** Held by the lease, so that the pool that was chosen for its owner is found again. */
+/** A name of the lease, by which the pool that was chosen for its owner is found again. */
 export const tenantPlaceName = ({ org, project }: Tenant, type: string, owner: string): string =>
   placeName(`tenant/${org}/${project}/${type}`, owner);
 
 /** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
-export async function chooseTenantPool(wish: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
-  const { tenant, type } = wish;
+export async function chooseTenantPool(request: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
+  const { tenant, type } = request;
   const { pool, owner } = context;
-  const before = formerPool(wish, context.olds);
+  const before = formerPool(request, context.olds);
   const lease = await pool.holder(tenantPlaceName(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
-    if (spec && hasValue(spec, wish)) return parseSettings(storedPool, spec);
+    if (spec && hasValue(spec, request)) return parseSettings(storedPool, spec);
   }
-  const own = await findOwnPools(wish, pool);
+  const own = await findOwnPools(request, pool);
   return own.length > 0 ? parseSettings(storedPool, own[0]!) : allocateBlock(tenant, type, context, "offer");
 }
 
@@ -52,17 +52,17 @@ function formerPool({ tenant, type }: TenantPoolRequest, olds: AllocationContext
 }
 
 /** The tenant's pools of this type that have the value: those with room first, then by name. */
-async function findOwnPools(wish: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
+async function findOwnPools(request: TenantPoolRequest, pool: Pool): Promise<PoolSpec[]> {
   const own = (await pool.pools(poolNamed(""))).filter(
     (spec) =>
-      isSameTenant(spec.tenant, wish.tenant) &&
-      parseSettings(storedPool, spec).type === wish.type &&
-      spec.name !== poolNamed(blockName(wish.tenant, wish.type)),
+      isSameTenant(spec.tenant, request.tenant) &&
+      parseSettings(storedPool, spec).type === request.type &&
+      spec.name !== poolNamed(blockName(request.tenant, request.type)),
   );
   if (own.length === 0) return [];
   const usages = await pool.usages(poolNamed(""));
-  const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), wish));
-  const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, wish));
+  const isFull = (spec: PoolSpec): number => Number(!hasRoom(spec, usages.get(spec.name), request));
+  const isElsewhere = (spec: PoolSpec): number => Number(!hasValue(spec, request));
   return own.sort((a, b) => isElsewhere(a) - isElsewhere(b) || isFull(a) - isFull(b) || (a.name < b.name ? -1 : 1));
 }
 
@@ -108,7 +108,7 @@ async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: stri
   return lease !== undefined && lease.state !== "offered";
 }
 
-/** The leases of a tenant's block and of the range that it is in, as they must stand; none for an IPPool. */
+/** The leases of a tenant's block and of the shared range, for a store that is rebuilt; none for an IPPool. */
 export function tenantBlockLeases(
   { poolName, tenant, type, ranges }: PoolSettings,
   tenantDefaults: TenantDefaults,
@@ -170,7 +170,7 @@ function rejectUnknownType(type: string, known: string[]): never {
   ).about("type");
 }
 
-/** The range is taken as a whole; what is already in it must be known to whoever reads the refusal. */
+/** The shared range is claimed as a whole: the error says what it overlaps with. */
 const explainOverlap =
   (type: string) =>
   (error: unknown): Promise<Lease> => {

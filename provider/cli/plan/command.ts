@@ -51,9 +51,9 @@ async function worksFor(pool: Pool, machines: Machines, planned: Planned[], give
   for (const each of planned) {
     const props = await connected(pool, each, given);
     if (!props) unknown.push(each.name);
-    for (const { target, want } of props ? await wants(deps, each, props, store) : []) {
+    for (const { target, desired } of props ? await statesOf(deps, each, props, store) : []) {
       const at = works.get(machineKey(target.connection)) ?? { connection: target.connection, all: [] };
-      at.all.push({ ...want, fence: async () => {}, isLeaseGone: isGone(pool, each) });
+      at.all.push({ ...desired, fence: async () => {}, isLeaseGone: isGone(pool, each) });
       works.set(machineKey(target.connection), at);
     }
   }
@@ -61,10 +61,15 @@ async function worksFor(pool: Pool, machines: Machines, planned: Planned[], give
 }
 
 /** A resource that is not there yet has no uid: its record is named in the plan by what it is called. */
-function wants(deps: Parameters<typeof desiredStates>[1], { type, name, gone }: Planned, props: Values, store: string) {
+function statesOf(
+  deps: Parameters<typeof desiredStates>[1],
+  { type, name, isDeleted }: Planned,
+  props: Values,
+  store: string,
+) {
   const { uid = `uid-of-${name}`, leaseId = "" } = props as { uid?: string; leaseId?: string };
   const owned = { pool: "", uid, leaseId, owner: String(props.owner), store };
-  return desiredStates(resourceOf(type), deps, props, owned, gone);
+  return desiredStates(resourceOf(type), deps, props, owned, isDeleted);
 }
 
 const isGone =

@@ -6,13 +6,13 @@ import type { Values } from "../../lifecycle/values";
 import { resources } from "../../resources";
 import { OURS, parseExport } from "../exports";
 
-/** One of our resources as an up would leave it, or `gone`. */
+/** One of our resources with the properties after an up, or before it if it `isDeleted`. */
 export interface Planned {
   type: string;
   /** As Pulumi calls it. */
   name: string;
   props: Values;
-  gone: boolean;
+  isDeleted: boolean;
 }
 
 const state = z.looseObject({
@@ -53,8 +53,8 @@ function plannedBy({ op, urn, oldState, newState }: z.output<typeof preview>["st
   if (!type || !resources.some((known) => known.type === type)) return [];
   const name = urn.split("::").at(-1)!;
   const { uid, leaseId } = op === "create-replacement" ? {} : (oldState?.outputs ?? ({} as Values));
-  if (COMES.includes(op)) return [{ type, name, props: { ...newState!.inputs, uid, leaseId }, gone: false }];
-  return GOES.includes(op) ? [{ type, name, props: oldState!.outputs, gone: true }] : [];
+  if (COMES.includes(op)) return [{ type, name, props: { ...newState!.inputs, uid, leaseId }, isDeleted: false }];
+  return GOES.includes(op) ? [{ type, name, props: oldState!.outputs, isDeleted: true }] : [];
 }
 
 const plannedIn = (file: string, text: string): Planned[] =>
@@ -62,5 +62,5 @@ const plannedIn = (file: string, text: string): Planned[] =>
     type,
     name: props.owner.split("::").at(-1)!,
     props,
-    gone: false,
+    isDeleted: false,
   }));
