@@ -2,8 +2,8 @@ import { type Extent, formatCidr, formatIp } from "./ip";
 import type { Layout, RunnerLayout } from "./layout";
 
 /**
- * Docker picks addresses by itself for containers that ask for none. It keeps to the end of a runner's subnet, and the
- * pool keeps out of there: neither has to ask the other. A share, and not a range, so that one setting fits every
+ * Docker assigns addresses itself to containers without a fixed one. It uses the end of a runner's subnet, and the pool
+ * excludes that part, so the two need no coordination. The part is a share, not a range, so that one setting fits every
  * runner and both address families.
  */
 export interface DockerRange {
@@ -22,18 +22,18 @@ export function dockerRange(layout: Layout, { extent }: RunnerLayout, share: num
   return { extent: { first, last }, cidr: formatCidr(first, layout.runnerPrefix + Math.log2(share)) };
 }
 
-/** Fewer than eight addresses would be none worth the name, once network, hub and broadcast are taken off. */
+/** Below eight addresses too few would be usable, without network, hub and broadcast. */
 export const maxDockerShare = ({ subnetBits }: Layout): number => 2 ** Math.min(subnetBits - 3, 30);
 
 /**
- * Whether a Docker network can carry these layouts: it cannot be without IPv4, and it counts addresses in 64 bits, so that
- * in a larger IPv6 subnet it would give out others than it was asked for. One without IPv6 is no way out: Docker takes
- * the IPv6 addresses off a bridge whose network has none.
+ * Whether a Docker network can have these layouts: it must have IPv4, and it counts addresses in 64 bits, so that
+ * in a larger IPv6 subnet it would assign wrong addresses. A network without IPv6 is no solution: Docker removes
+ * the IPv6 addresses from the bridge of such a network.
  */
 export const canUseDocker = (layouts: Layout[]): boolean =>
   layouts.some(({ family }) => family === 4) && layouts.every(({ subnetBits }) => subnetBits <= 64);
 
-/** The runner's subnet as the pool sees it, with what may be given out beside Docker's range. */
+/** The runner's subnet without Docker's range, as the pool allocates from it. */
 export function withoutDockerRange(runner: RunnerLayout, range: DockerRange | undefined): RunnerLayout {
   if (!range) return runner;
   const { first, last } = range.extent;

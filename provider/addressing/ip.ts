@@ -2,8 +2,8 @@ import { Address4, Address6 } from "ip-address";
 import { OverlayError } from "../errors";
 
 /**
- * Both address families on one 128-bit line: IPv4 a.b.c.d lies at ::ffff:a.b.c.d, the place that IPv6 itself keeps for
- * it. Ranges, pools and overlap checks then need to know nothing about families.
+ * Addresses of both families as 128-bit integers: IPv4 a.b.c.d is ::ffff:a.b.c.d, its IPv4-mapped IPv6 address (RFC 4291,
+ * 2.5.5.2). Ranges, pools and overlap checks do not depend on the family.
  */
 export const V4_START = 0xffff_0000_0000n;
 const V4_END = 0xffff_ffff_ffffn;
@@ -21,13 +21,13 @@ export const familyOf = (value: bigint): Family => (value >= V4_START && value <
 /** Of an address, with or without a prefix. */
 export const familyOfIp = (ip: string): Family => (ip.includes(":") ? 6 : 4);
 
-/** All of a family; of IPv6 what lies behind IPv4, where every address in use is. */
+/** All addresses of a family; for IPv6 those after the IPv4-mapped ones, which includes every address in use. */
 export const familyExtent = (family: Family): Extent =>
   family === 4 ? { first: V4_START, last: V4_END } : { first: V4_END + 1n, last: MAX_IP };
 
 export const addressBits = (family: Family): 32 | 128 => (family === 4 ? 32 : 128);
 
-/** The point of an address, or undefined when the text is not exactly one address. */
+/** undefined if the text is not exactly one address. */
 export function tryParseIp(text: string): bigint | undefined {
   if (!/^[0-9a-fA-F.:]+$/.test(text)) return undefined;
   try {
@@ -51,7 +51,7 @@ export function formatIp(value: bigint): string {
     : Address6.fromBigInt(value).correctForm();
 }
 
-/** `10.128.64.0/18` for a block that starts at `first` and is `prefix` bits long in its own family. */
+/** `10.128.64.0/18` for the subnet that starts at `first`, with a prefix length of its own family. */
 export const formatCidr = (first: bigint, prefix: number): string => `${formatIp(first)}/${prefix}`;
 
 export const overlaps = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;

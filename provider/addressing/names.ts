@@ -3,20 +3,20 @@ import { createHash } from "node:crypto";
 /** Device of a runner on the hub: prefix + id in base 36, so that 65,535 runners need four characters. */
 export const tunnelName = (prefix: string, runnerId: number): string => prefix + runnerId.toString(36);
 
-/** Only the canonical form is a name of ours: `vxkrA`, `vxkr0a` and `vxkr1_0` are not. */
+/** Only the canonical form is one of our names: `vxkrA`, `vxkr0a` and `vxkr1_0` are not. */
 export function parseTunnelName(prefix: string, device: string, maxRunners: number): number | undefined {
   if (!device.startsWith(prefix)) return undefined;
   const id = Number.parseInt(device.slice(prefix.length), 36);
   return id >= 1 && id <= maxRunners && tunnelName(prefix, id) === device ? id : undefined;
 }
 
-/** Whether it can be a device's name in a command. The kernel lets a name be nearly anything of up to 15 bytes. */
+/** Whether it can be a device's name in a command. The kernel allows nearly any name of up to 15 bytes. */
 export const isInterfaceName = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(text);
 
-/** For a VM at this address: the same wherever and whenever it is made. */
+/** The MAC of a VM with this address: the same on any host and at any time. */
 export const vmMac = (network: string, ip: string): string => formatLocalMac(digest(network, ip, "vm"));
 
-/** Ten digits tell a machine's taps apart, and 15 characters is all that a device's name can have. */
+/** Ten digits are enough to distinguish the taps of a host; a device's name has at most 15 characters. */
 export const tapName = (network: string, ip: string): string =>
   `tap${digest(network, ip, "tap").toString("hex").slice(0, 10)}`;
 
@@ -32,13 +32,13 @@ const formatLocalMac = (digest: Buffer): string =>
 export const deviceMac = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
   formatLocalMac(digest(network, runnerId, role));
 
-/** A routing table of a network's own on its runners, far from the numbers that people give. */
+/** The number of a network's routing table on its runners, far from the numbers that administrators use. */
 export const routingTableId = (network: string): number =>
   0xb7000000 + createHash("sha256").update(network).digest().readUIntBE(0, 3);
 
 const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
-/** A word as a part of names that DNS and others must bear: itself, or 24 letters and digits that stand for it. */
+/** A word as a DNS label: itself if it is one, else 24 letters and digits of its hash. */
 export function dnsLabel(word: string): string {
   if (DNS_LABEL.test(word)) return word;
   const digest = createHash("sha256").update(word).digest("hex").slice(0, 30);

@@ -19,7 +19,7 @@ export interface Connection {
   sudo?: boolean | undefined;
 }
 
-/** Which machine this is: its address, by the way that leads there. Credentials do not matter. */
+/** Identifies a machine by its address and its jump hosts. Credentials do not matter. */
 export function machineKey({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
   const place = port === undefined || port === 22 ? host : `${host}:${port}`;
   return proxy ? `${place} by ${machineKey(proxy)}` : place;
@@ -41,7 +41,7 @@ export interface CommandResult {
   stderr: string;
 }
 
-/** A root shell on the host, under the host's lock: lines in, results out. */
+/** A root shell on the host, under the host's lock. */
 export interface Shell {
   run(script: string): Promise<CommandResult>;
 }
@@ -49,16 +49,16 @@ export interface Shell {
 export interface Host {
   /** For messages: `10.254.0.11`, with the port when it is not 22. */
   readonly name: string;
-  /** Which machine it is, see `machineOf`. */
+  /** Identifies the machine, see `machineKey`. */
   readonly machine: string;
-  /** One root command without the lock; for reading. `anew`: over a connection of its own, had in so many seconds. */
+  /** Runs a script as root without the lock, for reading. `anew`: over a new connection, within so many seconds. */
   exec(script: string, options?: { anew?: number }): Promise<CommandResult>;
-  /** The host's lock for the time of `work`; `HOST_LOCKED` names the holder when it cannot be had in time. */
+  /** Holds the host's lock while `work` runs; `HOST_LOCKED` names the holder if the lock is not free in time. */
   withLock<T>(holder: string, work: (shell: Shell) => Promise<T>): Promise<T>;
 }
 
 export interface Hosts {
-  /** One SSH connection per host and process, shared; dials again as `Tries` says. Fallbacks: on SSH_AUTH. */
+  /** One SSH connection per host and process, shared; dials again as `DialRetries` decides. Fallbacks: on SSH_AUTH. */
   connect(connection: Connection, fallbacks?: Connection[]): Promise<Host>;
   end(): Promise<void>;
 }
@@ -75,7 +75,7 @@ export function connectionName(connection: Connection): string {
   return host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
 }
 
-/** Equal in all that was given; what was given as undefined was not given. */
+/** Whether two connections are equal. A property with the value undefined counts as absent. */
 export const sameConnection = (a: Connection, b: Connection): boolean => canonical(a) === canonical(b);
 
 const canonical = (connection: object): string =>
@@ -83,7 +83,7 @@ const canonical = (connection: object): string =>
     value instanceof Object ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value,
   );
 
-/** Equal routes share one SSH connection: the same user on the same machine by the same way. */
+/** Connections with equal keys share one SSH connection: the same user on the same machine by the same jump hosts. */
 export function connectionKey(connection: Connection): string {
   const way = connection.proxy ? `${connectionKey(connection.proxy)} > ` : "";
   return `${way}${userOf(connection)}@[${connection.host.toLowerCase()}]:${portOf(connection)}`;

@@ -12,12 +12,12 @@ import type { Reconciler } from "./reconcile/queue";
 import type { ApplyRequest, InspectResult } from "./reconcile/types";
 import { busyboxTool } from "./ssh/shell-errors";
 
-/** Where to log in when a resource does not say, or when its own credentials no longer work. */
+/** Credentials for resources that have none, or whose own no longer work. */
 export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 
 /**
- * The hosts behind one object: connections with defaults filled in, one answer per machine and question for the whole
- * run (twenty runners ask for the same hub), and reconciling.
+ * Gives access to all hosts: connections with defaults, one underlay query per machine for the whole
+ * run (twenty runners query the same hub), and the reconciler.
  */
 export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: ConnectionDefaults): Fleet {
   const answers = new Map<string, Promise<Machine>>();
@@ -51,7 +51,7 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
   };
 }
 
-/** The hosts, as the lifecycle sees them. */
+/** The hosts, as the lifecycle uses them. */
 export interface Fleet {
   ask(connection: Connection, question: UnderlayQuestion): Promise<Machine>;
   /** Throws what an apply would be refused with. Changes nothing. */
@@ -63,11 +63,11 @@ export interface Fleet {
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }
 
-/** What to ask a machine: the underlay address that the user gave, or the one that it uses towards a peer. */
+/** Which underlay address of a machine to look for: the one that the user gave, or the one that it uses towards a peer. */
 export interface UnderlayQuestion {
   underlayIp?: string | undefined;
   toward?: string | undefined;
-  /** An address that it is to carry: on which of its devices would neighbours look for it? */
+  /** A static address that it is to carry: the answer has the device in whose subnet it is. */
   carries?: string | undefined;
 }
 
@@ -96,7 +96,7 @@ function parseAnswers(stdout: string, isRouteAsked: boolean) {
   };
 }
 
-/** Without a peer, the address at which SSH reached it is its underlay address. */
+/** Without a peer, the server's address of the SSH connection is its underlay address. */
 export async function readUnderlay(host: Host, question: UnderlayQuestion): Promise<Machine> {
   const route = question.toward ? `route get ${requireWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
@@ -113,15 +113,15 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
   }
   const { prefsrc, ssh, links: all } = namingHost(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
-  // What one machine says goes into commands for another one.
+  // The output of one machine becomes part of commands for another one.
   if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddress(host, underlayIp, []);
   const uplink = question.carries ? findUplink(question.carries, all) : undefined;
   return { underlayIp, underlayMtu: findUnderlayMtu(host, underlayIp, all), ...(uplink && { uplink }) };
 }
 
 /**
- * The device with the smallest network that has the address in it; a network of one address is none. Its name goes into
- * commands, and the kernel lets a name be nearly anything.
+ * The device with the smallest network that has the address in it; a network of one address is none. Its name becomes part of
+ * commands, and the kernel allows nearly any name.
  */
 function findUplink(address: string, links: RawAddressLink[]): string | undefined {
   const point = parseIp(address);

@@ -7,7 +7,7 @@ import { busyboxTool } from "../ssh/shell-errors";
 
 /** What a host answered: facts, or an error that names the host. */
 
-/** What a host looks like, without its lock; changes nothing. */
+/** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
   parseHostFacts(host, await host.exec(inspectScript(states)));
 

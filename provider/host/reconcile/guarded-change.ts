@@ -8,22 +8,22 @@ import { invertSteps, renderCancelTimer, renderStartTimer } from "../../network/
 import { renderChange } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
 
-/** A change, and those of its steps that could cut the way by which it is made. */
+/** A change, and those of its steps that could cut SSH. */
 export interface GuardedChange {
   steps: Step[];
   /** What is desired after it. */
   states: DesiredState[];
   risky: Step[];
   records: HostRecord[];
-  /** Files that are no records, and are moved out of the way of those. */
+  /** Files in place of records that are not records; they are renamed. */
   invalidFiles: string[];
   before: Facts;
 }
 
 /**
- * Makes a change that could lock us out. Before it a timer is set on the host that undoes it; the timer is called off over
- * a new connection, which proves that there can be one: connections that stand outlive much that keeps new ones out.
- * What brings the overlay back after a boot is changed last: a machine that is cut off can still be saved by its switch.
+ * Applies a change that could lock us out. Before it a timer is started on the host that reverts it; the timer is cancelled over
+ * a new connection, which proves that new connections are possible: an established one may survive a change that prevents new ones.
+ * Boot scripts and units are changed last: a host that is cut off recovers by a reboot.
  */
 export async function applyGuarded(
   host: Host,
@@ -76,7 +76,7 @@ async function withTimeout<T>(seconds: number, work: Promise<T>): Promise<T> {
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(new Error(`there was no answer in ${seconds} s.`)), seconds * 1000);
   });
-  work.catch(() => {}); // nobody waits for it any more when it ends late
+  work.catch(() => {}); // a late error is ignored
   try {
     return await Promise.race([work, late]);
   } finally {

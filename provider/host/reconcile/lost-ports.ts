@@ -12,7 +12,7 @@ interface LostBridge {
   desired: DesiredState;
 }
 
-/** Bridges on record that were deleted: they must be made again, or stand without their ports. */
+/** Bridges on record that were deleted: they must be created again, or were created again without their ports. */
 function findLostBridges(steps: Step[], desiredStates: DesiredState[], facts: Facts): LostBridge[] {
   const added = steps.flatMap((step) =>
     step.verb === "add" && step.item.kind === "link" ? [[step, step.item] as const] : [],
@@ -29,7 +29,7 @@ function findLostBridges(steps: Step[], desiredStates: DesiredState[], facts: Fa
   });
 }
 
-/** The same steps, and the ports that such bridges had; `warnings`: what could not be told. */
+/** The same steps with the ports that such bridges had; `warnings`: what could not be found. */
 export async function withLostPorts(
   shell: Shell,
   steps: Step[],
@@ -52,7 +52,7 @@ export async function withLostPorts(
 const unreadPortsText = ({ name }: Link): string =>
   `the ports that ${name} had could not be read, so workloads may be unplugged: \`ip link set dev PORT master ${name}\` for each.`;
 
-/** After a change: ports that are still not plugged in. */
+/** After a change: ports that are still not attached. */
 export async function findUnpluggedPorts(shell: Shell, steps: Step[]): Promise<string[]> {
   const warnings: string[] = [];
   for (const { item, ports = [] } of steps) {

@@ -51,7 +51,7 @@ export class Reconciler {
     if (!this.#withoutSystemd.has(machine)) this.#withoutSystemd.set(machine, name);
   }
 
-  /** One warning for all hosts whose work ends together: a fleet may have many. */
+  /** One warning for all hosts that are done at the same time. */
   #warnWithoutSystemd(): void {
     const names = [...this.#withoutSystemd.values()].filter((name) => name !== undefined);
     if (names.length > 0) this.#options.warn(systemdWarning(names));

@@ -20,12 +20,12 @@ export const desiredRecord = (desired: DesiredState): HostRecord => ({
 export const ownRecords = (desired: DesiredState, facts: Facts): HostRecord[] =>
   facts.records.filter((record) => isOwnRecord(record, desired));
 
-/** As JSON, in which the order of fields does not count. */
+/** The order of fields does not count. */
 const isSameRecord = (a: HostRecord, b: HostRecord): boolean => isDeepStrictEqual(asJson(a), asJson(b));
 const asJson = (record: HostRecord): unknown => JSON.parse(JSON.stringify(record));
 
 /**
- * The record is written before the first change, with what stands and what shall stand, and cut to what shall stand
+ * The record is written before the first change, with all former and desired items, and reduced to the desired ones
  * after the last: whenever the conversation is cut off, everything of ours on the host is in a record.
  */
 export function planRecord(desired: ApplyRequest, facts: Facts): RecordChange {
@@ -46,13 +46,13 @@ export function planRecord(desired: ApplyRequest, facts: Facts): RecordChange {
   };
 }
 
-/** Whether the record was seen on the host after it was written. */
+/** Whether the host has the record. */
 export const wasRecordWritten = ({ written: [union] }: RecordChange, after: Facts): boolean =>
   union === undefined ||
   after.files.get(recordPath(union)) === sha256(formatRecord(union)) ||
   after.records.some((record) => isSameRecord(record, union));
 
-/** For work whose change was seen to be there: the script that cuts its records, and removes those of what is gone. */
+/** For verified requests: the script that reduces their records, and removes those of removed owners. */
 export function renderFinalRecords(passed: RecordChange[], facts: Facts): string | undefined {
   const final = passed.flatMap(({ desired, written: [union] }) =>
     union && union.items.length > desired.items.length ? [desiredRecord(desired)] : [],
@@ -69,7 +69,7 @@ const hasTraces = (desired: DesiredState, facts: Facts): boolean =>
   invalidRecordFile(desired, facts) !== undefined ||
   facts.files.has(scriptPath(desired.record));
 
-/** Records of this network whose lease is gone, and that are of the same resource or list what only one can have. */
+/** Records of this network whose lease is gone, and that are of the same resource or list an item that only one owner can have. */
 export async function findStaleUids(desired: ApplyRequest, facts: Facts): Promise<string[]> {
   const unique = desired.items.filter(({ kind }) => kind === "link" || kind === "address");
   const { uid, owner, network, store } = desired.record;
@@ -84,7 +84,7 @@ export async function findStaleUids(desired: ApplyRequest, facts: Facts): Promis
   return candidates.filter((_, i) => gone[i]).map((record) => record.uid);
 }
 
-/** What to tell about files among the records that are none. Those of `wants` are moved aside and written again. */
+/** Warnings about files that are not valid records. Those of `desiredStates` are renamed, and their records written again. */
 export function invalidWarnings(host: string, desiredStates: DesiredState[], facts: Facts): string[] {
   const own = new Set(desiredStates.map(({ record }) => recordPath(record)));
   return facts.invalidRecords.map(({ file, reason }) =>
@@ -94,7 +94,7 @@ export function invalidWarnings(host: string, desiredStates: DesiredState[], fac
   );
 }
 
-/** Warns of Docker networks that may be left: there is no record, and dockerd does not answer. `wants`: before they are fitted to the host. */
+/** Warnings about Docker networks that may remain: there is no record, and dockerd does not answer. `desiredStates`: before `adaptToHost`. */
 export function dockerWarnings(host: string, desiredStates: DesiredState[], { docker, records }: Facts): string[] {
   if (!docker || docker.isRunning) return [];
   return desiredStates
@@ -107,7 +107,7 @@ export function dockerWarnings(host: string, desiredStates: DesiredState[], { do
     );
 }
 
-/** Refuses a removal without a record and without a plan: what the owner has left on the host cannot be told. */
+/** Refuses a removal without a record and without a plan: what the owner has on the host is unknown. */
 export function refuseUnplanned({ record, items, plannedItems, planError }: ApplyRequest, facts: Facts): void {
   const isListed = facts.records.some(({ uid }) => uid === record.uid);
   if (items.length > 0 || plannedItems || !planError || isListed) return;
@@ -146,6 +146,6 @@ export function recordDifferences(desired: DesiredState, facts: Facts): ItemDiff
   return [{ item, missing: !invalid, wrong: invalid ? [`it is not a record (${invalid.reason})`] : [] }];
 }
 
-/** The file that stands in the place of this owner's record. */
+/** The invalid file in place of this owner's record. */
 export const invalidRecordFile = (desired: DesiredState, facts: Facts): string | undefined =>
   facts.invalidRecords.find(({ file }) => file === recordPath(desired.record))?.file;

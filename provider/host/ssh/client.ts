@@ -2,30 +2,30 @@ import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ClientCallback, ClientChannel, Client as Ssh } from "ssh2";
 
-/** sshd allows ten sessions on one connection, and counts one that we closed until it has looked around: five and five. */
+/** sshd allows ten sessions on one connection, and counts a closed one for a short time: five open, five closing. */
 const MAX_SESSIONS = 5;
 
-/** The first pause before a host that refused a session is asked again. */
+/** The first pause after a refused session, in milliseconds. */
 const FIRST_RETRY_MS = 20;
 
 /** At most this many handshakes at a time go through a jump host, or MaxStartups behind it drops some. */
 const MAX_HANDSHAKES = 8;
 
-/** A peer that leaves this many keepalives in a row without an answer is dead. */
+/** After this many unanswered keepalives in a row the peer is considered dead. */
 const MAX_UNANSWERED = 3;
 
-/** The channel was not opened: nothing has run on the host, and asking again is safe. */
+/** The channel was not opened: nothing has run on the host, and a retry is safe. */
 export class ChannelNotOpened extends Error {
   constructor(
     message: string,
-    /** The host itself said no, and why by number (RFC 4254, 5.1): 1 is for what its configuration forbids. */
+    /** The host's reason code (RFC 4254, 5.1), if the host refused: 1 is for what its configuration forbids. */
     readonly refusal?: number,
   ) {
     super(message);
   }
 }
 
-/** One SSH connection that is logged in, shared by all who talk to that host. */
+/** One authenticated SSH connection, shared by all sessions with that host. */
 export class SshClient {
   /** Why it cannot be used any more. */
   lost: string | undefined;
@@ -108,7 +108,7 @@ export class SshClient {
     });
   }
 
-  /** ssh2 throws when its socket is gone, which may be before it has said so. */
+  /** ssh2 throws if its socket is closed, possibly before it emits the event. */
   #ask(question: () => void, failed: (error: Error) => void): void {
     try {
       question();
@@ -123,8 +123,8 @@ export class SshClient {
   }
 
   /**
-   * Notices a peer that is gone, also behind a jump host, where TCP's own keepalive does not reach. ssh2's keepalive timer
-   * would keep the process alive; cancelling a forwarding that nobody asked for is a question that every server answers.
+   * Detects a dead peer, also behind a jump host, where TCP's own keepalive has no effect. ssh2's keepalive timer
+   * would keep the process alive; every server replies to the cancellation of a forwarding that does not exist.
    */
   #watch(seconds: number): void {
     let unanswered = 0;
@@ -154,7 +154,7 @@ export class Semaphore {
     try {
       return await work();
     } finally {
-      // The place goes to the next one that waits, so that no later call takes it before.
+      // The slot passes to the next waiting call, so that no later call takes it first.
       const next = this.#running <= this.limit ? this.#waiting.shift() : undefined;
       if (next) next();
       else this.#running--;

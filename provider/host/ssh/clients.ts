@@ -12,7 +12,7 @@ interface SharedClient {
   client: Promise<SshClient>;
 }
 
-/** A connection, and what to try when its credentials are refused. */
+/** A connection, and alternatives for refused credentials. */
 export type ConnectionChoices = [Connection, ...Connection[]];
 
 export interface ChosenConnection {
@@ -20,7 +20,7 @@ export interface ChosenConnection {
   client: SshClient;
 }
 
-/** The SSH connections of this process: one for each route, made when first asked for, and anew when it was lost. */
+/** The SSH connections of this process: one for each connection key, opened at the first use, and again when it was lost. */
 export class SshClients {
   readonly #shared = new Map<string, SharedClient>();
   readonly #up = new Set<SshClient>();
@@ -39,7 +39,7 @@ export class SshClients {
     setMaxListeners(0, this.#ended.signal);
   }
 
-  /** The first of these that the host lets in; for a failure other than refused credentials there is no second. */
+  /** The first of these that the host accepts. Only refused credentials lead to the next one. */
   async get([first, ...fallbacks]: ConnectionChoices): Promise<ChosenConnection> {
     try {
       return { connection: first, client: await this.#share(first) };
@@ -53,7 +53,7 @@ export class SshClients {
     }
   }
 
-  /** A connection that is nobody else's, had in so many seconds; whoever asked for it ends it. */
+  /** A new connection that is not shared, within so many seconds; the caller ends it. */
   openNew(connection: Connection, seconds: number): Promise<SshClient> {
     const patience = { ...this.settings, operationTimeout: seconds };
     return this.#dialUntilUp({ ...connection, dialErrorLimit: 0 }, patience);
@@ -69,7 +69,7 @@ export class SshClients {
     const shared = this.#shared.get(route);
     if (!shared) return this.#start(route, connection);
     const client = await shared.client.catch((error) => {
-      // What was refused to another caller may have been its key or its limits: ask again with our own.
+      // Another caller may have failed because of its key or its limits: try again with our own.
       if (sameConnection(shared.connection, connection)) throw error;
     });
     if (client && !client.lost) return this.#sameServer(client, connection);
@@ -115,7 +115,7 @@ export class SshClients {
     }
   }
 
-  /** The turn is taken for one dial, and given back for the pause: a host that is down must not hold up the others. */
+  /** A slot is held for one dial, and free during the pause: a host that is down must not block the others. */
   async #dial(connection: Connection, credentials: Credentials, tries: DialRetries): Promise<SshClient> {
     const jump = connection.proxy && (await this.#share(connection.proxy).catch(explainJumpFailure(connection)));
     const expected = await this.#hostKeys.expect(connection);
@@ -125,7 +125,7 @@ export class SshClients {
   }
 }
 
-/** Asking twice with the same key would only bring the host closer to locking us out. */
+/** Repeated attempts with the same key could make the host block us. */
 const distinctConnections = (first: Connection, fallbacks: Connection[]): Connection[] =>
   fallbacks.filter(
     (choice, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, choice)),

@@ -28,7 +28,7 @@ function configOf(connection: Connection, privateKey: string | undefined, agent:
   const { password, privateKeyPassword } = connection;
   return {
     username: userOf(connection),
-    // ssh2's order, with the agent last: node-ssh gives up at the error of an agent that is gone.
+    // ssh2's order, with the agent last: node-ssh gives up at the error of an agent that does not run.
     authHandler: ["none", "password", "publickey", "keyboard-interactive", "agent"],
     ...(privateKey && { privateKey }),
     ...(privateKeyPassword && { passphrase: privateKeyPassword }),
@@ -65,7 +65,7 @@ const keyForPath = (connection: Connection): OverlayError =>
     "Give it as privateKey.",
   );
 
-/** The server took none of what we have. */
+/** The server accepted none of the credentials. */
 export function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {
   const tried = methods.length > 0 ? `tried: ${methods.join(", ")}` : "no key, password or agent was given";
   const reason = cause.message.startsWith("All configured") ? "" : `; ${cause.message}`;

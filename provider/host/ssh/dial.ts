@@ -11,7 +11,7 @@ import type { ExpectedKey } from "./host-keys";
 /** How a dial failed: the name does not exist, the port is closed, or there was no answer. */
 export type DialOutcome = "unknownName" | "closed" | "noAnswer";
 
-/** A dial that failed in a way that may heal by itself: the host is booting, or the network hiccups. */
+/** A dial that failed for a possibly temporary reason: the host is booting, or the network was interrupted. */
 export class DialFailed extends Error {
   constructor(
     readonly phase: string,
@@ -50,7 +50,7 @@ export interface DialRequest {
   ended: AbortSignal;
 }
 
-/** One dial: the stream, the handshake, the login. Throws DialFailed when it is worth another try. */
+/** One dial: the stream, the handshake, the login. Throws DialFailed if a retry may succeed. */
 export async function dial(request: DialRequest): Promise<SshClient> {
   const start = Date.now();
   const stream = await (request.jump ? openThrough(request, request.jump) : openDirect(request));
@@ -60,7 +60,7 @@ export async function dial(request: DialRequest): Promise<SshClient> {
 function openDirect({ connection, limit, ended }: DialRequest): Promise<Duplex> {
   // Nagle's delay costs ssh2 40 ms in the handshake and in every command.
   const socket = connectTcp({ host: connection.host, port: portOf(connection), noDelay: true, signal: ended });
-  // An open connection must not keep the process alive: whatever is under way has a timer of its own, and that does.
+  // An open connection must not keep the process alive; running operations have timers that do.
   socket.unref();
   return new Promise((resolve, reject) => {
     const fail = (reason: string) => {
@@ -106,7 +106,7 @@ async function login(request: DialRequest, stream: Duplex, limit: number): Promi
     },
   });
   const client = ssh.connection!;
-  // node-ssh listens for errors only until the login; ssh2 may emit a second one, and nobody listening ends the process.
+  // node-ssh listens for errors only until the login; ssh2 may emit a second one, which without a listener would end the process.
   client.on("error", () => {});
   client.once("handshake", () => requireRsaSha2(client));
   try {

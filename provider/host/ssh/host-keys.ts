@@ -5,9 +5,9 @@ import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf } from "../connection";
 import { expandHome } from "./credentials";
 
-/** What is known of a server's key before it is dialled. */
+/** The expected host key of a server. */
 export interface ExpectedKey {
-  /** Types on record first, so that a server with several keys shows the one that we can compare. */
+  /** Types on record first, so that a server with several keys sends one that can be compared. */
   algorithms: ServerHostKeyAlgorithm[];
   /** Why this key is refused; undefined: it is the right one. */
   refuse(key: Buffer): OverlayError | undefined;
@@ -50,7 +50,7 @@ export class HostKeys {
     const hosts = knownHostName(connection.host, portOf(connection));
     const entry = { hosts, type: keyType(key), key: key.toString("base64"), revoked: false };
     this.#accepted.push(entry);
-    // The server shows its key again whenever the session keys are renewed.
+    // The server sends its key again whenever the session keys are renewed.
     known.push(entry);
     return undefined;
   }
@@ -149,7 +149,7 @@ function parseLine(line: string): KnownHost[] {
 export const knownHostName = (host: string, port: number): string =>
   port === 22 ? host.toLowerCase() : `[${host.toLowerCase()}]:${port}`;
 
-/** The lines that speak of this name. */
+/** The entries for this name. */
 export const entriesFor = (known: KnownHost[], name: string): KnownHost[] =>
   known.filter((entry) =>
     entry.hosts.startsWith("|1|") ? hashMatches(entry.hosts, name) : matchesPatterns(entry.hosts, name),
@@ -175,8 +175,8 @@ const wildcard = (pattern: string): RegExp =>
   );
 
 /**
- * What the files say of a key that a server shows. As in OpenSSH, a server on another port than 22 may also be known by
- * its bare name; but a bare name with another key says nothing, for it may be another server.
+ * Compares a server's key with the files. As in OpenSSH, a server on another port than 22 may also be listed by
+ * its bare name; a bare name with another key is no mismatch, because it may be another server.
  */
 export function verifyKey(known: KnownHost[], host: string, port: number, key: Buffer): KeyStatus {
   const shown = key.toString("base64");

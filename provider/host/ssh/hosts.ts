@@ -48,7 +48,7 @@ export function openHosts(settings: HostSettings, options: SshOptions = {}): Ssh
       const { connection: choice } = await clients.get(choices);
       const lock = locks.get(connectionKey(choice)) ?? new Semaphore(1);
       locks.set(connectionKey(choice), lock);
-      // The way that worked comes first from now on: the host is not to see the refused key with every command.
+      // The connection that worked is tried first from now on, to avoid a refused login with every command.
       return new SshHost(
         settings,
         clients,
@@ -62,7 +62,7 @@ export function openHosts(settings: HostSettings, options: SshOptions = {}): Ssh
   };
 }
 
-/** How often a host was talked to; what a benchmark counts. */
+/** Numbers of connections and commands, for benchmarks. */
 export interface HostStats {
   connections: number;
   execs: number;
@@ -77,7 +77,7 @@ export class SshHost implements Host {
     private readonly settings: HostSettings,
     private readonly clients: SshClients,
     private readonly choices: ConnectionChoices,
-    /** Who waits for the host's lock in this process waits here, and not on a channel: sshd allows only ten. */
+    /** Requests of this process wait for the host's lock here, and not on a channel: sshd allows only ten. */
     private readonly lock: Semaphore,
     private readonly stats: HostStats,
   ) {
@@ -132,7 +132,7 @@ export class SshHost implements Host {
     });
   }
 
-  /** A connection may have died unnoticed since it was last used; nothing has run then, so it is dialled anew, once. */
+  /** A connection may have broken since its last use; nothing has run then, so it is dialled again, once. */
   async #session<T>(use: (choice: ChosenConnection) => Promise<T>, again = true): Promise<T> {
     const choice = await this.clients.get(this.choices);
     try {

@@ -6,16 +6,16 @@ import type { DialFailed, DialOutcome } from "./dial";
 const FIRST_PAUSE_MS = 500;
 const MAX_PAUSE_MS = 5000;
 
-/** Seconds of silence after which the user is told what is being waited for. */
+/** Seconds after which the user is notified about a host that does not answer. */
 const NOTICE_AFTER_SECONDS = 15;
 
 /**
  * Seconds for which a host is dialled again after a clear answer. A closed port may be a host that is just booting; a name that
- * does not exist is mistyped. A connection with dialErrorLimit or perDialTimeout says itself how long to go on.
+ * does not exist is mistyped. A connection with dialErrorLimit or perDialTimeout has its own limits.
  */
 const CLEAR_ANSWER_LIMIT: Record<DialOutcome, number> = { unknownName: 0, closed: 9, noAnswer: Infinity };
 
-/** Counts the failed dials of one host, and says whether to go on. */
+/** Counts the failed dials of one host, and decides whether to retry. */
 export class DialRetries {
   #failed = 0;
   #began: number | undefined;
@@ -25,7 +25,7 @@ export class DialRetries {
     private readonly settings: HostSettings,
   ) {}
 
-  /** Milliseconds that the next dial may take. The clock starts with the first one, not while it waits for its turn. */
+  /** Milliseconds that the next dial may take. The clock starts with the first dial, not while it waits for a slot. */
   limit(): number {
     this.#began ??= Date.now();
     const one = (this.connection.perDialTimeout ?? this.settings.connectTimeout) * 1000;
@@ -44,7 +44,7 @@ export class DialRetries {
     });
   }
 
-  /** Calls `notify` once if the host has not been reached after a while; returns what calls that off. */
+  /** Calls `notify` once if the host has not been reached after a while; returns a function that cancels it. */
   notifyWhenSlow(notify: (text: string) => void): () => void {
     const { host } = this.connection;
     const place = `${host.includes(":") ? `[${host}]` : host}:${portOf(this.connection)}`;
@@ -55,7 +55,7 @@ export class DialRetries {
     return () => clearTimeout(timer);
   }
 
-  /** Whether the host, or the resolver, has said no for long enough. */
+  /** Whether the host, or the resolver, has refused for long enough. */
   #isAnswered({ outcome }: DialFailed, wait: number): boolean {
     const { dialErrorLimit, perDialTimeout } = this.connection;
     if (dialErrorLimit !== undefined || perDialTimeout !== undefined) return false;

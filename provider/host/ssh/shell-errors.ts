@@ -2,14 +2,14 @@ import { OverlayError } from "../../errors";
 import { LOCK_DIR } from "../../network/model/paths";
 import { MAX_ANSWER_BYTES, PACKAGES } from "./shell-protocol";
 
-/** Where a conversation takes place. */
+/** The host and user of a shell session, for errors. */
 export interface ShellContext {
   name: string;
   user: string;
   sudo: boolean;
   /** Seconds for all scripts of one conversation together. */
   operationTimeout: number;
-  /** Why the connection is gone, if it is. */
+  /** Why the connection was lost, if it was. */
   lost(): string | undefined;
 }
 
@@ -32,7 +32,7 @@ export function connectionLost({ name }: ShellContext, doing: string, reason: st
   );
 }
 
-/** The connection stands, but the host opens no channel on it. */
+/** The connection is open, but the host opens no channel on it. */
 export function sessionRefused(name: string, cause: Error): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
@@ -42,7 +42,7 @@ export function sessionRefused(name: string, cause: Error): OverlayError {
   );
 }
 
-/** The shell was never there: sudo, or the login shell, would not have it. */
+/** The shell did not start: sudo or the login shell failed. */
 export function shellRefused(
   context: ShellContext,
   doing: string,
@@ -67,7 +67,7 @@ export function shellRefused(
   );
 }
 
-/** The shell was there, and ended before it had answered. */
+/** The shell ended before its output was complete. */
 export function shellEnded(
   context: ShellContext,
   doing: string,
@@ -119,7 +119,7 @@ export function busyboxTool(name: string, stderr: string): OverlayError | undefi
   );
 }
 
-/** Something else has the name of the lock's directory, or others than root can open it, and so hold the lock. */
+/** The lock's directory is something else, or other users can open it, and so hold the lock. */
 export function unsafeLock({ name }: ShellContext): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",

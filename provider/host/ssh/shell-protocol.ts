@@ -3,17 +3,17 @@ import { LOCK_DIR, LOCK_HOLDER_FILE, MAKE_LOCK_DIR } from "../../network/model/p
 import { quote } from "../../network/render/shell";
 
 /**
- * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script then comes
+ * What runs on the host. The command line starts a root shell that reads its commands from stdin; each script is then sent
  * as one command, quoted as a whole, so that no quote, heredoc, `exit` or syntax error in it can break the protocol, and
  * a script that was cut off half way does not run. Its commands read /dev/null and not the next script. After it the
- * marker line `MARK CODE` stands on both streams. End of input ends the shell: when our process dies, so does this.
+ * marker line `MARK CODE` is printed on both streams. End of input ends the shell, also when our process dies.
  *
  * The command line itself is plain enough for any login shell.
  */
 export interface RootShell {
   mark: string;
   sudo: boolean;
-  /** Seconds after which the host itself ends the shell, however our side fares. */
+  /** Seconds after which the host itself ends the shell, in any case. */
   limit: number;
   lock?: { holder: string; wait: number };
 }
@@ -21,10 +21,10 @@ export interface RootShell {
 /** The Debian package of each tool that a host must have. */
 export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
 
-/** Exit code of flock for a lock that is not had in time. */
+/** Exit code of flock if the lock is not free in time. */
 const LOCK_TIMEOUT_CODE = 75;
 
-/** Says that we are in (what a login script printed before is noise), then that a tool is missing, if one is. */
+/** Prints that the shell started (earlier output comes from login scripts), then a missing tool, if there is one. */
 const startScript = (tools: string): string =>
   [
     'm=$1; echo "$m start"; PATH=$PATH:/usr/sbin:/sbin; LC_ALL=C; export PATH LC_ALL;',
@@ -72,7 +72,7 @@ const toPrintable = (text: string): string => text.replace(/[^\x20-\x7e]|[\\!]/g
 
 const quoteIfNeeded = (word: string): string => (/^[\w-]+$/.test(word) ? word : quote(word));
 
-/** What a stream said up to a marker line, and the word on that line; no word: the stream ended instead. */
+/** The output of a stream up to a marker line, and the word on that line; no word: the stream ended instead. */
 export interface Frame {
   text: string;
   word: string | undefined;
@@ -80,7 +80,7 @@ export interface Frame {
 
 const MAX_WORD = 16;
 
-/** Bytes that a host may say in answer to one command. */
+/** Bytes of output that a host may send for one command. */
 export const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 
 /** Cuts a stream at its marker lines `MARK WORD`. A marker may follow text that has no newline at its end. */
@@ -93,7 +93,7 @@ export class Frames {
 
   #size = 0;
 
-  /** `overflow` is called once, when a host says more than it may; nothing is kept from then on. */
+  /** `overflow` is called once, if a host sends more than it may; further output is discarded. */
   constructor(
     stream: Readable,
     private readonly mark: string,
@@ -103,7 +103,7 @@ export class Frames {
     stream.once("end", () => this.end());
   }
 
-  /** The next frame, in order; callers that ask before it is there are served in the order in which they asked. */
+  /** The next frame, in order; waiting callers are served in the order of their calls. */
   next(): Promise<Frame> {
     const frame = this.#cut.shift();
     if (this.#cut.length === 0) this.#size = this.#held.reduce((sum, { length }) => sum + length, 0);

@@ -15,10 +15,10 @@ import {
 } from "./shell-errors";
 import { type Frame, Frames, scriptCommand } from "./shell-protocol";
 
-/** Milliseconds for a shell to end by itself when its input has ended, before its channel is cut. */
+/** Milliseconds for a shell to end after its input has ended, before its channel is closed. */
 const GRACE_MS = 2000;
 
-/** The talk with one root shell: scripts out, results back, until `end`. See root-command.ts for the other side. */
+/** A session with one root shell: sends scripts and receives results, until `end`. shell-protocol.ts has the commands on the host. */
 export class ShellSession implements Shell {
   readonly #out: Frames;
   readonly #err: Frames;
@@ -55,7 +55,7 @@ export class ShellSession implements Shell {
     this.#stopped.catch((why: OverlayError) => this.#cut(why));
   }
 
-  /** Until the shell serves scripts, and has the lock if one is wanted: `limit` seconds at most, `wait` for the lock. */
+  /** Waits until the shell accepts scripts, and holds the lock if requested: `limit` seconds at most, `wait` for the lock. */
   async start(limit: number, wait = 0): Promise<void> {
     this.#allow(limit);
     const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
@@ -77,27 +77,27 @@ export class ShellSession implements Shell {
   }
 
   /**
-   * One script and no other. It goes out, and the input ends, before the shell has said that it is there: that saves two
+   * Runs one script and no other. It is sent, and the input ends, before the shell has reported its start: that saves two
    * round trips.
    */
   async runOnce(script: string): Promise<CommandResult> {
     const begun = this.start(this.context.operationTimeout);
     const answer = this.run(script);
     this.channel.end();
-    // Whatever is wrong with the shell shows in both; how it began says it better.
+    // An error of the shell shows in both; that of its start is more specific.
     answer.catch(() => {});
     await begun;
     return answer;
   }
 
-  /** `work`, but not for longer than the shell lives: work that hangs must not hold up who waits for its lock. */
+  /** Runs `work`, but not longer than the shell: work that hangs must not block other processes that wait for the lock. */
   whileAlive<T>(work: Promise<T>): Promise<T> {
     return Promise.race([work, this.#stopped]);
   }
 
   /**
-   * Ends the shell's input, and waits until it is gone and its lock is free; then until the host has closed the channel too,
-   * for until then it counts as a session.
+   * Ends the shell's input, and waits until it has ended and its lock is free; then until the host has closed the channel,
+   * because until then it counts as a session.
    */
   async end(): Promise<void> {
     clearTimeout(this.#timer);
@@ -121,7 +121,7 @@ export class ShellSession implements Shell {
     this.channel.close();
   }
 
-  /** Why the streams ended where an answer was due: we gave up, or the connection broke, or the shell itself ended. */
+  /** Why the streams ended before the output was complete: a timeout, a lost connection, or the end of the shell. */
   async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
     if (!this.#why) await waitBriefly(this.#gone);
     return this.#why ?? otherwise(this.context, this.#doing, this.#exit, err.text);

@@ -6,9 +6,9 @@ import { type HostRecord, type Item, itemKey, type Link, type Route } from "../m
 import type { DesiredState } from "../model/steps";
 
 /**
- * Taking over what another program made, as it stands: a device of the right name and tunnel stays the device that it is,
- * with its MAC. A new MAC would be right by our own rule, but every neighbour would go on sending to the old one until
- * its ARP entry ages; so the record keeps the one that it was found with, also for the day when it is made anew.
+ * Adoption takes over what another program created, unchanged: a device with the right name and tunnel stays,
+ * with its MAC. With the MAC of our own scheme, neighbours would send to the old one until their ARP entries expire; so the
+ * record has the MAC that was found, also if the device is created again later.
  */
 export function withAdoptedMacs<W extends DesiredState>(desired: W, facts: Facts): W {
   const recorded = linksByName(facts.records.filter(({ uid }) => uid === desired.record.uid));
@@ -24,7 +24,7 @@ export function withAdoptedMacs<W extends DesiredState>(desired: W, facts: Facts
 const linksByName = (records: HostRecord[]): Map<string, Link> =>
   new Map(records.flatMap(({ items }) => items.flatMap((item) => (item.kind === "link" ? [[item.name, item]] : []))));
 
-/** Devices that this work takes over. Each is set once in full: a bridge forgets its MAC unless somebody has set it. */
+/** Devices that these states take over. Each is configured once in full: a bridge changes its MAC unless it was set explicitly. */
 export function findAdoptedLinks(desiredStates: DesiredState[], facts: Facts): Set<string> {
   const known = linksByName(facts.records);
   const links = desiredStates
@@ -33,7 +33,7 @@ export function findAdoptedLinks(desiredStates: DesiredState[], facts: Facts): S
   return new Set(links.filter(({ name }) => facts.links.has(name) && !known.has(name)).map(itemKey));
 }
 
-/** On the hub a tunnel's remote says whose it is; on a runner there is only one, and a hub may have moved. */
+/** On the hub the remote identifies the runner of a tunnel; on a runner there is one tunnel only, and the hub may have moved. */
 export function isAdoptable(item: Link, observed: LinkFact): boolean {
   if (!hasLinkType(item.type, observed.type)) return false;
   if (!item.vxlan) return true;
@@ -43,7 +43,7 @@ export function isAdoptable(item: Link, observed: LinkFact): boolean {
   );
 }
 
-/** A route to the same range by the same way only gets our mark. */
+/** A route to the same range over the same next hop only gets our protocol number. */
 export const isAdoptableRoute = (
   item: Route,
   observed: { via?: string; dev?: string; unreachable: boolean },
@@ -53,8 +53,8 @@ export const isAdoptableRoute = (
   (item.via === undefined || observed.dev === item.dev);
 
 /**
- * The hub may already have a tunnel to this runner, under another id than the pool has given out. Preview asks no host
- * and could not know; a second tunnel to the same machine would cut off what runs there.
+ * The hub may already have a tunnel to this runner, under another id than the pool has allocated. Preview contacts no host
+ * and could not know; a second tunnel to the same host would cut off its workloads.
  */
 export function refuseOtherId(item: Item, desired: DesiredState, facts: Facts): void {
   if (!desired.adopt || item.kind !== "link" || !item.vxlan || item.master !== undefined) return;

@@ -11,14 +11,14 @@ import { isAdoptable } from "./adopt";
 import { canOthersNeed, isOwnRule } from "./shared-items";
 
 /**
- * What on a host is whose. A record says so. Where one was lost, a plan and the host together can: the MACs of our devices
- * follow from network and id, our routes have a protocol number, our rules are in chains of our own, and the script for the next boot
+ * Which items on a host belong to an owner. Its record lists them. If the record is lost, a plan and the host prove it: the MACs of our
+ * devices follow from network and id, our routes have a protocol number, our rules are in chains of our own, and the boot script
  * has the owner's uid in its name.
  */
 export const isOwnRecord = (record: HostRecord, { record: me, staleUids = [] }: DesiredState): boolean =>
   record.uid === me.uid || staleUids.includes(record.uid);
 
-/** Items that this owner has on the host: those of its records; and, when it leaves, those of its plan that are provably its own. */
+/** Items that this owner has on the host: those of its records; for a removal also those of its plan that are provably its own. */
 export function findOwnedItems(desired: DesiredState, facts: Facts): Item[] {
   const listed = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
   const { plannedItems = [] } = desired;
@@ -30,7 +30,7 @@ export function findOwnedItems(desired: DesiredState, facts: Facts): Item[] {
   return [...listed, ...own, ...(isHere ? unlisted.filter((item) => !own.includes(item) && isShareable(item)) : [])];
 }
 
-/** Whether the host proves that it is there and was made for this plan. */
+/** Whether the host proves that the item is present and was created for this plan. */
 function isProvenOwn(item: Item, plan: Item[], facts: Facts): boolean {
   switch (item.kind) {
     case "link":
@@ -77,7 +77,7 @@ function isShareable(item: Item): boolean {
   }
 }
 
-/** By its MAC, which follows from network and id, or was found when the device was taken over. */
+/** By its MAC, which follows from network and id, or is the one of an adopted device. */
 export function isProvenLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
   return (
@@ -106,13 +106,13 @@ export function isProvenNetwork(item: DockerNetwork, plan: Item[], facts: Facts)
   return bridge !== undefined && isProvenLink(bridge, facts) && isOurDockerNetwork(item, facts.docker);
 }
 
-/** Records of owners that have no part in this work. */
+/** Records of owners without a request. */
 export const recordsOfOthers = (desiredStates: DesiredState[], facts: Facts): HostRecord[] =>
   facts.records.filter((record) => !desiredStates.some((desired) => isOwnRecord(record, desired)));
 
 /**
- * Keys of what some owner has on this host, now or after this work. On a hub that is much, and new owners have nothing to lose. What
- * owners share also stays while an owner whose record is lost may need it.
+ * Keys of items that an owner has on this host, now or after this change. On a hub there are many, and new owners have nothing to remove. Shared
+ * items also stay while an owner whose record is lost may need them.
  */
 export function findKeptKeys(mine: Item[], desiredStates: DesiredState[], facts: Facts): Set<string> {
   if (mine.length === 0) return new Set();
@@ -134,7 +134,7 @@ export function findKeptKeys(mine: Item[], desiredStates: DesiredState[], facts:
   return keep;
 }
 
-/** Networks of the owners whose records are lost; undefined where a file does not tell. A tunnel tells of its owner by its MAC. */
+/** Networks of the owners whose records are lost; undefined if a file does not show it. The MAC of a tunnel shows its network. */
 function unlistedNetworks(mine: Item[], desiredStates: DesiredState[], facts: Facts): (string | undefined)[] {
   const files = unlistedOwners(desiredStates, facts).map((file) => parseOwnerPath(file)?.network);
   if (!mine.some((item) => item.kind === "link" && item.vxlan)) return files;
@@ -148,7 +148,7 @@ function unlistedNetworks(mine: Item[], desiredStates: DesiredState[], facts: Fa
   ];
 }
 
-/** Files of owners whose records are not there or cannot be read: their scripts, and what stands in the place of their records. */
+/** Files of owners whose records are missing or unreadable: their scripts, and the invalid files in place of their records. */
 export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): string[] {
   const known = new Set([...facts.records, ...desiredStates.map(({ record }) => record)].map(({ uid }) => uid));
   const scripts = [...facts.files.keys()].filter((path) => {
@@ -160,8 +160,8 @@ export function unlistedOwners(desiredStates: DesiredState[], facts: Facts): str
 }
 
 /**
- * Tunnels of a network whose records are lost, beside these: by their MACs, which follow from network and id. Those that were
- * taken over have others, and count while the network has owners here without a record.
+ * Tunnels of a network whose records are lost, except these: by their MACs, which follow from network and id. Adopted ones
+ * have other MACs, and count while the network has owners here without a record.
  */
 export function findLostTunnels(network: string, known: string[], facts: Facts): string[] {
   const hasUnlisted = unlistedOwners([], facts).some((file) => parseOwnerPath(file)?.network === network);
@@ -204,7 +204,7 @@ function isNeededByOthers(item: Item, mine: Item[], hasUnlisted: boolean, facts:
   }
 }
 
-/** Rules in a chain of ours beside these. */
+/** Rules in a chain of ours other than these. */
 export function findOtherRules(item: Extract<Item, { kind: "chain" | "jump" }>, mine: Item[], facts: Facts): string[] {
   const own = new Set(
     mine.flatMap((each) =>
@@ -224,7 +224,7 @@ const findOtherAddresses = ({ name }: Link, mine: Item[], { addresses }: Facts):
       !mine.some((each) => each.kind === "address" && `${each.address} ${each.dev}` === text),
   );
 
-/** Devices of a plan that stand, may have been taken over, and have no proof of it left. */
+/** Devices of a plan that are present and may have been adopted, without a proof. */
 export function findUnprovenLinks({ plannedItems = [] }: DesiredState, facts: Facts): Link[] {
   return plannedItems.filter((item): item is Link => {
     const observed = item.kind === "link" ? facts.links.get(item.name) : undefined;

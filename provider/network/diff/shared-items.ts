@@ -5,7 +5,7 @@ import type { Facts } from "../model/facts";
 import type { Address, FirewallRule, Item, Link } from "../model/items";
 
 /**
- * Which items of an owner other owners can have, too. Their records tell; these functions answer for owners whose records are
+ * Which items of an owner other owners can have, too. Records show it; these functions decide for owners whose records are
  * lost, by what an item names: devices, peers, subnets and forwarded ports have one owner, ranges and networks have several.
  */
 
@@ -23,8 +23,8 @@ export function isOwnRule({ rule }: FirewallRule, plan: Item[]): boolean {
 }
 
 /**
- * Whether owners without a record can need an item of an owner that leaves. `plan`: all items of that owner; `others`: the networks
- * of owners without a record, undefined where a file does not tell.
+ * Whether owners without a record can need an item of an owner that is removed. `plan`: all items of that owner; `others`: the networks
+ * of owners without a record, undefined if a file does not show it.
  */
 export function canOthersNeed(
   item: Item,
@@ -57,7 +57,7 @@ export function canOthersNeed(
   }
 }
 
-/** Owners of static addresses have the address in the place of a network. */
+/** The network of a static address is the address itself. */
 const isStatic = (network: string): boolean => tryParseIp(network) !== undefined;
 const canBeStatic = (network: string | undefined): boolean => network === undefined || isStatic(network);
 
@@ -91,8 +91,8 @@ function parseVxlanRule({ chain, rule }: FirewallRule): { remote?: string; port:
 }
 
 /**
- * Rules about VXLAN in our chain, for a removal without a record: those of other programs' peers, and those that runners left for the
- * sake of owners whose records are lost, are in no other plan.
+ * Rules about VXLAN in our chain, for a removal without a record: those of other programs' peers, and those that stayed
+ * for owners whose records are lost, are in no other plan.
  */
 export const findTunnelRules = (network: string, facts: Facts): FirewallRule[] =>
   isStatic(network)
@@ -105,7 +105,7 @@ export const findTunnelRules = (network: string, facts: Facts): FirewallRule[] =
         return rules.filter((rule) => parseVxlanRule(rule) !== undefined);
       });
 
-/** Tunnels on the host beside those of the plan, on this port and to this peer. */
+/** Tunnels on the host that are not in the plan, on this port and to this peer. */
 function findOtherTunnels(
   plan: Item[],
   { remote, port }: { remote?: string; port: number },

@@ -9,9 +9,9 @@ import { findAdoptedLinks } from "./adopt";
 import { findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 
 /**
- * want − have, for all the owners that have work on this host at once. Removes only what an owner has (`ownedItems`),
- * and of that only what no other record lists, now or after this work: a shared name or mark is not enough to call a
- * thing ours. What several owners share (chains, forwarding) is one step.
+ * The steps from the observed to the desired state, for all owners with a request at once. Removes only what an owner has
+ * (`findOwnedItems`), and of that only what no other record lists, now or after this change: a name or protocol number alone does not
+ * prove that an object is ours. An item that several owners share (chains, forwarding) is one step.
  */
 export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   const untouched = recordsOfOthers(desiredStates, facts);
@@ -30,7 +30,7 @@ export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   ];
 }
 
-/** Docker switches forwarding on where it is off, and says so to nobody: where it runs, it needs it. */
+/** Docker enables forwarding without a trace, and needs it: where Docker runs, forwarding stays on. */
 const removeStep = (item: Item, facts: Facts): Step => ({
   verb: "remove",
   item,
@@ -46,8 +46,8 @@ const wasForwardingOff = (key: string, facts: Facts): boolean =>
   ([4, 6] as const).some((family) => FORWARDING[family] === key && formerForwarding(key, family, facts) === "0");
 
 /**
- * Links that must go before others can come: those that cannot be changed in place, and tunnels of our own network that
- * still have a VNI which by the network's present numbering is another runner's. Their owners' turn comes in the same up.
+ * Links that must be removed before others can be created: those that cannot be changed in place, and tunnels of our own network that
+ * still have a VNI which the network's present numbering gives to another runner. Their owners change in the same up.
  */
 function findOutdatedLinks(desiredItems: Item[], fellows: HostRecord[], facts: Facts): Link[] {
   const links = desiredItems.filter((item) => item.kind === "link");
@@ -88,7 +88,7 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
   return all.sort((a, b) => creationRank(a.item) - creationRank(b.item));
 }
 
-/** What goes away with a device: its addresses, the routes over it, and its ports' membership. */
+/** What the kernel removes with a device: its addresses, the routes over it, and the membership of its ports. */
 const disappearsWith = (item: Item, links: Set<string>): boolean =>
   ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
   (item.kind === "link" && item.master !== undefined && links.has(item.master));
@@ -102,11 +102,11 @@ export function factsAfterRemoval(steps: Step[], removed: DesiredState[], facts:
   return { ...after, records: facts.records.filter((record) => !removed.some((state) => isOwnRecord(record, state))) };
 }
 
-/** What of these items stands and is kept by nobody, in the order in which it is removed. */
+/** Those of these items that are present and that no owner keeps, in the order of removal. */
 export function findItemsToRemove(mine: Item[], keep: Set<string>, facts: Facts): Item[] {
   const gone = new Map(mine.filter((item) => !keep.has(itemKey(item))).map((item) => [itemKey(item), item]));
   const standing = [...gone.values()].filter((item) => {
-    if (item.kind === "sysctl") return true; // what it was before is kept on the machine, and must go in any case
+    if (item.kind === "sysctl") return true; // its saved value must be removed in any case
     return item.kind === "link" ? isOurLink(item, facts) : isPresent(item, facts);
   });
   const links = new Set(standing.flatMap((item) => (item.kind === "link" ? [item.name] : [])));

@@ -52,8 +52,8 @@ export const hasLinkType = (type: Link["type"], observed: string): boolean =>
   type === "anchor" ? observed === "dummy" || observed === "bridge" : observed === type;
 
 /**
- * Whether the device of this name is the one that we made: a name alone is not enough, since records outlive a reboot and
- * devices do not. Its MAC is ours, or it is the very tunnel.
+ * Whether the device of this name is the one that we created. The name alone proves nothing, because records survive a reboot and
+ * devices do not. It has our MAC, or the VNI and port of the tunnel.
  */
 export function isOurLink(item: Link, facts: Facts): boolean {
   const observed = facts.links.get(item.name);
@@ -63,7 +63,7 @@ export function isOurLink(item: Link, facts: Facts): boolean {
   return observed.mac === item.mac || sameTunnel || isMadeByDocker(item, facts);
 }
 
-/** A dockerd that starts before us makes the bridge of our network itself. */
+/** A dockerd that starts before the boot script creates the bridge of our network itself. */
 const isMadeByDocker = ({ name }: Link, { docker, records }: Facts): boolean =>
   records.some(({ items }) =>
     items.some((item) => item.kind === "docker" && item.bridge === name && isOurDockerNetwork(item, docker)),
@@ -87,7 +87,7 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
   ];
 }
 
-/** With another prefix the kernel would add a route to a whole range, and take it for its own network. */
+/** With another prefix length the kernel would add a route to a whole range as directly connected. */
 function compareAddress(item: Address, facts: Facts): string[] | undefined {
   const isPresent = facts.addresses.has(addressKey(item));
   const others = findOtherPrefixes(item, facts);
@@ -106,7 +106,7 @@ export function findOtherPrefixes(item: Item, facts: Facts): string[] {
     .filter((address) => address !== item.address);
 }
 
-/** The peer that a tunnel has now, if its address is to change in place. */
+/** The present peer of a tunnel, if its address is to change in place. */
 export function formerPeer({ name, vxlan }: Link, facts: Facts): Vxlan | undefined {
   const observed = facts.links.get(name)?.vxlan;
   if (!vxlan || !observed || observed.vni !== vxlan.vni || observed.port !== vxlan.port) return undefined;
@@ -129,13 +129,13 @@ function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts
   const { name, vxlan } = item;
   const anchor = item.type === "anchor";
   if (verb === "remove") {
-    // Only a shell can try dummy, then bridge; so an anchor that is made anew is removed there, too.
+    // Only a shell can try dummy, then bridge; so an anchor that is created again is removed there, too.
     if (anchor) parts.shell.push(`ip link del dev ${name}`);
     else parts.ip.push(`link del dev ${name}`);
     return;
   }
   const create = verb === "add";
-  // With the MAC from the start: systemd-udevd gives a device without one its own, at whatever moment.
+  // With the MAC from the start: systemd-udevd may set a random one at any time on a device without.
   const mac = item.mac ? ` address ${item.mac}` : "";
   if (create && anchor) {
     parts.shell.push(
@@ -162,8 +162,8 @@ function renderLink({ verb, item, ports = [] }: StepOf<Link>, parts: ScriptParts
 }
 
 /**
- * The pool has made sure that nobody else has it; and without a carrier the kernel would never end its own search. An
- * address that may go to another host is never the source of what this one sends by itself.
+ * Without duplicate address detection: the pool guarantees that the address is unique, and on a device without carrier the
+ * detection never ends. An address that may move to another host is never the source of packets that this host sends itself.
  */
 const formatAddress = ({ address, dev, announce }: Address): string =>
   [
@@ -173,7 +173,7 @@ const formatAddress = ({ address, dev, announce }: Address): string =>
 
 const isIpv6 = (address: string): boolean => address.includes(":");
 
-/** With a device went its addresses, the routes over it, and its ports' membership. */
+/** With a device the kernel removes its addresses, the routes over it, and the membership of its ports. */
 function invertLink({ verb, item }: StepOf<Link>, before: Facts): Step[] {
   const was = formerLink(item.name, before, item.type);
   if (verb === "add" || !was) return [{ verb: "remove", item }];
@@ -206,12 +206,12 @@ function formerLink(name: string, { links }: Facts, type?: Link["type"]): Link |
 const formerAddresses = (dev: string, { addresses }: Facts): Address[] =>
   [...addresses]
     .map((text) => text.split(" ") as [string, string])
-    .filter(([address, on]) => on === dev && !address.startsWith("fe80:")) // the kernel makes those itself
+    .filter(([address, on]) => on === dev && !address.startsWith("fe80:")) // the kernel adds those itself
     .map(([address]) => ({ kind: "address", dev, address }));
 
 /**
- * Bridges that stand, and have fewer ports than containers run on their Docker network: such a bridge was deleted, and made
- * again by something that does not know its ports, such as the script that runs at boot.
+ * Bridges that have fewer ports than containers run on their Docker network: such a bridge was deleted, and created
+ * again without its ports, for example by the boot script.
  */
 export const findEmptiedBridges = (items: Item[], { docker, links }: Facts): ItemDifference[] =>
   items.flatMap((item) => {

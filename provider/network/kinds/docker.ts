@@ -41,7 +41,7 @@ const BRIDGE_OPTION = "com.docker.network.bridge.name";
 const MTU_OPTION = "com.docker.network.driver.mtu";
 const MASQUERADE_OPTION = "com.docker.network.bridge.enable_ip_masquerade";
 
-/** Costs nothing where there is no Docker; a dockerd that does not answer in time counts as one that is down. */
+/** A dockerd that does not answer in time is treated as stopped. */
 export const DOCKER_SCRIPT = [
   "if [ -S /run/docker.sock ] && command -v docker >/dev/null && ids=$(timeout 20 docker network ls -q 2>/dev/null); then",
   "  echo '@@ docker'; docker network inspect $ids 2>/dev/null",
@@ -56,7 +56,7 @@ const rawSubnet = z.object({
   AuxiliaryAddresses: boundedRecord(z.string()).nullish(),
 });
 
-/** Docker's names have no control characters; those of a host that is not trusted may, and they are shown. */
+/** Docker's names have no control characters. A hostile host may send some, and names are printed. */
 const shownName = z.string().transform(escapeLine);
 
 const rawContainer = z.object({

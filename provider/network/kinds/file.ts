@@ -54,7 +54,7 @@ function compareService({ name, unit, staysActive }: Service, facts: Facts): str
   ];
 }
 
-/** `enable` also reloads all units. The failure of a unit is reset, because this change makes what the unit failed to make. */
+/** `enable` also reloads all units. The failure of a unit is reset, because this change creates what the unit failed to create. */
 const renderEnable = ({ name, staysActive }: Service): string => {
   const now = staysActive ? `start --no-block ${name}` : `reset-failed ${name} 2>/dev/null || :`;
   return `{ systemctl enable --quiet ${name} && { systemctl ${now}; }; }`;

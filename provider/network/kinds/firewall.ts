@@ -5,23 +5,23 @@ import { type Chain, type FirewallRule, hasItem, type Item, type Jump } from "..
 import { type ItemKind, mismatch, oppositeStep, type ScriptParts, type StepOf } from "./kind";
 
 /**
- * Our chains in iptables and ip6tables, each with one jump to it. Drops stand in tables that come before `filter` where they
- * must hold whatever other programs accept there:
+ * Our chains in iptables and ip6tables, each with one jump to it. Drops are in tables before `filter` if
+ * they must be effective whatever other programs accept there:
  *
  *   raw PREROUTING → OVERLAY-PRE       sources that a device cannot have
  *   mangle FORWARD → OVERLAY-GUARD     what is routed into or out of the overlay without a right to
  *   filter INPUT   → OVERLAY-IN        VXLAN from peers, what workloads may reach on the host itself
  *   filter FORWARD → OVERLAY-FWD       what the overlay needs to pass; nothing is dropped here
- *   filter FORWARD → OVERLAY-REST      behind all other rules: see local-rules.ts
+ *   filter FORWARD → OVERLAY-REST      after all other rules: see plan/local-rules.ts
  *
- * In a chain, rules that let pass (ACCEPT, RETURN) stand before those that do not: records of several owners share a chain,
- * and come in any order. So the former are inserted at the top and the latter appended.
+ * In a chain, rules that pass packets (ACCEPT, RETURN) precede those that do not. Several owners share a chain, and add their rules
+ * in any order, so the former are inserted at the top and the latter appended.
  */
 export interface OverlayChain {
   table: FirewallRule["table"];
   chain: string;
   from: Jump["from"][];
-  /** Its jump goes to the end, behind the rules of others. */
+  /** Its jump is appended after the rules of other programs. */
   atEnd?: true;
 }
 
@@ -113,7 +113,7 @@ function tableLines({ family, table }: FirewallItem, { firewall }: ScriptParts):
   return firewall.get(key)!;
 }
 
-/** Rules in one of our chains, with the chain and the jumps to it; nothing where there are no rules. */
+/** Rules in one of our chains, with the chain and the jumps to it; nothing if there are no rules. */
 export function planChainRules(
   { table, chain, from, atEnd }: OverlayChain,
   family: Family,
@@ -128,10 +128,10 @@ export function planChainRules(
   ];
 }
 
-/** Whether a rule lets packets pass, and so stands before those that do not. */
+/** Whether a rule passes packets, and so precedes those that do not. */
 export const isPassRule = (rule: string): boolean => /(^| )-j (ACCEPT|RETURN)$/.test(rule);
 
-/** Whether a rule ends a packet's way. */
+/** Whether a rule drops or rejects packets. */
 export const isDropRule = (rule: string): boolean => /(^| )-j (DROP|REJECT)( |$)/.test(rule);
 
 /** The kernel's own ping, in iptables-save's form. */
@@ -143,24 +143,23 @@ export const ECHO_REQUEST: Record<Family, string> = {
 export const acceptPeerRule = (remote: string, port: number): string =>
   `-s ${remote}/${addressBits(familyOfIp(remote))} -p udp -m udp --dport ${port} -j ACCEPT`;
 
-/** All networks of a host with this port share it; it goes with the last. */
+/** All networks of a host with this port share it; it is removed with the last. */
 export const dropVxlanRule = (port: number): string => `-p udp -m udp --dport ${port} -j DROP`;
 
-/** Where our jumps and rules stand: an accept behind a reject does nothing, and neither does a drop behind an accept. */
-
+/** The rules of a chain. Their order matters: an accept after a reject has no effect, nor has a drop after an accept. */
 export const observedRules = (
   facts: Facts,
   { family, table }: Pick<FirewallRule | Jump, "family" | "table">,
   chain: string,
 ): string[] => facts.chains.get(chainKey({ family, table }, chain)) ?? [];
 
-/** The forwarding setting before our first change. OVERLAY-REST is there only where it was 0; that tells where the kept value is lost. */
+/** The forwarding setting before our first change. If the saved value is lost: OVERLAY-REST exists only if it was 0. */
 export function formerForwarding(key: string, family: Family, facts: Facts): string | undefined {
   const isClosed = observedRules(facts, { family, table: REST.table }, REST.chain).length > 0;
   return facts.savedSysctls.get(key) ?? (isClosed ? "0" : facts.sysctls.get(key));
 }
 
-/** Docker calls it before everything else, and administrators put into it what must hold for all that is forwarded. */
+/** Docker jumps to it first; administrators put rules into it that must apply to all forwarded packets. */
 const DOCKER_USER = "-j DOCKER-USER";
 
 const DOCKER_JUMP = /(^| )-j DOCKER/;
@@ -168,16 +167,16 @@ const DOCKER_JUMP = /(^| )-j DOCKER/;
 const isForwardJump = ({ table, from, chain }: Jump): boolean =>
   table === FORWARD.table && chain === FORWARD.chain && from === FORWARD.from[0];
 
-/** Where a jump belongs, from 1: at the top, but what we accept must not overrule DOCKER-USER. */
+/** The position of a jump, from 1: at the top, but what we accept must not override DOCKER-USER. */
 export function desiredJumpPosition(item: Jump, facts: Facts): number {
   const others = observedRules(facts, item, item.from).filter((rule) => rule !== `-j ${item.chain}`);
   return isForwardJump(item) ? others.lastIndexOf(DOCKER_USER) + 2 : 1;
 }
 
 /**
- * Where a jump stands, from 1 and not counting rules that can decide nothing about our packets; 0: it is not there. Docker puts
- * its own rules before everything in FORWARD whenever it starts. They do not count, since OVERLAY-FWD only accepts, and may be
- * overruled by them; no more do other rules that accept, nor drops before chains that only drop. Before DOCKER-USER the jump is in the wrong place: -1.
+ * The position of a jump, from 1, without rules that cannot affect our packets; 0: it is absent; -1: it precedes DOCKER-USER, which is
+ * wrong. Docker inserts its rules at the top of FORWARD whenever it starts. They do not count, because OVERLAY-FWD only accepts, and they may
+ * override it. Other rules that accept do not count there either, nor drops before chains that only drop.
  */
 function observedJumpPosition(item: Jump, facts: Facts): number {
   const rules = observedRules(facts, item, item.from);
@@ -196,7 +195,7 @@ function observedJumpPosition(item: Jump, facts: Facts): number {
 }
 
 /**
- * Docker's masquerading, for one, which it puts first: it is for its own ranges alone. A chain of ours that was emptied
+ * Docker's masquerading rules, for example, match only Docker's own ranges. A chain of ours that was flushed
  * may get any rule.
  */
 function canMatchSamePackets(rule: string, own: string[]): boolean {
@@ -206,7 +205,7 @@ function canMatchSamePackets(rule: string, own: string[]): boolean {
 
 const sourceRange = (rule: string) => parseRange(/^-s (\S+) /.exec(rule)?.[1] ?? "");
 
-/** Whether a rule of ours that lets pass stands behind one of ours that does not, in the same chain. Foreign rules are reported by themselves. */
+/** Whether a rule of ours that passes packets follows one of ours that drops them, in the same chain. Foreign rules are reported separately. */
 function isAfterDrop(item: FirewallRule, facts: Facts): boolean {
   if (!isPassRule(item.rule)) return false;
   const rules = observedRules(facts, item, item.chain);

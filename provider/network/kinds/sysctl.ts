@@ -25,7 +25,7 @@ export const sysctlKind: ItemKind<Sysctl> = {
 
 const savedSysctlPath = (key: string): string => `${RECORD_DIR}/former/${key.replaceAll("/", ":")}`;
 
-/** The setting of a device may be gone with its device; the kernel sets it anew with the device. An empty file holds no value. */
+/** The setting of a device disappears with the device, and gets the kernel's default with a new one. An empty file holds no value. */
 const saveSysctl = (key: string): string => {
   const save = renderWriteFiles([{ path: savedSysctlPath(key), word: '"$former"' }]);
   return `{ [ ! -e ${sysctlPath(key)} ] || [ -s ${quote(savedSysctlPath(key))} ] || { former=$(cat ${sysctlPath(key)}) && ${save}; }; }`;

@@ -46,7 +46,7 @@ const BASE_RULES = [
 ];
 
 const DEFAULT_ZONE = "sed -n 's/^DefaultZone=//p' /etc/firewalld/firewalld.conf";
-/** It is started at boot, or has entries of ours. */
+/** It is enabled at boot, or has entries of ours. */
 const WILL_RUN_AGAIN =
   '{ systemctl -q is-enabled firewalld 2>/dev/null || grep -qs \'"kind":"zone"\' /var/lib/overlay/*/*.json; }';
 
@@ -139,7 +139,7 @@ function compareZone(location: ZoneLocation, facts: Facts): string[] {
 const configurationName = (configuration: ZoneLocation["configuration"]): string =>
   configuration === "runtime" ? "runtime" : "permanent";
 
-/** A warning for the run that makes the zone. */
+/** A warning for the run that creates the zone. */
 export function zoneWarnings(items: Item[], { zones }: Facts): string[] {
   if (!zones?.runtime || zones.runtime.has(OUR_ZONE) || zones.permanent.has(OUR_ZONE)) return [];
   if (!items.some((item) => item.kind === "zone" && isZoneItself(item))) return [];

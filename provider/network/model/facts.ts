@@ -1,7 +1,7 @@
 import type { Family } from "../../addressing/ip";
 import type { DockerSubnet, HostRecord, Route, Vxlan } from "./items";
 
-/** What a host looks like now, as far as it concerns us. */
+/** The observed state of a host, as far as it concerns us. */
 export interface Facts {
   links: Map<string, LinkFact>;
   /** `10.128.64.1/18 kohaku-overlay` */
@@ -15,27 +15,27 @@ export interface Facts {
   /** Rules by `4 filter OVERLAY-FWD`, in order; built-in chains too. */
   chains: Map<string, string[]>;
   sysctls: Map<string, string>;
-  /** What forwarding was before we switched it on, by its key; kept on the host while a record needs it. */
+  /** Values of settings before our first change, by key; saved on the host while a record needs them. */
   savedSysctls: Map<string, string>;
   /** Whether ip6tables is there, and IPv6 itself. */
   ip6tables: boolean;
   /** Absent: there is no firewalld, or it is stopped for good. */
   zones?: ZoneFacts;
-  /** iptables is the legacy one here, and its chains are those that ours stand in. */
+  /** Whether iptables is the legacy one, so that our chains are in its tables. */
   isIptablesLegacy?: boolean;
-  /** What is read before a change only: firewalls of others, and kernel parts and tools that are not there. */
+  /** Read only before a change: chains of other firewalls that drop, and kernel modules and tools that are missing. */
   blockingChains: BlockingChain[];
   missingFeatures: string[];
-  /** SHA-256 by path, of the files that are there to bring the overlay back after a boot. */
+  /** SHA-256 by path, of the scripts for boot, unit files and files of items that exist. */
   files: Map<string, string>;
-  /** What systemd says of our units, by name; absent where the machine was not booted with it. */
+  /** State of our units, by name; absent if the host was not booted with systemd. */
   systemd?: Map<string, ServiceFact>;
-  /** By which addresses we talk with it; absent when not by SSH. */
+  /** The addresses of our SSH connection; absent without SSH. */
   ssh?: SshPath;
   /** Absent: there is no Docker. */
   docker?: DockerFacts;
   records: HostRecord[];
-  /** Files among them that are no records. */
+  /** Files in the records' folders that are not valid records. */
   invalidRecords: InvalidRecord[];
 }
 
@@ -83,9 +83,9 @@ export interface RoutingRuleFact {
   /** A range, or `all`. */
   from: string;
   to: string;
-  /** The device that a packet comes in by. */
+  /** The incoming device of a packet. */
   iif?: string;
-  /** Other conditions: only some packets meet them. */
+  /** It has other conditions, which only some packets match. */
   isSelective: boolean;
   /** Routes with prefixes of at most this length are not used. */
   suppressPrefixLength: number;
@@ -144,10 +144,10 @@ export interface BlockingChain {
   accepts: string[];
 }
 
-/** A file among the records that is none. */
+/** A file in a records' folder that is not a valid record. */
 export interface InvalidRecord {
   file: string;
-  /** Of the owner whose record it should be, by its name; absent: it has no name of a record. */
+  /** Of the owner, by the file's name; absent if the name is not that of a record. */
   network?: string;
   uid?: string;
   /** `items.3.mac: Invalid string` */

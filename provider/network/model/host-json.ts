@@ -2,8 +2,8 @@ import { z } from "zod";
 import { OverlayError } from "../../errors";
 
 /**
- * JSON that a host printed, in the form that is expected and no other. A host may send millions of wrong elements: lists and objects are
- * read up to the first of them, and long texts are not read at all.
+ * Parses JSON that a host printed, in the expected form and no other. A host may send millions of wrong elements: lists and objects are
+ * read up to the first wrong one, and long texts are not read at all.
  */
 export function parseHostJson<S extends z.ZodType>(schema: S, text: string): z.output<S> {
   if (text.length > MAX_JSON_CHARS) throw unexpectedOutput(`one of its answers has ${text.length} characters`);
@@ -19,7 +19,7 @@ const MAX_JSON_CHARS = 16 * 1024 * 1024;
 /** Elements of one list or object. */
 const MAX_ELEMENTS = 250_000;
 
-/** An array, checked up to the first element that is not in the form. */
+/** An array, checked up to the first wrong element. */
 export const boundedArray = <S extends z.ZodType>(element: S) =>
   z.unknown().transform((value, context): z.output<S>[] => {
     if (!Array.isArray(value) || value.length > MAX_ELEMENTS) return addIssue(context, "is not a list, or is too long");

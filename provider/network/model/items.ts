@@ -1,6 +1,6 @@
 import type { Family } from "../../addressing/ip";
 
-/** One kernel object that a host must have. Plain data: it is kept as JSON in the host's own record of what is ours. */
+/** One object that a host must have. Plain data: it is stored as JSON in the owner's record on the host. */
 export type Item =
   | Sysctl
   | Link
@@ -31,7 +31,7 @@ export interface Link {
   /** Empty: it must be no bridge's port. */
   master?: string;
   vxlan?: Vxlan;
-  /** Several owners may have it, all in the same form; it goes with the last of them. */
+  /** Several owners may have it, all in the same form; it is removed with the last of them. */
   shared?: true;
 }
 
@@ -47,7 +47,7 @@ export interface Address {
   dev: string;
   /** With its prefix: `10.128.64.1/18`. */
   address: string;
-  /** The device whose neighbours are told, whenever it comes to this host, that it is here now. */
+  /** The device on which the address is announced to neighbours when it is added to this host. */
   announce?: string;
 }
 
@@ -55,7 +55,7 @@ export interface Route {
   kind: "route";
   family: Family;
   dst: string;
-  /** Absent: the range is unreachable, so that subnets that nobody has fail at once. */
+  /** Absent: the range is unreachable, so that packets to unused subnets are rejected at once. */
   via?: string;
   dev?: string;
   metric?: number;
@@ -63,7 +63,7 @@ export interface Route {
   table?: number;
 }
 
-/** What sends packets of a range that carry a mark to a routing table of their own: `ip rule`. */
+/** A rule of `ip rule`: packets from a range that carry a mark are looked up in another routing table. */
 export interface PolicyRule {
   kind: "policy";
   family: Family;
@@ -73,7 +73,7 @@ export interface PolicyRule {
   table: number;
 }
 
-/** A network of Docker's on one of our bridges; it changes only by being made anew. */
+/** A Docker network on one of our bridges. To change it, it is removed and created again. */
 export interface DockerNetwork {
   kind: "docker";
   name: string;
@@ -90,7 +90,7 @@ export interface DockerSubnet {
   gateway: string;
   /** The hub's end of the tunnel, which Docker must not give out. */
   hub: string;
-  /** Where Docker picks addresses by itself. */
+  /** From which Docker assigns addresses. */
   range: string;
 }
 
@@ -108,7 +108,7 @@ export interface Jump extends FirewallTable {
   kind: "jump";
   from: string;
   chain: string;
-  /** It goes behind the rules of others; all other jumps go before them. */
+  /** It is appended after the rules of other programs; all other jumps are inserted before them. */
   atEnd?: true;
 }
 
@@ -117,13 +117,13 @@ export interface FirewallRule extends FirewallTable {
   chain: string;
   /** In iptables-save's own form, or every refresh would show a change. */
   rule: string;
-  /** It is needed only until the other end has changed, too: no boot brings it back, and the host removes it by itself. */
+  /** It is needed only until the peer has changed, too: it is not restored at boot, and the host removes it itself. */
   transient?: true;
-  /** What the kernel remembers of it is forgotten when it comes or goes. */
+  /** Connections that are deleted from connection tracking when the rule is added or removed. */
   flows?: { protocol: string; ip: string; port: number };
 }
 
-/** A device or a rich rule in a zone of firewalld; without either, our own zone itself. Only where firewalld is. */
+/** A device or a rich rule in a zone of firewalld; without either, our own zone itself. Only on hosts with firewalld. */
 export interface ZoneEntry {
   kind: "zone";
   /** A device in our zone. */
@@ -138,26 +138,26 @@ export interface ZoneEntry {
 export interface FileItem {
   kind: "file";
   path: string;
-  /** Absent in records, where it only matters whose it is. */
+  /** Absent in records, which need only the path. */
   content?: string;
 }
 
-/** A unit of systemd that is started at every boot; its file goes with it. */
+/** A unit of systemd that is started at every boot, with its file. */
 export interface Service {
   kind: "service";
   name: string;
   /** The unit file's text; absent in records. */
   unit?: string;
-  /** It is to be active at all times, and not only to do its work at boot. */
+  /** It must be active at all times, and not only run at boot. */
   staysActive?: boolean;
 }
 
-/** What one owner has on one host, as kept in `/var/lib/overlay/NETWORK/UID.json`. */
+/** What one owner has on one host, as stored in `/var/lib/overlay/NETWORK/UID.json`. */
 export interface HostRecord {
   uid: string;
   owner: string;
   network: string;
-  /** What the user calls it, for whoever has only the machine left. */
+  /** The user's name for it, for a recovery from the host alone. */
   name?: string;
   /** Which store the lease behind it is in. */
   store: string;

@@ -9,7 +9,7 @@ import { BOOT_SCRIPT, isOwnPath, parseOwnerPath, SERVICES, scriptPath } from "./
 
 /**
  * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:
- * every text is confined to what a planner can make. Nothing here can hold a quote, `$`, a backtick or a line end, and only firewall
+ * every text is limited to what a planner can create. Nothing here can hold a quote, `$`, a backtick or a line end, and only firewall
  * rules hold blanks.
  */
 const matching = (pattern: RegExp) => z.string().regex(pattern);
@@ -34,7 +34,7 @@ const ruleSchema = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
 const zoneRule = matching(
   /^rule family="ipv[46]" source address="[0-9a-f.:]+(\/\d{1,3})?"( port port="\d{1,5}(-\d{1,5})?" protocol="(tcp|udp|sctp)")? accept$/,
 );
-/** `net.ipv4.ip_forward`, or one of a device, in whose name slashes stand for dots. */
+/** `net.ipv4.ip_forward`, or one of a device, in which slashes replace the dots of the device's name. */
 const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);
 const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
 
@@ -143,7 +143,7 @@ const ITEMS = {
 type ItemSchema = (typeof ITEMS)[keyof typeof ITEMS];
 const item = z.discriminatedUnion("kind", Object.values(ITEMS) as [ItemSchema, ...ItemSchema[]]);
 
-/** A network's name; static addresses are kept under the address. */
+/** A network's name, or a static address. */
 const network = z
   .string()
   .refine((text) => /^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/.test(text) || tryParseIp(text) !== undefined);
@@ -164,7 +164,7 @@ const hostRecord: z.ZodType<items.HostRecord> = z
         context.addIssue({ code: "custom", path: ["items", i, "path"], message: "is not a file of this record" });
   });
 
-/** As it stands in its file. */
+/** As it is stored in its file. */
 export const formatRecord = (record: items.HostRecord): string => `${JSON.stringify(record)}\n`;
 
 export const isInvalidRecord = (parsed: items.HostRecord | InvalidRecord): parsed is InvalidRecord =>
@@ -172,7 +172,7 @@ export const isInvalidRecord = (parsed: items.HostRecord | InvalidRecord): parse
 
 const MAX_RECORD_CHARS = 1024 * 1024;
 
-/** Everything but the record that belongs into this file is named as invalid, and never used. */
+/** Anything but the record that belongs into this file is returned as invalid, and never used. */
 export function parseRecord(file: string, text: string): items.HostRecord | InvalidRecord {
   const owner = parseOwnerPath(file);
   const invalid = (reason: string): InvalidRecord => ({ file, ...owner, reason });

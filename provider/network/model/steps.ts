@@ -4,36 +4,36 @@ import type { HostRecord, Item, Vxlan } from "./items";
 export interface Step {
   verb: "add" | "change" | "remove";
   item: Item;
-  /** How many of it stand now, where that can be more than one. */
+  /** How many copies are present, for kinds that can have more than one. */
   copies?: number;
-  /** Where a jump goes among the rules of others; the first unless set. */
+  /** The position of a jump among the rules of other programs; the first unless set. */
   position?: number;
-  /** The tunnel's peer before this change, where it had another address. */
+  /** The tunnel's peer before this change, if it had another address. */
   formerPeer?: Vxlan;
-  /** The zones of firewalld that it is about. */
+  /** The zones of firewalld that it changes. */
   zones?: ZoneLocation[];
-  /** The same address with other prefixes, which goes when this has come. */
+  /** The same address with other prefix lengths, which is removed after this one is added. */
   otherPrefixes?: string[];
-  /** Devices that were ports of this bridge before it was deleted, and are plugged in again. */
+  /** Devices that were ports of this bridge before it was deleted, and become ports again. */
   ports?: string[];
-  /** It is no longer ours, but others need it as it is. */
+  /** The setting keeps its value, because other programs need it. */
   keepsValue?: boolean;
-  /** The setting before our first change, where the host tells it although the kept value is lost. */
+  /** The value before our first change, if it is known although the saved value is lost. */
   formerValue?: string;
 }
 
-/** What one owner wants of a host. */
+/** The desired state of a host for one owner. */
 export interface DesiredState {
   record: Omit<HostRecord, "items">;
-  /** Empty: nothing of this owner is to be left. */
+  /** Empty: everything of this owner is removed. */
   items: Item[];
-  /** Take over devices and routes that stand as wanted but are in nobody's record: see adopt.ts. */
+  /** Take over devices and routes that are as desired and in no record: see diff/adopt.ts. */
   adopt?: boolean;
-  /** Bring it back after a boot of the machine. */
+  /** Restore it when the host boots. */
   persist?: boolean;
-  /** When nothing is to be left: what the plan says of this host. It goes, too, where no record lists it, if it is provably ours. */
+  /** For a removal: the items that the owner would have here. They are removed without a record, too, if they are provably ours. */
   plannedItems?: Item[];
-  /** uids of earlier lives, whose leases are gone: what their records list is ours now. */
+  /** uids of earlier leases of the same resource, or of leases that are gone: this owner takes over the items of their records. */
   staleUids?: string[];
 }
 

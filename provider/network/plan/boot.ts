@@ -16,10 +16,10 @@ import type { DesiredState } from "../model/steps";
 import { quote, requireWord } from "../render/shell";
 
 /**
- * What brings an overlay back after a boot, or after something on the machine has swept it away: beside each record a
- * script that makes its items, rendered by the same code as every change; one script that runs them all under the host's
- * lock; and units of systemd that run that. All are items: drift in them is seen and mended, and what is shared
- * goes with the last record.
+ * Adds the items that restore an overlay at boot, or after another service has flushed it: beside each record a
+ * script that creates its items, rendered by the same code as every change; one script that runs them all under the host's
+ * lock; and units of systemd that run that one. All are items, with drift and repair like others; shared ones are
+ * removed with the last record.
  */
 export function withBootItems({ record, items, persist = false }: DesiredState, facts: Facts): Item[] {
   if (!persist || items.length === 0) return items;
@@ -31,11 +31,11 @@ export function withBootItems({ record, items, persist = false }: DesiredState, 
   ];
 }
 
-/** Whether the owner's script on this host is the one that makes these very items, devices with these MACs. */
+/** Whether the owner's script on this host creates exactly these items, devices with these MACs. */
 export const isBootScriptOf = ({ record }: DesiredState, items: Item[], { files }: Facts): boolean =>
   files.get(scriptPath(record)) === sha256(renderBootScript(record.network, items));
 
-/** One record's script, in the words of RUN_ALL: it may meet a machine on which all, some or none of it stands. */
+/** The script of one record, with functions of RESTORE_SCRIPT. It must succeed whether all, some or none of its items are present. */
 export function renderBootScript(network: string, items: Item[]): string {
   const links = items.filter((item): item is Link => item.kind === "link");
   const { saves, shell, ip, firewall } = renderSteps(
@@ -58,7 +58,7 @@ export function renderBootScript(network: string, items: Item[]): string {
 
 const heredoc = (command: string, lines: string[]): string => `${command} <<'END'\n${lines.join("\n")}\nEND`;
 
-/** Longer than a conversation may hold the lock. */
+/** Longer than a conversation can hold the lock. */
 const LOCK_WAIT_SECONDS = 150;
 
 const RESTORE_SCRIPT = `# Puts the overlay networks of this machine back. Written by pulumi-overlay, and removed with the last of them.
@@ -153,7 +153,7 @@ done
 all || all
 `;
 
-/** Their start, restart or reload takes away addresses, routes or rules that are not their own. */
+/** Services whose start, restart or reload removes addresses, routes or rules of other programs. */
 const FLUSHING_SERVICES = [
   "systemd-networkd.service",
   "firewalld.service",
@@ -166,7 +166,7 @@ const FLUSHING_SERVICES = [
 
 const UNIT_HEADER = "# Written by pulumi-overlay, and removed with the last of this machine's overlay networks.";
 
-/** Not active when it is done: so it is run again whenever one that wants it is started, or started anew. */
+/** Not active after it ran, so that it runs again whenever a unit that wants it is started or restarted. */
 const START_UNIT = `${UNIT_HEADER}
 [Unit]
 Description=Overlay networks of this machine
@@ -184,7 +184,7 @@ TimeoutStartSec=${4 * LOCK_WAIT_SECONDS}
 WantedBy=multi-user.target ${FLUSHING_SERVICES}
 `;
 
-/** Only what is active is told to reload with others. */
+/** systemd propagates a reload only to active units. */
 const RELOAD_UNIT = `${UNIT_HEADER}
 [Unit]
 Description=Overlay networks of this machine, when others reload

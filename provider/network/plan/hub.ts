@@ -11,8 +11,8 @@ import { type Isolation, planHubRules, planRunnerRules, planTunnelRules, planZon
  *   hub   hubInterface hubIp/32 · unreachable CIDR · vxkr1 .254 ═══ VXLAN ═══ vxkr1 ─ bridge .1   runner 1
  *                                                  · vxkr2 .254 ═══ VXLAN ═══ vxkr2 ─ bridge .1   runner 2
  *
- * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns what a host
- * must look like and asks no host: what machines say about themselves (addresses, MTU) is handed in.
+ * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns the items that a host
+ * must have and contacts no host: addresses and MTU of the machines are arguments.
  */
 export interface Network extends Isolation {
   networkName: string;
@@ -22,15 +22,15 @@ export interface Network extends Isolation {
   masquerade: boolean;
   bridgeName: string;
   hubInterface: string;
-  /** Absent: Docker is none of our business. */
+  /** Absent: no Docker network is planned. */
   docker?: DockerPlan;
 }
 
-/** What a machine says about its underlay: its address there, and that device's MTU. */
+/** The underlay of a machine: its address there, and that device's MTU. */
 export interface Machine {
   underlayIp: string;
   underlayMtu: number;
-  /** The device on whose network the address lies that was asked for, if there is one. */
+  /** The device whose subnet contains the static address in question, if there is one. */
   uplink?: string;
 }
 
@@ -110,7 +110,7 @@ export function planRunner(
   ]);
 }
 
-/** Chains and jumps that several parts of a plan need are one. */
+/** Items that several parts of a plan need are listed once. */
 const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];
 
 function vxlanLink(network: Network, runnerId: number, here: Machine, there: Machine) {

@@ -13,12 +13,12 @@ import {
 import type { Item, Link, Vxlan, ZoneEntry } from "../model/items";
 
 /**
- * Which packets pass on hub and runners. Rules match the device by which a packet comes in, never its source address alone, which
+ * Which packets pass on hub and runners. Rules match the incoming device of a packet, never its source address alone, which
  * any sender can forge. docs/hosts.md lists the rules.
  *
- * A runner's bridge carries its workloads' frames and, by the tunnel, the hub's. Where the kernel shows bridged frames to
- * iptables (br_netfilter, which Docker loads) both look like packets from the bridge to the bridge; the module that
- * could tell them apart (physdev) would load br_netfilter where it is not. Only the hub's rules can match
+ * A runner's bridge carries its workloads' frames and, by the tunnel, the hub's. If the kernel passes bridged frames to
+ * iptables (br_netfilter, which Docker loads) both look like packets from the bridge to the bridge; the match that
+ * distinguishes them (physdev) would load br_netfilter on hosts without it. Only the hub's rules can match
  * the runner that a packet comes from, by its tunnel device.
  */
 export interface Isolation {
@@ -40,20 +40,20 @@ const FAMILIES: Family[] = [4, 6];
 const layoutOfFamily = ({ layouts }: Pick<Isolation, "layouts">, family: Family): Layout | undefined =>
   layouts.find((layout) => layout.family === family);
 
-/** Connections that were let through, and those that the host itself leads elsewhere (StaticIP, published ports). */
+/** Connections that were accepted before, and those that the host itself forwards by DNAT (StaticIP, published ports). */
 const RETURN_TRACKED = "-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN";
 const MATCH_REPLIES = "-m conntrack --ctstate RELATED,ESTABLISHED";
 const REJECT: Record<Family, string> = {
   4: "-j REJECT --reject-with icmp-port-unreachable",
   6: "-j REJECT --reject-with icmp6-port-unreachable",
 };
-/** Neighbours look for each other by link-local addresses, and by none at all while they check that theirs is free. */
+/** Neighbour discovery uses link-local addresses, and the unspecified one for duplicate address detection. */
 const ON_LINK = ["fe80::/10", "::/128"];
 const NEIGHBOUR_TYPES = [135, 136];
 
 /**
- * What a hub lets pass for a network: workloads to workloads, and what they may reach on the hub. Tunnels are named by their prefix,
- * so that those which a runner's stack has not updated or adopted yet go on working. Every tunnel's record has these rules, too.
+ * What a hub accepts for a network: packets between workloads, and what they may reach on the hub. Tunnels are matched by their prefix,
+ * so that those which a runner's stack has not updated or adopted yet keep working. Every tunnel's record has these rules, too.
  */
 export const planHubRules = (network: Isolation): Item[] =>
   network.layouts.flatMap(({ family, cidr }) => {
@@ -67,7 +67,7 @@ export const planHubRules = (network: Isolation): Item[] =>
     ];
   });
 
-/** One tunnel on the hub: only its runner's addresses come out of it, and only the overlay and answers go in and out. */
+/** One tunnel on the hub: from it only its runner's addresses are accepted, and over it only packets of the overlay and replies. */
 export function planTunnelRules(network: Isolation, runnerId: number, device: string, tunnel: Vxlan): Item[] {
   return [
     ...planHubRules(network),
@@ -85,7 +85,7 @@ export function planTunnelRules(network: Isolation, runnerId: number, device: st
   ];
 }
 
-/** A runner: its bridge sends with addresses of its subnet, and gets from elsewhere only answers and what is led to it. */
+/** A runner: its bridge sends with addresses of its subnet, and receives from elsewhere only replies and packets with DNAT. */
 export function planRunnerRules(network: Isolation, runnerId: number, bridge: string, tunnel: Vxlan): Item[] {
   return [
     ...planPeer(tunnel),
@@ -136,7 +136,7 @@ function planTunnelPort(network: Isolation, bridge: string, { remote, port }: Vx
   return planChainRules(PRE, family, [`${outside}-i ${bridge} -p udp -m udp --dport ${port} -j DROP`]);
 }
 
-/** The hub's address on the underlay is the hub, too; there, workloads would arrive with their runner's address. */
+/** The hub is also reachable at its underlay address; there, packets of workloads would arrive with their runner's address. */
 function planHubAddress(network: Isolation, runnerId: number, bridge: string, { remote }: Vxlan): Item[] {
   const family = familyOfIp(remote);
   const layout = layoutOfFamily(network, family);

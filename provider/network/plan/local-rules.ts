@@ -17,8 +17,8 @@ import { FORWARDING, type Item, itemKey, type Link, type Vxlan } from "../model/
 import { parseOwnerPath } from "../model/paths";
 
 /**
- * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices that lead to the world, and
- * whether it forwarded packets before our first change. Planners ask no host, so these are added when its facts are known. `recorded`: what
+ * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices of the default route, and
+ * whether it forwarded packets before our first change. Planners contact no host, so these are added when its facts are known. `recorded`: what
  * this owner has on the host; `network`: the network that it is part of.
  */
 export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] = [], network?: string): Item[] {
@@ -40,7 +40,7 @@ export function withLocalRules(planned: Item[], facts: Facts, recorded: Item[] =
 
 /**
  * While a peer gets another address, VXLAN from the former one is accepted, too, until the peer has changed as well. See
- * `expirePeers` in follow-up.ts.
+ * `renderPeerExpiry` in render/script.ts.
  */
 function acceptFormerPeers(items: Item[], facts: Facts, recorded: Item[]): Item[] {
   const before = new Set(recorded.map(itemKey));
@@ -53,7 +53,7 @@ function acceptFormerPeers(items: Item[], facts: Facts, recorded: Item[]): Item[
   });
 }
 
-/** What the user should know about this host before relying on the rules. */
+/** Warnings about limits of the rules on this host. */
 export function localWarnings(items: Item[], facts: Facts): string[] {
   const shared = [...portsOfUnknownPeers(items, facts)].map(
     ([port, user]) =>
@@ -85,7 +85,7 @@ const isUnicast = (ip: string): boolean => tryParseIp(ip) !== undefined && !/^(2
 /**
  * The peers of tunnels that are in no record: other programs', and those of an overlay that is being adopted, runner by runner. Once
  * a runner is adopted its own record has the rule; in those that had it before, it stays as long as the tunnel, so that adopting
- * one runner is no drift for the others. A tunnel whose MAC proves that it is ours has lost its record: its owner has the rule.
+ * one runner is no drift for the others. A tunnel without a record whose MAC is ours belongs to an owner that has lost its record, and that has the rule.
  */
 function acceptUnrecordedPeers(items: Item[], facts: Facts, recorded: Item[], network: string | undefined): Item[] {
   const known = tunnelNames(facts);
@@ -111,8 +111,9 @@ const tunnelNames = ({ records }: Facts): Set<string> =>
 const SWARM_PORT = 4789;
 
 /**
- * Ports that other programs use with peers that a device does not name (Calico, multicast), with the program's name: on them,
- * packets from strangers cannot be told from those of peers. The devices of Docker's overlay networks are in network namespaces of their own; that there are such networks is seen.
+ * Ports that other programs use with peers that a device does not name (Calico, multicast), with the program's name: on them
+ * packets of other hosts cannot be distinguished from those of peers. The devices of Docker's overlay networks are in other network
+ * namespaces; their presence is seen from the list of Docker networks.
  */
 function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
   const known = tunnelNames(facts);
@@ -127,8 +128,8 @@ function portsOfUnknownPeers(items: Item[], facts: Facts): Map<number, string> {
 }
 
 /**
- * Workloads reach the world by the devices of the default route and of the underlay. To others, such as Docker's bridges, they
- * get only if the host's own firewall lets them.
+ * Workloads reach other networks over the devices of the default route and of the underlay. Other devices, such as Docker's bridges, they
+ * reach only if the host's own firewall accepts it.
  */
 function acceptEgress(items: Item[], facts: Facts): Item[] {
   const ours = new Set(items.filter(isLinkItem).map(({ name }) => name));
@@ -159,8 +160,8 @@ function workloadBridges(items: Item[]): { bridge: string; family: Family }[] {
 const BETWEEN_OVERLAY_DEVICES = / -i \S+ -o \S+ -j RETURN$/;
 
 /**
- * A host that did not forward before must not become a router between its networks: what no rule has accepted is dropped, as if
- * the chain had policy DROP, but for what comes from workloads and passes between tunnels. Programs that need forwarding put their accepts before it.
+ * A host that did not forward before must not become a router between its networks: packets that no rule accepted are dropped, as if
+ * the chain had policy DROP, except those from workloads and between tunnels. Programs that need forwarding insert their accepts before it.
  */
 function closeForwarding(items: Item[], facts: Facts): Item[] {
   return ([4, 6] as const).flatMap((family) => {
@@ -188,7 +189,7 @@ function closeForwarding(items: Item[], facts: Facts): Item[] {
 }
 
 /**
- * Said once, with the first tunnel of a host: by which of its other networks a packet could come in with a peer's address. Strict
+ * A warning with the first tunnel of a host: on which of its other networks packets with a peer's address could arrive. Strict
  * reverse path filtering (1) drops such packets; loose filtering (2) does not, since there is a way back to the peer.
  */
 function reversePathWarnings(items: Item[], facts: Facts): string[] {

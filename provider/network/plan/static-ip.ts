@@ -5,18 +5,18 @@ import { type FirewallRule, FORWARDING, type Item } from "../model/items";
 import type { Machine } from "./hub";
 
 /**
- * A static address, and what it forwards. The machine that carries it answers for it, and rewrites what comes to a
+ * A static address, and what it forwards. The host that carries it responds to ARP or neighbour discovery for it, and rewrites packets to a
  * forwarded port:
  *
  *   client ─▶ IP:port  carrier ─ DNAT ─▶ to:toPort  workload
  *          ◀──────────        ◀─ MASQUERADE ────
  *
- * Without the MASQUERADE a workload would answer its client past the carrier, from an address that the client never asked.
+ * Without the MASQUERADE a workload would reply to its client directly, from an address that the client does not expect.
  * With it clients from outside, from the same subnet, from other runners and on the carrier itself all get answers, but
- * the workload takes the carrier for its client. To show it the client instead, the workload's replies are led back: on its
- * runner they get a mark by where they come from, and a routing table by that mark, whose only way is through the hub.
- * They are marked without looking at connections, since requests come to the runner as frames that are bridged, and its
- * connection tracking has never seen them; untracked, they also escape the masquerading of what leaves the overlay.
+ * the workload takes the carrier for its client. With `preserveClientIp` the workload's replies are routed back: on its
+ * runner they get a mark by their source, and by that mark a routing table whose only route is through the hub.
+ * They are marked without connection tracking, because requests reach the runner as bridged frames, which its connection
+ * tracking has not seen; untracked, they are also exempt from the masquerading of packets that leave the overlay.
  */
 export interface StaticAddress {
   ip: string;
@@ -33,7 +33,7 @@ export interface Forward {
   toPort: number;
 }
 
-/** A runner whose workloads see their clients' addresses, and how its packets come to the hub. */
+/** A runner whose workloads see their clients' addresses, and its route to the hub. */
 export interface ReturnPath {
   networkName: string;
   cidr: string;
@@ -48,7 +48,7 @@ const RETURN_MARK = "0x10000000/0x10000000";
 
 const familyOfText = (address: string): Family => familyOf(parseIp(address.split("/")[0]!));
 
-/** On the machine that carries it. `runners`: those on the return path, whose own clients it cannot show to workloads. */
+/** The items of the host that carries it. `runners`: those on the return path, whose own clients must be masqueraded. */
 export function planCarrier(address: StaticAddress, carrier: Machine, runners: Machine[] = []): Item[] {
   const { ip, forwards } = address;
   const family = familyOfText(ip);
@@ -74,8 +74,8 @@ export function planCarrier(address: StaticAddress, carrier: Machine, runners: M
 }
 
 /**
- * IPv4 answers on every device for addresses of any; so it lives on one of our own, which no network manager touches.
- * IPv6 answers only for a device's own addresses.
+ * A host responds to ARP on every device for the addresses of all; so an IPv4 address is on a device of our own, which no network manager
+ * changes. Neighbour discovery works only for a device's own addresses.
  */
 function planVipAddress(ip: string, family: Family, uplink: string | undefined): Item[] {
   const announce = uplink ? { announce: uplink } : {};
@@ -88,8 +88,8 @@ function planVipAddress(ip: string, family: Family, uplink: string | undefined):
 }
 
 /**
- * The carrier's own services listen on all its addresses, and nobody asked for them on this one. What the carrier itself
- * asked for comes back to the address, too.
+ * The carrier's own services listen on all its addresses, and must not be reachable at this one. Replies to the
+ * carrier's own requests arrive at the address, too.
  */
 function rejectHostServices(ip: string, family: Family): Item[] {
   const [ping, reject] = family === 4 ? ["icmp", "icmp-port-unreachable"] : ["ipv6-icmp", "icmp6-port-unreachable"];
@@ -98,7 +98,7 @@ function rejectHostServices(ip: string, family: Family): Item[] {
   ]);
 }
 
-/** A UDP client that goes on sending would stay with the old target for ever. */
+/** A UDP client that keeps sending would stay with the old target for ever. */
 const staleFlows = (ip: string, { protocol, port }: Forward) =>
   protocol === "udp" ? { flows: { protocol, ip, port } } : {};
 
@@ -107,16 +107,16 @@ const dnatRule = (ip: string, { protocol, port, to, toPort }: Forward): string =
 
 const hostCidr = (ip: string): string => `${ip}/${addressBits(familyOfText(ip))}`;
 
-/** By port, since others may share the address and show clients, or not, as they like. */
+/** By port, because other resources may share the address with another `preserveClientIp`. */
 const masqueradeRule = (ip: string, { protocol, port }: Forward, [range, match]: Source): string =>
   `${range}-p ${protocol} ${match}-m conntrack --ctstate DNAT --ctorigdst ${ip} --ctorigdstport ${port} -j MASQUERADE`;
 
-/** Where a rule names a range, and where a match: in the order in which iptables-save writes them. */
+/** The parts of a rule with a range and with a match, in the order in which iptables-save writes them. */
 type Source = [range: string, match: string];
 
 /**
- * The clients that a workload does not see: all of them; or those that could not be answered otherwise, because the way back
- * would not lead past the carrier: its own, the overlay's, and those that share their address with a runner.
+ * The clients that a workload does not see: all of them; or those whose replies would not pass the
+ * carrier: its own, the overlay's, and those that share their address with a runner.
  */
 function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: Family, runners: Machine[]): Source[] {
   if (!preserveClientIp) return [["", ""]];
@@ -127,7 +127,7 @@ function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: 
   ];
 }
 
-/** On the runner that has the workloads of these forwards: what they say to clients outside goes back through the hub. */
+/** The items of the runner that has the workloads of these forwards: their replies to clients outside are routed through the hub. */
 export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
   const family = familyOfText(path.subnet);
   const table = routingTableId(path.networkName);
@@ -147,8 +147,8 @@ export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
 }
 
 /**
- * Replies leave by the device on which they came, so the runner would tell workloads to send them to the hub themselves, and
- * with them all that they ever begin towards that client.
+ * Replies leave by the device on which they arrived, so the runner would send ICMP redirects, and workloads would send to the hub
+ * themselves, also their own connections to that client.
  */
 const ICMP_REDIRECT: Record<Family, string> = {
   4: "icmp -m icmp --icmp-type 5",
@@ -156,8 +156,8 @@ const ICMP_REDIRECT: Record<Family, string> = {
 };
 
 /**
- * For a client from outside the hub looks for the workload from its link-local address. Where bridged packets pass the
- * firewall (Docker wants that), nothing else would let its question through.
+ * For a client from outside the hub sends neighbour solicitations from its link-local address. If bridged packets pass
+ * iptables (as Docker configures), no other rule accepts them.
  */
 const acceptNeighbourDiscovery = (bridge: string): Item[] =>
   planChainRules(FORWARD, 6, [`-i ${bridge} -o ${bridge} -p ipv6-icmp -j ACCEPT`]);

@@ -9,11 +9,11 @@ import type { DesiredState } from "../model/steps";
 import { isBootScriptOf, withBootItems } from "./boot";
 import { withLocalRules } from "./local-rules";
 
-/** What is wanted of this very machine: what fits it, devices as they were found, and what brings it all back. */
+/** The desired state of this host: the items that apply to it, adopted devices with their MACs, and what restores all at boot. */
 export function adaptToHost<W extends DesiredState>(desired: W, facts: Facts): W {
   if (desired.items.length > 0) return { ...desired, items: itemsForHost(desired, facts) };
   if (!desired.plannedItems) return desired;
-  // Devices that were taken over have MACs of their own. Without a record only the owner's script shows that they were.
+  // Adopted devices have other MACs. Without a record only the owner's boot script shows them.
   const adopt = desired.adopt === true && facts.files.has(scriptPath(desired.record));
   const planned = itemsForHost({ ...desired, items: desired.plannedItems, adopt, persist: true }, facts);
   const isListed = facts.records.some((record) => isOwnRecord(record, desired));
@@ -43,9 +43,9 @@ function itemsForHost(desired: DesiredState, facts: Facts): Item[] {
 }
 
 /**
- * A machine that forwards IPv6 listens to no router, unless told to: the moment it begins, the kernel drops the default
- * routes that it has learnt from advertisements. So before that, the devices which it has learnt them on are told to. Where a
- * program does the kernel's listening, such as systemd-networkd, the kernel's own is off, and stays so.
+ * A host that forwards IPv6 ignores router advertisements, unless accept_ra is 2: when forwarding is enabled, the kernel drops the default
+ * routes that it has learned from them. So accept_ra is set to 2 first on the devices with such routes. If a
+ * program handles advertisements, such as systemd-networkd, accept_ra is 0, and stays so.
  */
 const ACCEPT_RA = "1";
 
@@ -54,13 +54,13 @@ const ACCEPT_RA_WHEN_FORWARDING = "2";
 /** A dot in a device's name is a slash there, as sysctl writes it. */
 const acceptRaKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
 
-/** What we may have told devices, for a removal without a record. Only what has a former value kept is put back. */
+/** Settings that we may have changed, for a removal without a record. Only those with a saved value are restored. */
 export const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
   [...sysctls]
     .filter(([key, value]) => key.endsWith(".accept_ra") && value === ACCEPT_RA_WHEN_FORWARDING)
     .map(([key, value]) => ({ kind: "sysctl", key, value }));
 
-/** Once it is on record it stays, also while the router is silent. */
+/** Once it is on record it stays, also while there are no advertisements. */
 export function withAcceptRa(items: Item[], facts: Facts): Item[] {
   if (!items.some((item) => item.kind === "sysctl" && item.key === FORWARDING[6])) return items;
   const recorded = new Set(facts.records.flatMap((record) => record.items.map(itemKey)));

@@ -52,10 +52,10 @@ export function refuseForeignRoutes(desired: DesiredState, facts: Facts): void {
   );
 }
 
-/** Tables of their own are only for what a policy sends there. */
+/** Routes in other tables apply only to packets that a policy rule selects. */
 export const isOverlayRoute = (item: Item): item is Route => item.kind === "route" && item.table === undefined;
 
-/** What this host has of ours: devices, their subnets, and destinations with the metric of our route there. */
+/** Our devices on this host, their subnets, and destinations with the metric of our route there. */
 interface OwnRouting {
   devices: Map<string, Extent[]>;
   metrics: Map<string, number>;
@@ -92,7 +92,7 @@ const isWithin = (inner: Extent, outer: Extent): boolean => outer.first <= inner
 const routeExtent = ({ dst, family }: Pick<RouteFact, "dst" | "family">): Extent | undefined =>
   dst === "default" ? familyExtent(family) : parseRange(dst);
 
-/** Wider routes lose against ours, and so do those to the same destination with a higher metric. */
+/** Ours takes precedence over wider routes, and over those to the same destination with a higher metric. */
 function takesOverlayPackets(
   route: RouteFact,
   item: Route,
@@ -103,7 +103,7 @@ function takesOverlayPackets(
   const to = routeExtent(route);
   if (isOurRoute(route) || route.table !== undefined || route.family !== item.family) return false;
   if (!to || !isWithin(to, extent) || isOfOwnDevice(route, to, own)) return false;
-  if (desired.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be taken over
+  if (desired.adopt && route.protocol === "kernel") return false; // it belongs to a device that is to be adopted
   if (desired.adopt && route.dst === item.dst && isAdoptableRoute(item, route)) return false;
   const ours = own.metrics.get(route.dst);
   return ours === undefined || effectiveMetric(route) <= ours;
@@ -151,7 +151,7 @@ const routeOverlaps = (route: RouteFact, extent: Extent): boolean => {
   return to !== undefined && overlaps(to, extent);
 };
 
-/** It leads over a device of ours, or a route in the same table to at least the whole range does, and is narrower. */
+/** Whether it is over a device of ours, or a narrower route in the same table that covers the whole range is. */
 function isRoutedIntoOverlay(
   route: OtherTableRoute,
   extent: Extent,

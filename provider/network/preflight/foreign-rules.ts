@@ -16,12 +16,12 @@ import { quoteCommand } from "../render/shell";
 export interface ForeignRule {
   /** Ours. */
   chain: Chain;
-  /** Where the rule stands: in our chain, or in another one that jumps to it. */
+  /** The chain of the rule: our chain, or another one that jumps to it. */
   in: string;
   rule: string;
 }
 
-/** `known`: what all owners on this host have, or shall have. */
+/** `known`: the rules of all owners on this host, observed or desired. */
 function findForeignRules(chain: Chain, known: Set<string>, { chains }: Facts): ForeignRule[] {
   const { family, table, chain: name } = chain;
   const start = `${family} ${table} `;
@@ -59,7 +59,7 @@ const describeRule = ({ chain: { family, table, chain }, in: at, rule }: Foreign
 
 /**
  * As drift. Of the owners of one stack that have the chain, one reports them. While a record of an owner is lost, its rules
- * cannot be told from those of other programs.
+ * cannot be distinguished from those of other programs.
  */
 export function describeForeignRules(desired: DesiredState, facts: Facts): string[] {
   if (unlistedOwners([desired], facts).length > 0) return [];
@@ -82,7 +82,7 @@ function reporterOf(chain: Chain, { record }: DesiredState, { records }: Facts):
   return first?.uid ?? record.uid;
 }
 
-/** What stands in the way of these owners, by uid: foreign rules in, or jumps to, chains that would go with the last of them. */
+/** What prevents the removal of these owners, by uid: foreign rules in, or jumps to, chains that would be removed with the last of them. */
 export function findBlockedRemovals(desiredStates: DesiredState[], facts: Facts): Map<string, OverlayError> {
   const gone = planSteps(desiredStates, facts).flatMap(({ verb, item }) =>
     verb === "remove" && item.kind === "chain" ? [item] : [],

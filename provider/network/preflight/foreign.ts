@@ -22,11 +22,11 @@ import type { DesiredState } from "../model/steps";
 import { findForeignRoutes, formatForeignRoute } from "./foreign-routes";
 import { describeForeignRules } from "./foreign-rules";
 
-/** Devices of other programs where ours must be: under its name, or with its VNI and port. `up` refuses both. */
+/** Objects of other programs under the key of an item of ours, and devices with its VNI and port. `up` refuses both. */
 
 /**
- * The kernel allows one VXLAN device for a VNI, a UDP port and an address family. Those of our own network that are in the
- * way are moved by the same work.
+ * The kernel allows one VXLAN device for a VNI, a UDP port and an address family. Those of our own network that
+ * conflict are changed by the same requests.
  */
 interface VniConflict {
   name: string;
@@ -77,7 +77,7 @@ const describeDevice = ({ type, mac, vxlan }: LinkFact): string =>
     ? `vxlan, VNI ${vxlan.vni}, port ${vxlan.port}${vxlan.remote && `, remote ${vxlan.remote}`}, MAC ${mac}`
     : `${type || "physical"}, MAC ${mac}`;
 
-/** A device of another program stands under this item's name: it is neither changed nor removed. */
+/** Whether a device of another program has this item's name. It is neither changed nor removed. */
 function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item is Link {
   if (item.kind !== "link") return false;
   const observed = facts.links.get(item.name);
@@ -85,7 +85,7 @@ function isForeignDevice(item: Item, desired: DesiredState, facts: Facts): item 
   return !facts.records.some((record) => !isOwnRecord(record, desired) && hasItem(record, item));
 }
 
-/** As drift: it says that `up` refuses, since a difference alone reads as if `up` would mend it. */
+/** As drift, with the hint that `up` refuses: a difference alone reads as if `up` would repair it. */
 const describeForeignDevices = (desired: DesiredState, facts: Facts): string[] =>
   desired.items.flatMap((item) => {
     if (item.kind !== "link") return [];
@@ -177,7 +177,7 @@ const isSharedLink = (item: Item): boolean => item.kind === "link" && item.share
 const describeAdoptable = ({ type, vxlan }: Link): string =>
   vxlan ? `a tunnel with VNI ${vxlan.vni} on port ${vxlan.port} to ${vxlan.remote}` : `a device of type ${type}`;
 
-/** An address that the machine has for itself; one on a device of ours may have another prefix, and is mended. */
+/** Refuses an address that the host has on another device; one on a device of ours may have another prefix length, and is repaired. */
 function refuseForeignAddress(item: Address, desired: DesiredState, _others: HostRecord[], facts: Facts): void {
   const [ip = ""] = item.address.split("/");
   const records = [desired, ...facts.records];
@@ -212,7 +212,7 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
   );
 }
 
-/** The kernel gives IPv6 routes without a metric this one. */
+/** The kernel's default metric for IPv6 is 1024. */
 const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
   metric ?? (family === 6 ? 1024 : 0);
 

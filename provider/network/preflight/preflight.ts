@@ -17,7 +17,7 @@ import { refuseBlockingChains } from "../read/blocking-firewalls";
 import { refuseForeign, refuseVniConflicts } from "./foreign";
 import { refuseUnmetRequirements } from "./requirements";
 
-/** Everything that can be known to fail, or to harm others, is refused here: before the first change, with a remedy. */
+/** Refuses everything that is known to fail, or to harm other programs, before the first change, with a remedy. */
 export function preflight(desired: DesiredState, facts: Facts): void {
   refuseForeign(desired, facts);
   refuseVniConflicts(desired, facts);
@@ -28,7 +28,7 @@ export function preflight(desired: DesiredState, facts: Facts): void {
   for (const item of itemsToRemove(desired, facts)) if (item.kind === "docker") refuseDockerRemoval(item, facts);
 }
 
-/** What this owner has on the host and is not to have any more. */
+/** Items that this owner has on the host and that are no longer desired. */
 function itemsToRemove(desired: DesiredState, facts: Facts): Item[] {
   const keep = new Set(desired.items.map(itemKey));
   return findOwnedItems(desired, facts).filter((item) => !keep.has(itemKey(item)));
@@ -61,11 +61,11 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   }
 }
 
-/** Another network that only has the name is not taken over: it would have to be made anew. */
+/** A network with only the name in common is not adopted: it would have to be created again. */
 const sameSubnets = (observed: { subnet?: string }[], desired: { subnet: string }[]): boolean =>
   desired.every(({ subnet }) => observed.some((each) => each.subnet === subnet));
 
-/** Containers that are stopped do not stop a network from going: they were told that it is to go. */
+/** Stopped containers do not prevent the removal of a network. */
 function refuseDockerRemoval(item: DockerNetwork, { docker }: Facts): void {
   if (docker && !docker.isRunning) {
     throw new OverlayError(
@@ -89,7 +89,7 @@ function dockerNetworkInUse({ name }: DockerNetwork, containers: { name: string 
   );
 }
 
-/** Throws when an owner leaves without a record, and something stands that may be its own, but nothing proves it. */
+/** Throws if an owner without a record is removed, and an object is present that may be its own, but nothing proves it. */
 export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
   if (facts.records.some((record) => isOwnRecord(record, desired))) return;
   const links = findUnprovenLinks(desired, facts);
@@ -115,7 +115,7 @@ export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
 const deleteRuleCommand = ({ family, table, chain }: Chain, rule: string): string =>
   `${family === 4 ? "iptables" : "ip6tables"} -t ${table} -D ${chain} ${rule}`;
 
-/** Chains that would be removed with this owner, but have rules that are in no record. */
+/** Chains that would be removed with this owner, and have rules that are in no record. */
 function chainsWithUnrecordedRules(desired: DesiredState, facts: Facts): { item: Chain; rules: string[] }[] {
   if (unlistedOwners([desired], facts).length > 0) return [];
   const mine = findOwnedItems(desired, facts);

@@ -44,7 +44,7 @@ function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts)
   }
 }
 
-/** Below 1280 IPv6 does not work at all; below 576 nobody expects IPv4 to. */
+/** The least MTU is 1280 for IPv6 (RFC 8200), and 576 for IPv4 (RFC 791). */
 function refuseSmallMtu(items: Item[]): void {
   const v6 = items.some((item) => item.kind === "address" && item.address.includes(":"));
   const least = v6 ? 1280 : 576;
@@ -57,7 +57,7 @@ function refuseSmallMtu(items: Item[]): void {
   );
 }
 
-/** The addresses over which the tunnels and we ourselves reach the machine must not be led into the overlay. */
+/** The addresses of tunnels and SSH must not be in the overlay's range, or they would be routed into the overlay. */
 function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Facts): void {
   const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
   const ends: [what: string, address: string | undefined][] = [
@@ -79,7 +79,7 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
   }
 }
 
-/** Whether one of the wanted name is ours to have is for preflight to say. */
+/** Docker networks with the desired name are checked in preflight.ts. */
 function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
   const ours = [desired, ...records].flatMap(({ items }) =>
     items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),

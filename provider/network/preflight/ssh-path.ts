@@ -6,8 +6,8 @@ import type { FirewallRule, Jump } from "../model/items";
 import type { Step } from "../model/steps";
 
 /**
- * Which of these changes could cut the way by which we talk with the host. Most of ours cannot: a new device with a new
- * range carries nobody's SSH. In doubt it says yes: that costs one more connection, and a lock-out costs a journey.
+ * The steps that could cut our SSH connection to the host. Most cannot: a new device with a new range carries no SSH. In doubt a step
+ * counts as risky: that costs one more connection, while a lock-out needs physical access.
  */
 export function findRiskySteps(steps: Step[], facts: Facts): Step[] {
   const { ssh } = facts;
@@ -25,27 +25,27 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
       return carriers.has(item.name) || carriers.has(item.master ?? "");
     case "docker":
       return carriers.has(item.bridge);
-    case "address": // with it comes or goes the route to its range, and with the first of a range the others
+    case "address": // with it the kernel adds or removes the route to its range, and with the first of a range the others
       return containsIp(item.address, ssh.client) || containsIp(item.address, ssh.server);
-    case "route": // another table than the main one is only asked for what a policy sends there
+    case "route": // other tables than main apply only to what a policy rule selects
       return item.table === undefined && containsIp(item.dst, ssh.client);
     case "policy":
       return containsIp(item.from, ssh.server);
-    case "sysctl": // a router listens to no router: the kernel drops what it has learnt from advertisements
+    case "sysctl": // with forwarding the kernel drops routes from router advertisements
       return item.key.startsWith("net.ipv6.") && routeTo(ssh.client, facts)?.protocol === "ra";
     case "rule":
       return mayCut(item, [item.rule]);
     case "jump":
       return mayCut(item, rulesIn(item, facts));
     case "chain":
-    case "zone": // ours let in VXLAN and what comes from the overlay, and nothing else
+    case "zone": // our entries accept VXLAN and packets from the overlay, and nothing else
     case "file":
     case "service":
       return false;
   }
 }
 
-/** Devices that carry the path: those with the server's address, that of the route back, and their ports and bridges. */
+/** Devices that carry SSH: those with the server's address, that of the route to the client, and their ports and bridges. */
 function devicesCarryingSsh({ client, server }: SshPath, facts: Facts): Set<string> {
   const names = new Set([...devicesWithAddress(server, facts), routeTo(client, facts)?.dev ?? ""]);
   names.delete("");
@@ -85,7 +85,7 @@ export function containsIp(range: string, address: string): boolean {
 const rulesIn = ({ family, table, chain }: Pick<FirewallRule, "family" | "table" | "chain">, facts: Facts): string[] =>
   facts.chains.get(`${family} ${table} ${chain}`) ?? [];
 
-/** What lets a packet pass, or only marks it, does no harm when it comes; anything may when it goes. */
+/** A rule that passes or only marks packets is harmless when it is added; the removal of any rule may be harmful. */
 const HARMLESS = /(^| )-j (ACCEPT|RETURN|MASQUERADE|CONNMARK|MARK)( |$)/;
 
 const canRulesCutSsh = (verb: Step["verb"], rules: string[], ssh: SshPath, carriers: Set<string>): boolean =>
@@ -93,15 +93,15 @@ const canRulesCutSsh = (verb: Step["verb"], rules: string[], ssh: SshPath, carri
 
 type RuleOrJump = FirewallRule | Jump;
 
-/** Chains that FORWARD leads to see only what the host passes on, and no chain sees the other family. */
+/** Chains that FORWARD jumps to see only forwarded packets, and no chain sees the other family. */
 const seesHostTraffic = ({ family, chain }: RuleOrJump, { server }: SshPath): boolean =>
   (family === 6) === server.includes(":") && ![FORWARD, GUARD, REST].some((place) => place.chain === chain);
 
-/** A name in a rule ends with + where it stands for all that begin so. */
+/** A trailing + in a rule matches any name with this prefix. */
 const matchesInterface = (pattern: string, device: string): boolean =>
   pattern.endsWith("+") ? device.startsWith(pattern.slice(0, -1)) : device === pattern;
 
-/** Whether a rule in iptables-save's form can see a packet of the path, in either direction. */
+/** Whether a rule in iptables-save's form can match a packet of the SSH connection, in either direction. */
 function canMatchSsh(rule: string, { client, server, port }: SshPath, carriers: Set<string>): boolean {
   const of = (option: string): string | undefined =>
     new RegExp(`(?<!! )(?:^| )${option} (\\S+)`).exec(rule.replaceAll(/! \S+ \S+/g, ""))?.[1];

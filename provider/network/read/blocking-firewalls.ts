@@ -5,7 +5,7 @@ import type { BlockingChain } from "../model/facts";
 import type { Item } from "../model/items";
 import { quoteCommand } from "../render/shell";
 
-/** iptables' own chains are none of them: ours stand in there, first. firewalld's are dealt with by zones. */
+/** Without iptables' own chains, in which our jumps come first, and without firewalld's, for which there are zones. */
 export const BLOCKING_FIREWALLS_SCRIPT = [
   "if read -r x 2>/dev/null </proc/net/ip_tables_names && command -v iptables-legacy-save >/dev/null; then echo '@@ legacy4'; iptables-legacy-save; fi",
   "if read -r x 2>/dev/null </proc/net/ip6_tables_names && command -v ip6tables-legacy-save >/dev/null; then echo '@@ legacy6'; ip6tables-legacy-save; fi",
@@ -38,7 +38,7 @@ export function parseNftChains(body: string): BlockingChain[] {
   });
 }
 
-/** A rule that says no to everything that comes to it. */
+/** A rule that drops or rejects all packets. */
 const finalDrop = (rules: string): string | undefined =>
   /^\s*((?:drop|reject)\b.*?)\s*$/m.exec(rules.replace(/^\s*counter packets \d+ bytes \d+ /gm, ""))?.[1];
 
@@ -57,7 +57,7 @@ export function parseLegacyChains(family: Family, body: string): BlockingChain[]
   });
 }
 
-/** What must get through a hook. */
+/** Packets that a hook must not drop. */
 interface Traffic {
   hook: BlockingChain["hook"];
   family: Family;
@@ -66,7 +66,7 @@ interface Traffic {
   remedy(barrier: BlockingChain): string[];
 }
 
-/** Throws when something of this plan would not get through. */
+/** Throws if packets of this plan would be dropped. */
 export function refuseBlockingChains(items: Item[], barriers: BlockingChain[]): void {
   for (const traffic of items.flatMap(requiredTraffic)) {
     const barrier = barriers.find(

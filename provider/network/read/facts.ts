@@ -23,23 +23,23 @@ const TOOLS =
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
 const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
 
-/** Several questions to one `ip`, which answers each with a line: starting it costs more than what it does. */
+/** Several commands in one `ip` process, which prints a line for each: starting the process is the most expensive part. */
 const ipBatch = (options: string, questions: string[], otherwise: string): string =>
   `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
 
-/** Devices with their addresses, and IPv4 by the same process: it knows their names then, which else it asks for route by route. */
+/** Devices with their addresses, and IPv4 routes in the same process, which has the names of the devices already. */
 const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
 const ipv6Part = (part: string, questions: string[]): string =>
   `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${ipBatch("-6", questions, "")}\n) || exit 1; echo "$answers"`;
 
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
-/** Of every device, which on a hub takes its time: only where a router was heard, or something was changed about it. */
+/** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
 
 const RULES6 =
   "if [ -e /proc/sys/net/ipv6 ] && command -v ip6tables-save >/dev/null; then echo '@@ rules6'; ip6tables-save || exit 1; fi";
 
-/** What does not grow with the number of runners, but for the sums of these files. */
+/** Parts whose size does not depend on the number of runners, except for the hashes of these files. */
 const commonParts = (files: string): string[] => [
   "echo '@@ rules4'; iptables-save || exit 1",
   `echo '@@ sysctls'; grep -sH . ${FORWARDING_FILES}; ${ACCEPT_RA_SCRIPT}`,
@@ -50,15 +50,15 @@ const commonParts = (files: string): string[] => [
 ];
 
 /**
- * The names of all files, an empty line, then each line behind the name of its file: whatever stands in a file, it cannot be
- * taken for another part, and one that is empty or cannot be read is still seen. One process for all: a hub has a record for
+ * The names of all files, an empty line, then each line after the name of its file: the content of a file cannot be
+ * mistaken for another part, and an empty or unreadable file is still seen. One process for all, because a hub has a record for
  * each runner.
  */
 const ALL_RECORDS = `set -- ${RECORD_DIR}/*/*.json; case $1 in *'/*.json') ;; *) echo '@@ records'; printf '%s\\n' "$@"; echo; grep -aHs '' "$@" || : ;; esac`;
 
 /**
- * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. A part that cannot be read ends
- * it: what is not seen would be taken for missing, and what is missing is made anew.
+ * Reads everything in one message; each part starts with a line `@@ NAME`. Changes nothing. If a part cannot be read,
+ * the script fails: otherwise its objects would seem missing, and would be created again.
  */
 const factsScript = (files: string, others: string): string =>
   [
@@ -108,7 +108,7 @@ cat <&3
 
 const MAX_SINGLE_DEVICES = 16;
 
-/** What a change can have touched. */
+/** What a change can have changed. */
 export interface ChangedObjects {
   devices: string[];
   files: string[];
@@ -116,7 +116,7 @@ export interface ChangedObjects {
   v6: boolean;
 }
 
-/** Enough to judge a change by: less than everything, and on a hub with hundreds of runners much less. */
+/** Reads back what a change can have changed. On a hub with hundreds of runners that is much less than everything. */
 export function readbackScript({ devices, files, v6: hasV6 }: ChangedObjects): string {
   const each = devices.map((device) => `addr show dev ${requireWord(device)}`);
   const few = `echo '@@ changed'; ${ipBatch("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
@@ -153,7 +153,7 @@ export function parseFacts(text: string): Facts {
   return facts;
 }
 
-/** How each part of the answer is read; a part may lean on those before it. */
+/** How each part of the output is read; a part may depend on those before it. */
 const READERS: Record<string, (facts: Facts, body: string) => void> = {
   link: (facts, body) => {
     for (const answer of body.split("\n").filter(Boolean))
@@ -166,7 +166,7 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   },
   changed: (facts, body) => {
     const [ours = "", policies = "", ...links] = body.split("\n");
-    // Only devices may have no answer. Where the first two are not what was asked for first, nothing was read.
+    // Only devices may be missing in the output. If the first two lines are not routes and rules, nothing is read.
     if ([ours, policies].some((answer) => answer.includes('"ifname"'))) return;
     readOurRouting(facts, 4, `${ours}\n${policies}`);
     READERS.link!(facts, links.join("\n"));
@@ -221,7 +221,7 @@ function readRecords(facts: Facts, body: string): void {
   }
 }
 
-/** Hosts say what they like: only what can be an address, a name or a number is taken. */
+/** Hosts are not trusted: only what can be an address, a name or a number is accepted. */
 const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
 const rawLink = z.object({
   ifname: z.string(),
@@ -278,7 +278,7 @@ function toLinkFact(raw: RawLink): LinkFact {
   };
 }
 
-/** The kernel lets a name be nearly anything. A device whose name cannot be in a command is none of ours, and is not seen. */
+/** The kernel allows nearly any name. A device whose name cannot be in a command is not ours, and is ignored. */
 function readLink(facts: Facts, link: RawLink): void {
   if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
   facts.links.set(link.ifname, toLinkFact(link));
@@ -311,7 +311,7 @@ function readIptables(facts: Facts, family: Family, body: string): void {
 
 /** What a machine must have, and must not have already, for an overlay to come to it. */
 
-/** Only what the kernel does not have loaded is tried out, by a device that is gone at once. */
+/** A module that is not loaded is probed by creating a device, which is removed at once. */
 export const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 

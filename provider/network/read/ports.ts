@@ -10,8 +10,8 @@ import type { DesiredState } from "../model/steps";
 import { quoteCommand } from "../render/shell";
 
 /**
- * Ports of a bridge that was deleted. The kernel takes the ports off it and leaves them as they are, and nothing on the
- * host remembers where they were plugged in. What tells that a port is one of our workloads':
+ * Ports of a bridge that was deleted. The kernel detaches the ports, and nothing on the host
+ * records to which bridge they belonged. A device was a port of ours if it is:
  *   - a veth whose other end, in another network namespace, has an address of this runner's subnet (Docker's containers,
  *     `ip netns`, anything else);
  *   - a tap with the name that an IPReservation gives to a VM of this subnet.
@@ -25,7 +25,7 @@ export interface PortFacts {
 type PortLink = z.output<typeof rawLink>;
 
 interface Namespace {
-  /** How the kernel of this host's namespace calls it. */
+  /** Its id in this host's namespace. */
   id: number;
   inode: string;
   links: PortLink[];
@@ -45,8 +45,8 @@ const rawLink = z.object({
 });
 
 /**
- * Namespaces are entered by files: those of processes, and those with a name. Which of them the kernel means by an id is
- * something that `ip` tells only for files in /run/netns, so they are all put there, in a mount namespace of its own.
+ * Namespaces are entered by files: those of processes, and those with a name. `ip` prints the id of a namespace only for files
+ * in /run/netns, so all are bind-mounted there, in a separate mount namespace.
  */
 const NAMESPACES = `
 mount -t tmpfs tmpfs /tmp && mkdir /tmp/netns || exit 1
@@ -71,7 +71,7 @@ if [ -S /run/docker.sock ] && command -v docker >/dev/null; then
 fi
 :`;
 
-/** undefined: the host did not say it in a form that we know. */
+/** undefined: the output has an unknown form. */
 export function parsePortFacts(text: string): PortFacts | undefined {
   const facts: PortFacts = { links: [], namespaces: [], containers: [] };
   for (const part of text.split(/^@@ /m).slice(1)) {
@@ -103,9 +103,9 @@ function parseContainer(line: string): PortFacts["containers"][number] {
 }
 
 export interface LostPorts {
-  /** To be plugged in again. */
+  /** Devices to be attached again. */
   ports: string[];
-  /** What may have been a port, and cannot be told for sure, with what to do. */
+  /** Devices that may have been ports, with what to do. */
   warnings: string[];
 }
 
@@ -161,7 +161,7 @@ const hasAddressIn = (subnets: string[], link: PortLink | undefined): boolean =>
     );
   });
 
-/** In larger subnets names cannot be gone through one by one. */
+/** In larger subnets there are too many possible names. */
 const MAX_SUBNET_SIZE = 1n << 16n;
 
 function tapNames(network: string, subnets: string[]): Set<string> {

@@ -4,7 +4,7 @@ import type { Facts, RouteFact, RoutingRuleFact } from "../model/facts";
 import { boundedArray, parseHostJson } from "../model/host-json";
 import { ROUTE_PROTOCOL } from "../model/items";
 
-/** In all tables. Without the protocol, since that is what was asked for. */
+/** In all tables. The output omits the protocol, because the command selects by it. */
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
 export const OUR_ROUTES4 = `${OURS} root 0/0`;
 export const OUR_ROUTES6 = OURS;
@@ -41,7 +41,7 @@ const rawRoute = rawNexthop.extend({
   type: z.string().optional(),
   dst: z.string(),
   metric: z.number().optional(),
-  /** `ip` leaves `boot` out unless it is asked for details. */
+  /** `ip` omits `boot` without -d. */
   protocol: z.string().default("boot"),
   table: z.string().optional(),
   scope: z.string().optional(),
@@ -65,7 +65,7 @@ const rawRule = z.looseObject({
 });
 type RawRule = z.output<typeof rawRule>;
 
-/** A line for each question; none where there is no such family. */
+/** A line for each command; none if the host does not have the family. */
 const answerLines = (body: string): string[] => body.split("\n").filter(Boolean);
 
 const parseRoutes = (answer = "[]"): RawRoute[] => parseHostJson(boundedArray(rawRoute), answer);
@@ -94,7 +94,7 @@ export function readOurRouting(facts: Facts, family: Family, body: string): void
   readRoutingRules(facts, family, parseRules(rules));
 }
 
-/** From a list that was asked for by protocol, which does not repeat the protocol. */
+/** From a list that was selected by protocol, which omits the protocol. */
 const toOurRoute =
   (family: Family) =>
   (raw: RawRoute): RouteFact => ({
@@ -102,7 +102,7 @@ const toOurRoute =
     ...(isOutsideMain(raw) && { table: Number(raw.table) }),
   });
 
-/** Not in the main table, which has a name only where details are asked for. */
+/** Not in the main table, which is named only with -d. */
 const isOutsideMain = ({ table }: RawRoute): boolean => table !== undefined && table !== "main";
 
 const toRouteFact = (family: Family, raw: RawRoute): RouteFact => ({

@@ -5,9 +5,9 @@ import type { Facts } from "../model/facts";
 import { vxlanOverhead } from "../model/items";
 
 /**
- * What overlays a machine carries, told from its kernel alone, whoever made them: the inverse of the planner. A tunnel with
- * the 254th address of a subnet is one of a hub whose own address is the first of the range, and its name, its VNI and its
- * place in the range must speak of the same runner id. So a stranger's VXLAN device is not mistaken for one.
+ * Discovers the overlays of a host from its kernel alone, whichever program created them: the inverse of the planner. A tunnel with
+ * the 254th address of a subnet belongs to a hub whose own address is the first of the range, and its name, its VNI and its
+ * position in the range must give the same runner id. So a VXLAN device of another kind is not mistaken for one.
  */
 export interface DiscoveredNetwork {
   /** From our own record, where there is one. */
@@ -25,7 +25,7 @@ export interface DiscoveredNetwork {
 export interface DiscoveredTunnel {
   runnerId: number;
   device: string;
-  /** The runner's address on the network below. */
+  /** The runner's address on the underlay. */
   remote: string;
 }
 
@@ -34,7 +34,7 @@ export interface DiscoveredRunner {
   runnerDevice: string;
   bridgeName: string;
   mtu: number;
-  /** Whether that is the size which the network below leaves. */
+  /** Whether that is the underlay's MTU less the overhead. */
   isAutoMtu: boolean;
   masquerade: boolean;
   underlayIp: string;
@@ -86,7 +86,7 @@ interface TunnelPlacement {
   layout: string;
 }
 
-/** Where a tunnel with this name and address lies in a range, if the machine has that range's first address, too. */
+/** The position of a tunnel with this name and address in a range, if the host has that range's first address, too. */
 function locateTunnel(device: string, at: DeviceAddress, facts: Facts): TunnelPlacement[] {
   const family = familyOf(at.point);
   const bits = addressBits(family) - at.prefix;
@@ -102,7 +102,7 @@ function locateTunnel(device: string, at: DeviceAddress, facts: Facts): TunnelPl
   return [];
 }
 
-/** The ways to read a device's name as a prefix and an id; in which one is right, its address tells. */
+/** The possible splits of a device's name into a prefix and an id; the address shows which one is right. */
 function possibleNames(device: string): { prefix: string; id: number }[] {
   const digits = [1, 2, 3, 4].filter((count) => count < device.length);
   return digits
@@ -112,7 +112,7 @@ function possibleNames(device: string): { prefix: string; id: number }[] {
 
 const isAnchor = (facts: Facts, dev: string): boolean => /^(dummy|bridge)$/.test(facts.links.get(dev)?.type ?? "");
 
-/** How long the range's prefix is: from a route to it, or from the hub's own address. */
+/** The prefix length of the range: from a route to it, or from the hub's own address. */
 function rangePrefix(base: bigint, family: Family, anchor: DeviceAddress, facts: Facts): number | undefined {
   if (anchor.prefix < addressBits(family)) return anchor.prefix;
   const prefixes = facts.routes
@@ -155,7 +155,7 @@ export function discoverRunner(
   return undefined;
 }
 
-/** A rule of ours or of KohakuRiver's: both spare the whole range. */
+/** A rule of ours or of KohakuRiver's: both exclude the whole range. */
 function hasMasquerade(facts: Facts, layout: string): boolean {
   const range = layout.split("/").slice(0, 2).join("/");
   return [...facts.chains]

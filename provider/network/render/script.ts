@@ -9,16 +9,16 @@ import type { Step } from "../model/steps";
 import { type FileToWrite, quote, renderWriteFiles, textFile } from "./shell";
 
 /**
- * The whole change of a host as one script. All that is to be written comes first, and ends it if it cannot be: nothing of
- * ours ever stands without a record, and no setting is changed whose former value is not kept. `aside`: files in the place of
- * records that are none; they are kept under another name.
+ * The whole change of a host as one script. It writes all files first, and ends if it cannot: no item
+ * of ours exists without a record, and no setting is changed before its former value is saved. `invalidFiles`: files in place of
+ * records that are not records; they are renamed.
  */
-export function renderChange(steps: Step[], records: HostRecord[], aside: string[] = []): string {
+export function renderChange(steps: Step[], records: HostRecord[], invalidFiles: string[] = []): string {
   const lines = renderSteps(steps);
   const writes = [...records.map(recordFile), ...lines.writes];
   return [
     "rc=0",
-    ...aside.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
+    ...invalidFiles.map((file) => `mv ${quote(file)} ${quote(file)}.invalid-$(date -u +%Y%m%dT%H%M%SZ) || exit 1`),
     ...(writes.length > 0 ? [`${renderWriteFiles(writes)} || exit 1`] : []),
     ...lines.saves.map((line) => `${line} || exit 1`),
     ...[...lines.files, ...lines.shell].map((line) => `${line} || rc=1`),
@@ -32,7 +32,7 @@ export function renderChange(steps: Step[], records: HostRecord[], aside: string
   ].join("\n");
 }
 
-/** After a change has been seen to be there: records cut to what stands, and those that list nothing removed. */
+/** After a change was verified: records reduced to what is present, and records without items removed. */
 export function renderRecords(final: HostRecord[], gone: Omit<HostRecord, "items">[]): string {
   const folders = [...new Set(gone.map(({ network }) => quote(`${RECORD_DIR}/${network}`)))].join(" ");
   return [
@@ -66,7 +66,7 @@ export function renderAnnouncements(steps: Step[]): string[] {
   return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${ipOf(item)}`)];
 }
 
-/** Without the tool flows end by themselves, once their client is silent for a while. It fails when there are none. */
+/** Deletes connections from connection tracking. Without `conntrack` they expire when their client is silent for a while. It fails if there are none. */
 export function flushConntrack(steps: Step[]): string[] {
   const flows = steps.flatMap(({ item }) => (item.kind === "rule" && item.flows ? [item.flows] : []));
   const forget = flows.map(
@@ -76,10 +76,10 @@ export function flushConntrack(steps: Step[]): string[] {
   return [...new Set(forget)];
 }
 
-/** Long enough for the other end to be changed by the same run. */
+/** Long enough for the peer to be changed by the same run. */
 const PEER_EXPIRY_SECONDS = 60;
 
-/** Peers that have got another address are let in by the former one for a while: see local-rules.ts. */
+/** Peers with a new address are accepted from their former one for a while: see plan/local-rules.ts. */
 export function renderPeerExpiry(steps: Step[]): string[] {
   const peers = steps.flatMap(({ formerPeer }) => formerPeer ?? []);
   return peers.map(({ remote, port }) => {

@@ -1,14 +1,14 @@
 import { OverlayError } from "../../errors";
 import type { Item } from "../model/items";
 
-/** For a shell: whatever it is, it stays one word. */
+/** Quotes a text as one word of a shell. */
 export const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
 
 const WORD = /^[A-Za-z0-9_.:/@%+=,-]*$/;
 /** Rules go to iptables-restore, which splits them at blanks. */
 const RULE = /^[A-Za-z0-9 _.:/@%+=,![\]-]*$/;
 
-/** For a shell or for `ip -batch`, without quotes: refused unless it is a plain word. */
+/** A word of a shell or of `ip -batch` without quotes; refused if it needs quotes. */
 export function requireWord(text: string): string {
   if (WORD.test(text)) return text;
   throw unsafeText(text);
@@ -31,7 +31,7 @@ const QUOTED: Partial<Record<Item["kind"], string[]>> = {
   zone: ["rule"],
 };
 
-/** Refuses an item with a text that a shell could take for more than a word, wherever it came from. */
+/** Refuses an item with a text that a shell could split or expand. */
 export function requireSafeItem(item: Item, others: (string | undefined)[] = []): void {
   for (const text of others) if (text !== undefined) requireWord(text);
   for (const [key, value] of Object.entries(item)) {
@@ -64,10 +64,9 @@ export interface FileToWrite {
 export const textFile = (path: string, content: string): FileToWrite => ({ path, word: quote(content) });
 
 /**
- * Renders the command that writes these files on a host, each whole or not at all: to a temporary file in the same directory,
- * synced to disk, then renamed. The command is false, and no temporary file stays, when one of them cannot be written. All are
- * synced at once: starting `sync` costs more than what it does. A file system whose directories cannot be synced still has
- * the files.
+ * The command that writes these files on a host, each atomically: to a temporary file in the same directory,
+ * synced to disk, then renamed. It fails, and leaves no temporary file, if one of them cannot be written. All are
+ * synced at once, because starting `sync` is the most expensive part. An error of syncing a directory is ignored.
  */
 export function renderWriteFiles(files: FileToWrite[]): string {
   const folders = [...new Set(files.map(({ path }) => path.slice(0, path.lastIndexOf("/"))))].map(quote);
