@@ -107,7 +107,7 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
     if (busybox) throw busybox;
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
-      `${host.name} could not say which address it uses${question.toward ? ` towards ${question.toward}` : ""}: exit code ${code}, ${stderr.trim() || "no message"}.`,
+      `${host.name} did not report which address it uses${question.toward ? ` towards ${question.toward}` : ""}: exit code ${code}, ${stderr.trim() || "no message"}.`,
       "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }

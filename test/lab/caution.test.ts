@@ -5,7 +5,7 @@ import { Lab } from "../../lab/lab";
 import type { Item } from "../../provider/network/model/items";
 import type { Answer, Request } from "./apply-once";
 
-/** Changes of what SSH itself goes by, on a host that is reached by a real SSH and by nothing else. */
+/** Changes that affect SSH, on a host that is reached by a real SSH and by nothing else. */
 let lab: Lab;
 
 beforeAll(async () => {
@@ -70,7 +70,7 @@ test.each<[string, () => Item[]]>([
   const before = await network();
   const { error } = await apply(items());
   expect(error).toMatch(
-    /^SSH_CUT: 10\.254\.0\.1: after a change of what SSH itself goes by \(add (address|rule) .* The host undoes the change by itself 8 s after/,
+    /^SSH_CUT: 10\.254\.0\.1: after a change that affects SSH \(add (address|rule) .* The host reverts the change 8 s after/,
   );
   await until("the change is undone", async () => (await network()) === before);
   expect(await answers()).toBe(true);

@@ -239,7 +239,7 @@ dockerTest("what an administrator drops in DOCKER-USER is dropped, before and af
 dockerTest("what would need a new network is refused while containers use it, and nothing is changed", async () => {
   const before = await bridge("r1");
   await expect(apply("r1", runnerItems(1, { mtu: 1400 }))).rejects.toThrow(
-    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be made anew (MTU is 1450, should be 1400), but containers use it: alpha.",
+    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: alpha.",
   );
   expect(await bridge("r1")).toBe(before);
   await sh("r1", "docker rm -f alpha");

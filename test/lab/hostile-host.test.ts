@@ -104,14 +104,14 @@ test.each<[string, Behaviour, RegExp]>([
     () => ({ stdout: `x\n[{"prefsrc":"$(${CANARY})"}]\n${links()}\n` }),
     /INPUT_INVALID: .*has no underlay address/,
   ],
-  ["gigabytes", flood, /HOST_COMMAND_FAILED: .*said more than 64 MiB/],
-  ["gigabytes in its second answer", later(flood), /HOST_COMMAND_FAILED: .*said more than 64 MiB/],
+  ["gigabytes", flood, /HOST_COMMAND_FAILED: .*sent more than 64 MiB/],
+  ["gigabytes in its second answer", later(flood), /HOST_COMMAND_FAILED: .*sent more than 64 MiB/],
   [
     "many wrong elements",
     later(() => ({ stdout: `@@ link\n[${"0,".repeat(200_000)}0]\n` })),
     /HOST_COMMAND_FAILED: .*not in the form/,
   ],
-  ["no answer", later(() => undefined), /HOST_TIMEOUT: .*was not done after 20 s/],
+  ["no answer", later(() => undefined), /HOST_TIMEOUT: .*did not finish .* within 20 s/],
   ["an end without an answer", later((_, channel) => void channel.end()), /HOST_COMMAND_FAILED|SSH_UNREACHABLE/],
   [
     "commands in names",

@@ -205,7 +205,7 @@ test("foreign rules in our chains, and jumps to them, are shown; what would dele
     `ip6tables -t filter -D OVERLAY-FWD ${mine[2]}`,
   ];
   expect((await inspect("net", planHub(dual))).sort()).toEqual([
-    `foreign rule '${mine[1]}' in FORWARD (IPv4 filter), which leads to OVERLAY-FWD: remove it with \`${commands[1]}\``,
+    `foreign rule '${mine[1]}' in FORWARD (IPv4 filter), which jumps to OVERLAY-FWD: remove it with \`${commands[1]}\``,
     `foreign rule '${mine[2]}' in OVERLAY-FWD (IPv6 filter): remove it with \`${commands[2]}\``,
     `foreign rule '${mine[0]}' in OVERLAY-IN (IPv4 filter): remove it with \`${commands[0]}\``,
   ]);

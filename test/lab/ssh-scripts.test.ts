@@ -52,7 +52,7 @@ describe.skipIf(!ready)("exec", () => {
   test("a script that hangs is ended, also on the host, and named", async () => {
     const host = await open({ operationTimeout: 1 }).connect(at(main));
     const error = await failure(host.exec("sleep 4321\necho never"));
-    expect(error.message).toMatch(/^HOST_TIMEOUT: 127.0.0.1:\d+ was not done after 1 s with running `sleep 4321`/);
+    expect(error.message).toMatch(/^HOST_TIMEOUT: 127.0.0.1:\d+ did not finish running `sleep 4321` within 1 s/);
     const isRunning = (): boolean => spawnSync("pgrep", ["-f", "^sleep 4321"]).status === 0;
     for (const end = Date.now() + 30_000; isRunning() && Date.now() < end; ) await sleep(100);
     expect(isRunning()).toBe(false);

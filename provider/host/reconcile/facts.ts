@@ -34,7 +34,7 @@ export function commandFailed(host: Host, code: string, stderr: string, script: 
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${host.name}: ${command} failed (exit code ${code}): ${said}.${stands}`,
-    "Mend the cause and run up again; it goes on from what stands now.",
+    "Fix the cause and run up again; it continues from the present state.",
   );
 }
 

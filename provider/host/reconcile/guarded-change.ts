@@ -42,7 +42,7 @@ export async function applyGuarded(
       shell.run(wrapApply(`${arm}\n${renderChange(now, records, invalidFiles)}`)),
     );
     const { code } = await host.exec(renderCancelTimer(id), { anew: seconds / 2 });
-    if (code !== 0) throw new Error("its timer could not be called off any more.");
+    if (code !== 0) throw new Error("its timer could not be cancelled in time.");
     return result;
   });
   const last = await shell.run(`${wrapApply(renderChange(steps.filter(isLasting), []))}\n${inspectScript(states)}`);
@@ -64,7 +64,7 @@ async function requireConfirmation<T>(
     const why = error instanceof OverlayError ? error.what : (error as Error).message;
     throw new OverlayError(
       "SSH_CUT",
-      `${host.name}: after a change of what SSH itself goes by (${what.slice(0, 3).join("; ")}) it could not be reached anew: ${why} The host undoes the change by itself ${seconds} s after it was made.`,
+      `${host.name}: after a change that affects SSH (${what.slice(0, 3).join("; ")}) no new connection was possible: ${why} The host reverts the change ${seconds} s after it was made.`,
       "Reach the machine by an address that the overlay does not carry or forward, and run up again.",
       error,
     );

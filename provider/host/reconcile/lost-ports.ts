@@ -50,7 +50,7 @@ export async function withLostPorts(
 }
 
 const unreadPortsText = ({ name }: Link): string =>
-  `the ports that ${name} had could not be read, so workloads may be unplugged: \`ip link set dev PORT master ${name}\` for each.`;
+  `the ports that ${name} had could not be read, so workloads may be disconnected: \`ip link set dev PORT master ${name}\` for each.`;
 
 /** After a change: ports that are still not attached. */
 export async function findUnpluggedPorts(shell: Shell, steps: Step[]): Promise<string[]> {
@@ -60,7 +60,7 @@ export async function findUnpluggedPorts(shell: Shell, steps: Step[]): Promise<s
     const { stdout } = await shell.run(`ls /sys/class/net/${item.name}/brif`);
     const plugged = new Set(stdout.split("\n"));
     for (const port of ports.filter((each) => !plugged.has(each)))
-      warnings.push(`${port} could not be plugged in again: \`ip link set dev ${port} master ${item.name}\`.`);
+      warnings.push(`${port} could not be attached again: \`ip link set dev ${port} master ${item.name}\`.`);
   }
   return warnings;
 }

@@ -103,7 +103,7 @@ export function dockerWarnings(host: string, desiredStates: DesiredState[], { do
     .filter((item) => item.kind === "docker")
     .map(
       ({ name, bridge }) =>
-        `${host}: dockerd does not answer and there is no record, so it is not known whether it has the network ${name}. If it has, it brings ${bridge} back when it starts: \`docker network rm ${name}\`.`,
+        `${host}: dockerd does not answer and there is no record, so it is not known whether it has the network ${name}. If it has, it creates ${bridge} again when it starts: \`docker network rm ${name}\`.`,
     );
 }
 

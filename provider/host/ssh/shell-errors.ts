@@ -19,7 +19,7 @@ const TIMED_OUT = [124, 137];
 export function timedOut({ name }: ShellContext, doing: string, seconds: number): OverlayError {
   return new OverlayError(
     "HOST_TIMEOUT",
-    `${name} was not done after ${seconds} s with ${doing}.`,
+    `${name} did not finish ${doing} within ${seconds} s.`,
     "Look for what hangs on that host, or raise operationTimeout.",
   );
 }
@@ -28,7 +28,7 @@ export function connectionLost({ name }: ShellContext, doing: string, reason: st
   return new OverlayError(
     "SSH_UNREACHABLE",
     `The connection to ${name} was lost while ${doing}: ${reason}.`,
-    "Run it again when the host can be reached: what was done stays, and what is missing is found and done.",
+    "Run it again when the host can be reached: completed changes stay, and the next run finds what is missing.",
   );
 }
 
@@ -36,7 +36,7 @@ export function connectionLost({ name }: ShellContext, doing: string, reason: st
 export function sessionRefused(name: string, cause: Error): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
-    `${name} opens no session on a connection that stands: ${cause.message}.`,
+    `${name} refuses a session on an open connection: ${cause.message}.`,
     "Look at MaxSessions in its sshd_config (10 are usual) and at its log.",
     cause,
   );
@@ -89,7 +89,7 @@ export function shellEnded(
 export function answerTooLarge({ name }: ShellContext, doing: string): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
-    `${name} said more than ${MAX_ANSWER_BYTES / 2 ** 20} MiB while ${doing}; the rest was not read.`,
+    `${name} sent more than ${MAX_ANSWER_BYTES / 2 ** 20} MiB while ${doing}; the remaining output was not read.`,
     "Look on that host for what prints so much; if a program was replaced there, treat the host as compromised.",
   );
 }
@@ -135,7 +135,7 @@ export function hostLocked({ name, operationTimeout }: ShellContext, record: str
   return new OverlayError(
     "HOST_LOCKED",
     `${name} is locked ${who}; waited ${waited} s.`,
-    `Run it again when that one is done. A run that died loses its lock by itself, at the latest after its operationTimeout (here ${operationTimeout} s).`,
+    `Run it again when that one is done. The lock of a run that died is released at the latest after its operationTimeout (here ${operationTimeout} s).`,
   );
 }
 

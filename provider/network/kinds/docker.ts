@@ -141,7 +141,7 @@ export const isOurDockerNetwork = (item: DockerNetwork, docker: DockerFacts | un
   findDockerNetwork(item, docker)?.bridge === item.bridge;
 
 export function compareDockerNetwork(item: DockerNetwork, docker: DockerFacts | undefined): string[] | undefined {
-  if (!docker?.isRunning) return item.required ? [`dockerd ${docker ? "does not answer" : "is not there"}`] : [];
+  if (!docker?.isRunning) return item.required ? [`dockerd ${docker ? "does not answer" : "is not installed"}`] : [];
   const observed = findDockerNetwork(item, docker);
   if (!observed) return undefined;
   const pairs: [what: string, observed: string | undefined, desired: string][] = [

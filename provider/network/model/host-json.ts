@@ -65,6 +65,6 @@ function parseJson(text: string): unknown {
 const unexpectedOutput = (reason: string): OverlayError =>
   new OverlayError(
     "HOST_COMMAND_FAILED",
-    `it gave an answer that is not in the form that its tools print (${reason.slice(0, 300)}).`,
+    `its output is not in the form of its tools (${reason.slice(0, 300)}).`,
     "Look at `ip -j -d addr show`, `iptables-save` and `docker network inspect` on that host; if they are replaced or altered, treat the host as compromised.",
   );

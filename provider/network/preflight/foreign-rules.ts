@@ -55,7 +55,7 @@ const deleteCommand = ({ chain: { family, table }, in: at, rule }: ForeignRule):
 const describeRule = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule): string =>
   at === chain
     ? `rule '${rule}' in ${chain} (IPv${family} ${table})`
-    : `rule '${rule}' in ${at} (IPv${family} ${table}), which leads to ${chain}`;
+    : `rule '${rule}' in ${at} (IPv${family} ${table}), which jumps to ${chain}`;
 
 /**
  * As drift. Of the owners of one stack that have the chain, one reports them. While a record of an owner is lost, its rules

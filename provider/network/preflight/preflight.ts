@@ -39,7 +39,7 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   if (item.required && !docker?.isRunning) {
     throw new OverlayError(
       "DOCKER_UNAVAILABLE",
-      `docker.enabled is 'on', but dockerd ${docker ? "does not answer" : "is not there"}.`,
+      `docker.enabled is 'on', but dockerd ${docker ? "does not answer" : "is not installed"}.`,
       "Install and start Docker there, or set docker.enabled to 'auto' or 'off'.",
     );
   }
@@ -57,7 +57,7 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   const wrong = compareDockerNetwork(item, docker) ?? [];
   const containers = observed?.containers ?? [];
   if (wrong.length > 0 && containers.length > 0) {
-    throw dockerNetworkInUse(item, containers, `must be made anew (${wrong.join("; ")})`);
+    throw dockerNetworkInUse(item, containers, `must be created again (${wrong.join("; ")})`);
   }
 }
 
@@ -70,7 +70,7 @@ function refuseDockerRemoval(item: DockerNetwork, { docker }: Facts): void {
   if (docker && !docker.isRunning) {
     throw new OverlayError(
       "DOCKER_UNAVAILABLE",
-      `Docker network ${item.name} is to be removed, but dockerd does not answer. It would bring the bridge ${item.bridge} back when it starts.`,
+      `Docker network ${item.name} is to be removed, but dockerd does not answer. It would create the bridge ${item.bridge} again when it starts.`,
       "Start Docker there and try again.",
     );
   }
@@ -97,7 +97,7 @@ export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
   if (links.length + chains.length === 0) return;
   const what = [
     ...links.map(
-      ({ name }) => `device ${name} (${facts.links.get(name)!.mac}) has not the MAC that it would have been given`,
+      ({ name }) => `device ${name} (${facts.links.get(name)!.mac}) does not have the MAC that we would have given it`,
     ),
     ...chains.map(({ item, rules }) => `${itemKey(item)} has rules that are in no record: ${rules.join("; ")}`),
   ];
@@ -107,7 +107,7 @@ export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
   ];
   throw new OverlayError(
     "RECORD_LOST",
-    `${recordPath(desired.record)} is missing, and it cannot be told whether this is ours: ${what.join("; ")}. Nothing was changed.`,
+    `${recordPath(desired.record)} is missing, and whether this is ours is unknown: ${what.join("; ")}. Nothing was changed.`,
     `If others use it, run \`pulumi up --refresh\` for their stacks first, which writes their records again; else remove it by hand (${commands.map((command) => `\`${command}\``).join(", ")}), and try again.`,
   );
 }

@@ -120,7 +120,7 @@ test.each<[string, DesiredState, Facts, string]>([
     "on, and no dockerd",
     want([{ ...item, required: true }]),
     host("none"),
-    "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd is not there.",
+    "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd is not installed.",
   ],
   [
     "on, and dockerd is down",
@@ -144,7 +144,7 @@ test.each<[string, DesiredState, Facts, string]>([
     "containers on a network that differs, stopped ones too",
     want([{ ...item, mtu: 1400 }]),
     host([OWN, STANDS], "running web kohakuriver-overlay\nexited job bridge,kohakuriver-overlay\nrunning else bridge"),
-    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be made anew (MTU is 1450, should be 1400), but containers use it: job, web.",
+    "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: job, web.",
   ],
   [
     "removal while containers run",

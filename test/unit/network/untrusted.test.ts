@@ -201,7 +201,7 @@ test.each<[string, string]>([
   ["null", "@@ routing4\nnull"],
   ["no JSON", "@@ link\nip: command not found"],
 ])("%s: the host's answer is refused at the first fault", (_, text) => {
-  expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: it gave an answer that is not in the form/);
+  expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: its output is not in the form/);
 });
 
 test("parts that no host of ours has, and parts without the one that they lean on, are left out", () => {
