@@ -10,7 +10,9 @@ const V4_END = 0xffff_ffff_ffffn;
 export const MAX_IP = (1n << 128n) - 1n;
 
 export type Family = 4 | 6;
+export const FAMILIES: Family[] = [4, 6];
 
+/** A range of integers, inclusive at both ends. */
 export interface Extent {
   first: bigint;
   last: bigint;

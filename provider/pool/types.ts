@@ -1,3 +1,4 @@
+import type { Extent } from "../addressing/ip";
 import type { OverlayError } from "../errors";
 
 /**
@@ -7,11 +8,7 @@ import type { OverlayError } from "../errors";
  * lease on the address space opens the pool of its runner ids, a runner's lease opens the pool of its addresses.
  */
 
-/** Inclusive at both ends. */
-export interface Extent {
-  first: bigint;
-  last: bigint;
-}
+export type { Extent };
 
 export type Json = string | number | boolean | null | Json[] | { [key: string]: Json };
 

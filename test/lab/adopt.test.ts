@@ -59,7 +59,7 @@ test("the hub's address gets its own prefix, so that subnets which nobody has ar
   expect(stdout).toContain("Destination Host Unreachable");
 });
 
-test("a bridge that was taken over keeps its MAC when a port with a lower one joins, and gets it again when made anew", async () => {
+test("a bridge that was taken over keeps its MAC when a port with a lower one joins, and gets it again when created again", async () => {
   await adoptAll();
   const mac = await must("r1", "cat /sys/class/net/kohaku-overlay/address");
   await must(

@@ -172,7 +172,7 @@ test("a foreign tunnel with our VNI and port is named before anything is changed
   await reconciler.apply(host, work("r1", tunnel(1)));
 });
 
-test("a tunnel of ours that another program made anew is drift that says that up will refuse", async () => {
+test("a tunnel of ours that another program created again is drift that says that up will refuse", async () => {
   await reconciler.apply(host, work("r1", tunnel(1)));
   await lab.exec(
     "hub",

@@ -7,7 +7,7 @@ import { LabStack } from "./world";
 /** Every kind of change to a live network, for the test that they work and for the bench that counts lost packets. */
 export interface Update {
   name: string;
-  /** In place: no device is made anew, and no packet may be lost. */
+  /** In place: no device is created again, and no packet may be lost. */
   inPlace: boolean;
   /** What happens on machines first, without us. */
   before?(lab: Lab): Promise<unknown>;
@@ -45,7 +45,7 @@ export class Live {
     await Promise.all([this.stack.drift("RunnerSubnet", "r1"), this.stack.drift("RunnerSubnet", "r2")]);
   }
 
-  /** Devices with their numbers: one that was made anew has another. */
+  /** Devices with their numbers: one that was created again has another. */
   async devices(): Promise<string> {
     const list = "ip -o link show | grep -oE '^[0-9]+: (vxkr|kohaku)[0-9a-z-]*'";
     return (await Promise.all(["hub", "r1", "r2"].map((host) => must(this.lab, host, list)))).join("\n");

@@ -1,4 +1,4 @@
-import { type Family, tryParseIp } from "../../addressing/ip";
+import { FAMILIES, tryParseIp } from "../../addressing/ip";
 import { subnetOf } from "../../addressing/ranges";
 import { INPUT, observedRules, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
@@ -69,7 +69,6 @@ function canShareRule({ chain, rule }: FirewallRule, network: string, other: str
   return !NAMES_RANGE_OR_DEVICE.test(rule);
 }
 
-const FAMILIES: Family[] = [4, 6];
 const NAMES_RANGE_OR_DEVICE = /(^| )-[sdio] /;
 /** Of a static address: its forwards, their masquerading, and the marks of their replies. */
 const FORWARDED_PORT = / --(sport|ctorigdstport) | -j DNAT /;

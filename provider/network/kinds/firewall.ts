@@ -75,7 +75,7 @@ export const jumpKind: ItemKind<Jump> = {
   removeFrom: removeRule,
 };
 
-type RuleOrJump = FirewallRule | Jump;
+export type RuleOrJump = FirewallRule | Jump;
 
 /** As in `Facts.chains`. */
 const chainKey = ({ family, table }: Pick<RuleOrJump, "family" | "table">, chain: string): string =>

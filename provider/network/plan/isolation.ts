@@ -1,4 +1,4 @@
-import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
+import { addressBits, FAMILIES, type Family, familyOfIp } from "../../addressing/ip";
 import { type Layout, runnerLayout } from "../../addressing/layout";
 import {
   acceptPeerRule,
@@ -36,7 +36,6 @@ export interface HostPort {
   last: number;
 }
 
-const FAMILIES: Family[] = [4, 6];
 const layoutOfFamily = ({ layouts }: Pick<Isolation, "layouts">, family: Family): Layout | undefined =>
   layouts.find((layout) => layout.family === family);
 

@@ -1,4 +1,4 @@
-import { addressBits, type Family, familyOf, parseIp } from "../../addressing/ip";
+import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
 import { deviceMac, routingTableId } from "../../addressing/names";
 import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
 import { type FirewallRule, FORWARDING, type Item } from "../model/items";
@@ -46,12 +46,10 @@ const VIP_DEVICE = "overlay-vip";
 /** One bit, high up, where none of the known users of marks has its own. */
 const RETURN_MARK = "0x10000000/0x10000000";
 
-const familyOfText = (address: string): Family => familyOf(parseIp(address.split("/")[0]!));
-
 /** The items of the host that carries it. `runners`: those on the return path, whose own clients must be masqueraded. */
 export function planCarrier(address: StaticAddress, carrier: Machine, runners: Machine[] = []): Item[] {
   const { ip, forwards } = address;
-  const family = familyOfText(ip);
+  const family = familyOfIp(ip);
   const led = { kind: "rule", family, table: DNAT.table, chain: DNAT.chain } as const;
   return [
     ...planVipAddress(ip, family, carrier.uplink),
@@ -105,7 +103,7 @@ const staleFlows = (ip: string, { protocol, port }: Forward) =>
 const dnatRule = (ip: string, { protocol, port, to, toPort }: Forward): string =>
   `-d ${hostCidr(ip)} -p ${protocol} -m ${protocol} --dport ${port} -j DNAT --to-destination ${to.includes(":") ? `[${to}]` : to}:${toPort}`;
 
-const hostCidr = (ip: string): string => `${ip}/${addressBits(familyOfText(ip))}`;
+const hostCidr = (ip: string): string => `${ip}/${addressBits(familyOfIp(ip))}`;
 
 /** By port, because other resources may share the address with another `preserveClientIp`. */
 const masqueradeRule = (ip: string, { protocol, port }: Forward, [range, match]: Source): string =>
@@ -123,13 +121,13 @@ function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: 
   const ranges = [...cidrs, ...runners.map(({ underlayIp }) => hostCidr(underlayIp))];
   return [
     ["", "-m addrtype --src-type LOCAL "],
-    ...ranges.filter((range) => familyOfText(range) === family).map((range): Source => [`-s ${range} `, ""]),
+    ...ranges.filter((range) => familyOfIp(range) === family).map((range): Source => [`-s ${range} `, ""]),
   ];
 }
 
 /** The items of the runner that has the workloads of these forwards: their replies to clients outside are routed through the hub. */
 export function planReturn(path: ReturnPath, forwards: Forward[]): Item[] {
-  const family = familyOfText(path.subnet);
+  const family = familyOfIp(path.subnet);
   const table = routingTableId(path.networkName);
   const replies = forwards.map(
     ({ protocol, to, toPort }) =>

@@ -65,7 +65,7 @@ interface OwnRouting {
 const DEFAULT_METRIC: Record<Family, number> = { 4: 0, 6: 1024 };
 const SUBNET_METRIC: Record<Family, number> = { 4: 0, 6: 256 };
 
-const effectiveMetric = ({ family, metric }: Pick<RouteFact, "family" | "metric">): number =>
+export const effectiveMetric = ({ family, metric }: Pick<RouteFact, "family" | "metric">): number =>
   metric ?? DEFAULT_METRIC[family];
 
 function ownRouting(

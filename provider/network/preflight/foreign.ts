@@ -1,4 +1,3 @@
-import type { Family } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { isAdoptable, isAdoptableRoute, refuseOtherId } from "../diff/adopt";
 import { isOwnRecord, isProvenAddress, isProvenLink } from "../diff/ownership";
@@ -19,7 +18,7 @@ import {
 } from "../model/items";
 import { isBootFile } from "../model/paths";
 import type { DesiredState } from "../model/steps";
-import { findForeignRoutes, formatForeignRoute } from "./foreign-routes";
+import { effectiveMetric, findForeignRoutes, formatForeignRoute } from "./foreign-routes";
 import { describeForeignRules } from "./foreign-rules";
 
 /** Objects of other programs under the key of an item of ours, and devices with its VNI and port. `up` refuses both. */
@@ -202,7 +201,7 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
       r.family === item.family &&
       r.dst === item.dst &&
       r.table === item.table &&
-      metricOf(r) === metricOf(item),
+      effectiveMetric(r) === effectiveMetric(item),
   );
   if (!foreign || (desired.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(
@@ -211,10 +210,6 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
     "Remove that route, or choose another range for the network.",
   );
 }
-
-/** The kernel's default metric for IPv6 is 1024. */
-const metricOf = ({ family, metric }: { family: Family; metric?: number }): number =>
-  metric ?? (family === 6 ? 1024 : 0);
 
 /** Objects of other programs that conflict with what this owner has on the host, as drift. They are never removed by us. */
 export const describeForeign = (desired: DesiredState, facts: Facts): string[] => [

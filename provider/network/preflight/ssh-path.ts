@@ -1,8 +1,7 @@
 import { addressBits, familyOf, tryParseIp } from "../../addressing/ip";
 import { devicesWithAddress } from "../kinds/device";
-import { FORWARD, GUARD, REST } from "../kinds/firewall";
+import { FORWARD, GUARD, observedRules, REST, type RuleOrJump } from "../kinds/firewall";
 import type { Facts, RouteFact, SshPath } from "../model/facts";
-import type { FirewallRule, Jump } from "../model/items";
 import type { Step } from "../model/steps";
 
 /**
@@ -36,7 +35,7 @@ function canCutSsh({ verb, item }: Step, ssh: SshPath, carriers: Set<string>, fa
     case "rule":
       return mayCut(item, [item.rule]);
     case "jump":
-      return mayCut(item, rulesIn(item, facts));
+      return mayCut(item, observedRules(facts, item, item.chain));
     case "chain":
     case "zone": // our entries accept VXLAN and packets from the overlay, and nothing else
     case "file":
@@ -82,16 +81,11 @@ export function containsIp(range: string, address: string): boolean {
   return first >> host === point >> host;
 }
 
-const rulesIn = ({ family, table, chain }: Pick<FirewallRule, "family" | "table" | "chain">, facts: Facts): string[] =>
-  facts.chains.get(`${family} ${table} ${chain}`) ?? [];
-
 /** A rule that passes or only marks packets is harmless when it is added; the removal of any rule may be harmful. */
 const HARMLESS = /(^| )-j (ACCEPT|RETURN|MASQUERADE|CONNMARK|MARK)( |$)/;
 
 const canRulesCutSsh = (verb: Step["verb"], rules: string[], ssh: SshPath, carriers: Set<string>): boolean =>
   rules.some((rule) => canMatchSsh(rule, ssh, carriers) && (verb === "remove" || !HARMLESS.test(rule)));
-
-type RuleOrJump = FirewallRule | Jump;
 
 /** Chains that FORWARD jumps to see only forwarded packets, and no chain sees the other family. */
 const seesHostTraffic = ({ family, chain }: RuleOrJump, { server }: SshPath): boolean =>

@@ -120,9 +120,9 @@ export function findLostPorts(
     item.kind === "address" && item.dev === bridge ? [subnetOf(item.address)] : [],
   );
   const loose = found.links.filter(({ master, ifname }) => master === undefined && SAFE_NAME.test(ifname));
-  const veths = loose.filter((link) => linkKind(link) === "veth" && link.link_netnsid !== undefined);
+  const veths = loose.filter((link) => deviceKind(link) === "veth" && link.link_netnsid !== undefined);
   const plugged = veths.filter((link) => hasAddressIn(subnets, vethPeer(link, found)));
-  const taps = loose.filter((link) => linkKind(link) === "tap");
+  const taps = loose.filter((link) => deviceKind(link) === "tap");
   const names = taps.some(({ ifname }) => TAP_NAME.test(ifname))
     ? tapNames(desired.record.network, subnets)
     : new Set();
@@ -144,7 +144,7 @@ export function findLostPorts(
 const SAFE_NAME = /^[\w.:-]{1,15}$/;
 const TAP_NAME = /^tap[0-9a-f]{10}$/;
 
-const linkKind = ({ linkinfo }: PortLink): string | undefined =>
+const deviceKind = ({ linkinfo }: PortLink): string | undefined =>
   linkinfo?.info_kind === "tun" ? linkinfo.info_data?.type : linkinfo?.info_kind;
 
 const vethPeer = ({ link_index, link_netnsid }: PortLink, { namespaces }: PortFacts): PortLink | undefined =>

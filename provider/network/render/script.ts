@@ -63,7 +63,7 @@ export function renderAnnouncements(steps: Step[]): string[] {
     item.kind === "address" && item.announce && verb !== "remove" ? [item] : [],
   );
   if (arrived.length === 0) return [];
-  return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${ipOf(item)}`)];
+  return [ANNOUNCE, ...arrived.map((item) => `announce ${item.announce} ${withoutPrefix(item)}`)];
 }
 
 /** Deletes connections from connection tracking. Without `conntrack` they expire when their client is silent for a while. It fails if there are none. */
@@ -93,7 +93,7 @@ export function renderPeerExpiry(steps: Step[]): string[] {
 export const parseWarnings = (stderr: string): string[] =>
   stderr.split("\n").flatMap((line) => (line.startsWith(WARNING_PREFIX) ? [line.slice(WARNING_PREFIX.length)] : []));
 
-const ipOf = ({ address }: Address): string => address.split("/")[0]!;
+const withoutPrefix = ({ address }: Address): string => address.split("/")[0]!;
 
 /** An unsolicited neighbour advertisement to all nodes: `override`, with the device's own link-layer address. */
 const ADVERTISE = `

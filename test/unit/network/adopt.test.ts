@@ -69,7 +69,7 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     ],
   ],
   [
-    "a tunnel on the hub is set once in full, and not made anew",
+    "a tunnel on the hub is set once in full, and not created again",
     planTunnel(network, 1, hub, runner),
     machine([tunnel("vxkr1", 101, "192.0.2.11", { mtu: 1400 })], [["vxkr1", "10.128.64.254/18"]]),
     [

@@ -224,7 +224,7 @@ test.each<[string, Step[], string[]]>([
     ],
   ],
   [
-    "a device that was made anew",
+    "a device that was created again",
     [
       { verb: "remove", item: link("vxkr1") },
       { verb: "add", item: link("vxkr1") },

@@ -101,7 +101,7 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     ],
   ],
   [
-    "VNI base: the tunnel is made anew; bridge, routes and firewall stay",
+    "VNI base: the tunnel is created again; bridge, routes and firewall stay",
     { network: { ...network, vniBase: 300 } },
     [
       "link del dev vxkr1",
