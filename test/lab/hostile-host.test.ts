@@ -88,11 +88,7 @@ test("a name of the host that is not quoted in a script is found", () => {
 });
 
 test.each<[string, Behaviour, RegExp]>([
-  [
-    "garbage",
-    () => ({ stdout: "\u0000\u00ff\u0007[{" }),
-    /HOST_COMMAND_FAILED: .*not in the form of its tools/,
-  ],
+  ["garbage", () => ({ stdout: "\u0000\u00ff\u0007[{" }), /HOST_COMMAND_FAILED: .*not in the form of its tools/],
   ["wrong JSON", () => ({ stdout: '127.0.0.1\n{"a":1}\n{"b":2}\n' }), /HOST_COMMAND_FAILED: .*not in the form/],
   [
     "escape sequences",
