@@ -161,7 +161,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     await queued(2);
     const third = acquire("third");
     await queued(3);
-    // Each of the three renews its lease three times in the five seconds that a lease lives.
+    // Each of the three renews its lease three times in the two seconds that a lease lives.
     await vi.waitFor(() => expect(renew.mock.calls.length).toBeGreaterThan(12), { timeout: 60_000 });
     expect(order).toEqual(["first"]);
     await first.unlock();

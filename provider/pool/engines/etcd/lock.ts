@@ -3,8 +3,8 @@ import { Conflict, type LockedLog, type LogUpdate, type Version } from "../commi
 import type { EtcdCommitLog, Keys } from "./commit-log";
 import { del, type EtcdKv, get, put } from "./kv";
 
-/** Seconds. The key of a process that was killed or stopped is deleted after this time. */
-const LEASE_TTL = 5;
+/** Seconds, the least that etcd grants by default. The key of a process that was killed or stopped is deleted after this time. */
+const LEASE_TTL = 2;
 
 /**
  * A lock as in etcd's client/v3/concurrency: each process has a key on a lease of its own, the oldest key holds the lock, and each
