@@ -44,7 +44,7 @@ export async function allocateOrKeep(
 /** A pool that cannot change in place is deleted first: rejects if it cannot be deleted. */
 async function planReplacement(
   def: Definition,
-  { pool: openPool, unreachableOnDelete }: Dependencies,
+  { pool: openPool }: Dependencies,
   { owner }: Caller,
   olds: Values,
   inputs: Values,
@@ -59,7 +59,6 @@ async function planReplacement(
     pool: name,
     owners: [before, owner],
     changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.extentsFromProps(olds)),
-    leavesForgotten: unreachableOnDelete === "forget",
   });
 }
 

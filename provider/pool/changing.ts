@@ -103,7 +103,7 @@ export async function close(tx: Draft, pool: string, leaseId: string, onlyIf?: C
   if (lease.opens) await shut(tx, lease.opens);
 }
 
-/** Nothing new in it from now on, and what is only promised in it ends. What rests in it does not: the pool may stay after all. */
+/** Refuses claims in it from now on. Offers and resting leases in it stay until it is deleted: the delete may be taken back. */
 async function shut(tx: Draft, name: string): Promise<void> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return;
@@ -111,7 +111,6 @@ async function shut(tx: Draft, name: string): Promise<void> {
   for (const { uid } of await tx.all(leasesOf(name))) {
     const lease = await tx.get(leaseKey(name, uid)); // the end of another one may have changed it
     if (lease && isOver(lease, tx.now)) await lapse(tx, lease);
-    else if (lease?.state === "offered") await vacate(tx, lease, restOf(tx, lease), { reason: "pool deleted" });
   }
   tx.put(poolKey(name), { ...pool, closing: true });
 }

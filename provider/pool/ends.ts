@@ -23,12 +23,14 @@ export function endRecord(tx: Draft, lease: Lease, end: LeaseEnd | undefined): L
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "resting" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
+  const rest =
+    state === "resting" ? lease.expiresAt : state === "offered" && !lease.restsFor ? lease.restsUntil : undefined;
   return given<Lease>({
     ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
     state: "ended",
     updatedAt: at,
     expiresAt: at + END_KEPT_MS,
-    restsUntil: state === "resting" && !isOver(lease, tx.now) ? lease.expiresAt : undefined,
+    restsUntil: rest !== undefined && rest > tx.now ? rest : undefined,
     end: { reason: "released", ...end, ...(state === "offered" && { wasOffer: true }) },
   });
 }
@@ -43,8 +45,7 @@ export async function leaveEnds(tx: Draft, spec: PoolSpec, leases: Lease[]): Pro
     replaceRows(tx, [lease, spec], record && [record, spec]);
     until = Math.max(until, record?.expiresAt ?? 0);
   }
-  if (until === 0) return;
-  tx.put(endsKey({ pool: spec.name, at: until }), { pool: spec.name, at: until });
+  if (until > 0) tx.put(endsKey({ pool: spec.name, at: until }), { pool: spec.name, at: until });
   await removeEnds(tx);
 }
 

@@ -89,6 +89,13 @@ function computedZones(spec: PoolSpec): Zones {
   return { automatic: without(usable, onRequest), onRequest };
 }
 
+/** Whether the pool can have given out this lease. */
+export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolean {
+  const { automatic, onRequest } = zonesOf(spec);
+  const avoided = spec.avoidBoundaryIps && extents.some((e) => sizeOf(e) > 1n || isBoundary(e.first));
+  return !avoided && covers([...automatic, ...onRequest], extents);
+}
+
 export function capacityOf(spec: PoolSpec): bigint {
   const usable = without(spec.extents, spec.reserved ?? []);
   return total(usable) - (spec.avoidBoundaryIps ? boundaries(usable) : 0n);

@@ -1,8 +1,7 @@
 import { type Draft, drafted, type Terms } from "./draft";
-import { mergeExtents, total } from "./extents";
+import { fits, mergeExtents, total } from "./extents";
 import { countsKey, derivedOf, leaseKey, leasesOf, names, poolIn, poolKey, poolsFrom, rowsBehind } from "./keys";
 import { eventsIn } from "./ledger";
-import { fits } from "./openings";
 import { freeRows } from "./pools";
 import type { PoolRecord } from "./records";
 import { counted, noCounts, occupies, rowsOf, sharedAs } from "./rows";

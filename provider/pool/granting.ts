@@ -3,7 +3,7 @@ import { type Asking, answers, type Choice, choose, mustKeepQuota, noChoice, tak
 import type { Draft } from "./draft";
 import { formerOf, givesWay, restOf, sweep, vacate } from "./endings";
 import { enter } from "./entering";
-import { covers, meetsAny, sameExtents, total, zonesOf } from "./extents";
+import { covers, fits, meetsAny, sameExtents, total, zonesOf } from "./extents";
 import { newLeaseId, newUid } from "./ids";
 import { countsKey, leaseKey } from "./keys";
 import { leasesOfOwner, log, record, sitting } from "./ledger";
@@ -22,14 +22,15 @@ export async function offer(tx: Draft, asking: Asking): Promise<Lease> {
   const { request } = asking;
   const pool = await poolFor(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
-  const all = withoutOutdated(asking, await leasesOfOwner(tx, request.pool, request.owner));
+  const kept = (await leasesOfOwner(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
+  const all = withoutOutdated(asking, kept);
   const mine = all.filter(({ state }) => state !== "ended");
   const found = await findOwn(tx, pool.spec, request, mine);
   if (found && isFirm(found) && isLive(found, tx.now)) return await keptInPreview(tx, pool.spec, asking, found);
   const broken = brokenPromise(request, all, found);
-  const [kept, warnings] = broken ? await recallPromise(tx, pool.spec, asking, broken) : [];
-  const own = kept ? undefined : found;
-  const want = kept ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
+  const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, asking, broken) : [];
+  const own = promised ? undefined : found;
+  const want = promised ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
   const lease = await grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
   if (broken) await record(tx, broken, shownToOthers(broken, request.program));
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
@@ -42,6 +43,9 @@ export async function offer(tx: Draft, asking: Asking): Promise<Lease> {
   );
   return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
 }
+
+/** A record that is to be removed. */
+const isPastEnd = (lease: Lease, now: number): boolean => lease.state === "ended" && isOver(lease, now);
 
 /**
  * Without what is older than the end of the owner's last lease: broken promises; and, if that is the lease which the state still has
@@ -92,8 +96,8 @@ async function recallPromise(
   broken: Lease,
 ): Promise<[want: Extent[] | undefined, warnings: string[]]> {
   const [holder] = await holdersOf(tx, spec, broken.extents);
-  if (!holder && covers(givable(spec, request), broken.extents)) return [broken.extents, []];
-  const isOfOtherPool = !holder && broken.end?.reason === "pool deleted" && !isShownTo(broken, request.program);
+  if (!holder && canGive(spec, request, broken.extents)) return [broken.extents, []];
+  const isOfOtherPool = broken.end?.reason === "pool deleted" && !isShownTo(broken, request.program);
   if (inUp && isOfOtherPool) return [undefined, []];
   if (inUp) throw promiseBroken(spec, broken, holder);
   return [undefined, [promiseBrokenWarning(spec, broken, holder)]];
@@ -117,7 +121,7 @@ async function recallHeld(
     lease.uid === held?.uid ||
     (lease.state === "resting" ? lease.owner === request.owner : givesWay(tx, lease, request.owner));
   const canHave = async (extents: Extent[], mayHaveFrom: (holder: Lease) => boolean): Promise<boolean> => {
-    if (!answers({ extents }, request) || !covers(givable(spec, request), extents)) return false;
+    if (!answers({ extents }, request) || !canGive(spec, request, extents)) return false;
     return (await holdersOf(tx, spec, extents)).every(mayHaveFrom);
   };
   for (const extents of [held?.extents, request.prefer]) {
@@ -136,8 +140,8 @@ const restedIn = ({ now }: Draft, spec: PoolSpec, request: Request, all: Lease[]
     .filter((lease) => lease.state === "ended" && now < (lease.restsUntil ?? 0) && comesBack(spec, lease, request))
     .sort((a, b) => b.updatedAt - a.updatedAt);
 
-const givable = (spec: PoolSpec, { want }: Request): Extent[] =>
-  want ? [...zonesOf(spec).automatic, ...zonesOf(spec).onRequest] : zonesOf(spec).automatic;
+const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
+  fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));
 
 async function holdersOf(tx: Draft, spec: PoolSpec, extents: Extent[]): Promise<Lease[]> {
   const found: Lease[] = [];

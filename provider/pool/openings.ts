@@ -1,6 +1,6 @@
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, restOf, vacate } from "./endings";
-import { covers, isBoundary, sizeOf, zonesOf } from "./extents";
+import { fits } from "./extents";
 import { leaseKey, leasesOf, poolKey } from "./keys";
 import { record, replaceRows } from "./ledger";
 import { dropFree, establish, freeRows, vanish } from "./pools";
@@ -60,13 +60,6 @@ const layoutOf = ({ name, kind, extents, reserved, staticOnly, avoidBoundaryIps 
     ...(staticOnly && { staticOnly }),
     ...(avoidBoundaryIps && { avoidBoundaryIps }),
   });
-
-/** Whether the pool can have given out this lease. */
-export function fits(spec: PoolSpec, { extents }: Pick<Lease, "extents">): boolean {
-  const { automatic, onRequest } = zonesOf(spec);
-  const avoided = spec.avoidBoundaryIps && extents.some((e) => sizeOf(e) > 1n || isBoundary(e.first));
-  return !avoided && covers([...automatic, ...onRequest], extents);
-}
 
 const reclaims = ({ reclaimAfter }: PoolSpec): boolean => reclaimAfter !== undefined;
 

@@ -1,4 +1,4 @@
-import { isContainers, isForgotten, sameStack } from "../owner";
+import { isContainers, sameStack } from "../owner";
 import type { Draft } from "./draft";
 import { leasesOf } from "./keys";
 import { poolOf } from "./pools";
@@ -62,16 +62,15 @@ export class Replacements {
   async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
     const pools = await this.read((tx) => poolsUnder(tx, replacement.pool));
     for (const { spec, held } of pools) {
-      const rest = held.filter((lease) => !ends(lease) && !isDropped(lease, replacement));
+      const rest = held.filter((lease) => !ends(lease) && !isDropped(lease));
       if (rest.length > 0) throw cannotReplace(replacement, spec, rest.slice(0, 10));
     }
     return pools.map(({ spec }) => spec);
   }
 }
 
-/** What the delete of a runner drops itself, and what does not stop it. */
-const isDropped = ({ owner, state }: Lease, { leavesForgotten }: Replacement): boolean =>
-  (isContainers(owner) && state === "used") || (leavesForgotten === true && isForgotten(owner));
+/** What the delete of a runner drops itself. */
+const isDropped = ({ owner, state }: Lease): boolean => isContainers(owner) && state === "used";
 
 /** A pool and all that leases in it have opened, with what is held in each. */
 async function poolsUnder(tx: Draft, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {

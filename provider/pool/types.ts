@@ -284,8 +284,6 @@ export interface Replacement {
   owners: string[];
   /** The properties of its resource that cannot change in place. */
   changed: string[];
-  /** What is reserved for forgotten hosts does not keep it from being deleted. */
-  leavesForgotten?: boolean;
 }
 
 /** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */

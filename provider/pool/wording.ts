@@ -175,9 +175,11 @@ export function cannotReplace({ pool, changed }: Replacement, spec: PoolSpec, le
   return new OverlayError(
     "POOL_IN_USE",
     `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${holders(spec, leases)}.`,
-    `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
+    `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${leases.some(({ owner }) => isForgotten(owner)) ? FORGOTTEN : spec.kind === "address" ? LEFT_BEHIND : ""}`,
   );
 }
+
+const FORGOTTEN = " What is kept for a forgotten host is released by `overlayctl gc --forgotten`.";
 
 const LEFT_BEHIND =
   " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";

@@ -88,7 +88,10 @@ export function poolContract(engine: Engine): void {
     await pool.release("network/n", held.leaseId);
     await pool.offer(runner("n", "s"));
     await pool.close("space/default", net.leaseId);
-    expect(await pool.leases("network/n")).toMatchObject([{ owner: "runner r", state: "resting" }]);
+    expect(await pool.leases("network/n")).toMatchObject([
+      { owner: "runner r", state: "resting" },
+      { owner: "runner s", state: "offered" },
+    ]);
     expect(await pool.offer(runner("n", "r"))).toMatchObject({ state: "offered" });
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
       message: "POOL_NOT_FOUND: Network n is being deleted. Create what opens it first, or correct the name.",

@@ -349,6 +349,50 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
+    test("a promise of a value that rested is kept after the pool was deleted and the quarantine is over", async () => {
+      const { pool, another, pass } = await world(engine);
+      const opener = await open(pool);
+      await pool.release("pool/p", (await pool.claim(wants(n, "4711"))).leaseId);
+      expect(firstOf(await another().offer(by(n)))).toBe(4711n);
+      await pool.close("space/id", opener.leaseId);
+      await pool.release("space/id", opener.leaseId);
+      pass(400);
+      const up = another();
+      await open(up);
+      expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(4711n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
+    test.each(["promised", "released"])("a value that was %s and is avoided now stops no preview", async (what) => {
+      const { pool, another } = await world(engine);
+      const spec = {
+        name: "pool/p",
+        kind: "address" as const,
+        allocation: "lowest" as const,
+        extents: extents("10.2.0.0/28"),
+      };
+      const ofPool = { ...ofStack, pool: "space/default", want: spec.extents };
+      const opener = await pool.claim({ ...ofPool, opens: spec } as Request);
+      expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
+      if (what === "released") await pool.release("pool/p", (await pool.claim(wants(n, "10.2.0.0"))).leaseId);
+      await pool.close("space/default", opener.leaseId);
+      await pool.release("space/default", opener.leaseId);
+      await another().claim({ ...ofPool, opens: { ...spec, avoidBoundaryIps: true } } as Request);
+      expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.1")[0]!.first);
+    });
+
+    test("a promise of more than thirty days ago stops no up", async () => {
+      const { pool, another, pass } = await world(engine);
+      const opener = await open(pool);
+      await another().offer(by(n));
+      await pool.close("space/id", opener.leaseId);
+      await pool.release("space/id", opener.leaseId);
+      pass(31 * 24 * 3600);
+      await pool.claim({ ...opening, opens: { ...opening.opens, extents: extents("10000-19999") } } as Request);
+      expect(firstOf(await another().offer(by(n), { inUp: true }))).toBeGreaterThanOrEqual(10000n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
     test("where it comes back with other values, only programs that were shown the old ones are stopped", async () => {
       const { pool, another } = await world(engine);
       const opener = await open(pool);

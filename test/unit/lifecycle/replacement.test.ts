@@ -96,6 +96,18 @@ describe("leases of others", () => {
     expect(up).toBe(preview);
   });
 
+  test("a runner whose host was forgotten keeps its network from being replaced", async () => {
+    const network = await stage.network();
+    const runner = await stage.runner("r1", "192.0.2.11");
+    stage.fleet.down.add("192.0.2.11");
+    stage.deps.unreachableOnDelete = "forget";
+    await stage.of("RunnerSubnet").delete(runner);
+    const news = { hubConnection: { host: "192.0.2.1" }, subnets: "10.64.0.0/12/6/14" };
+    const [preview, up] = await refusals("OverlayNetwork", "training", news, network);
+    expect(preview).toMatch(/^POOL_IN_USE: Network training cannot be replaced .*`overlayctl gc --forgotten`/);
+    expect(up).toBe(preview);
+  });
+
   test("containers on a runner do not count: its delete drops what was entered for them", async () => {
     await stage.network();
     stage.fleet.containers.set("192.0.2.11", [{ name: "alpha", running: true, addresses: ["10.128.64.9"] }]);

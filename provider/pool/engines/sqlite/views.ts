@@ -1,5 +1,5 @@
 /**
- * Views for people and dashboards, over the rows of `keys.ts` and `records.ts`, with the columns of `postgres-views.ts`. Nothing in them is newer
+ * Views for people and dashboards, over the rows of `keys.ts` and `records.ts`, with the columns of `postgres/views.ts`. Nothing in them is newer
  * than SQLite 3.9: an older program that finds a view which it cannot parse opens no table of the file. Addresses are text as RFC 5952 writes it, times are `YYYY-MM-DD HH:MM:SS` in UTC, labels and ports are JSON.
  */
 export const sqliteViews = (): string => `
