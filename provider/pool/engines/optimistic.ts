@@ -32,6 +32,8 @@ export interface Timeouts {
 export const TIMEOUTS: Timeouts = { conflict: 30, server: 10 };
 
 const CONFLICTS_BEFORE_LOCK = 2;
+/** After a wrong assumption, so many transactions read rows that they would have assumed absent: an up after its preview finds many. */
+const ASSUMPTION_COOLDOWN = 16;
 /** When the cache has more rows and ranges, it is cleared. */
 const MAX_CACHED = 10_000;
 
@@ -62,6 +64,7 @@ class Writer {
   #isStale = true;
   /** The last lock showed commits of other processes: the next transaction starts with the lock. */
   #isContended = false;
+  #assumptionCooldown = 0;
   /** Transactions of one process do not conflict with each other. */
   readonly #mutex = createMutex();
 
@@ -75,8 +78,8 @@ class Writer {
     return this.#mutex(() =>
       retry(this.engine, this.timeouts, (conflicts, timeLeft) =>
         conflicts < CONFLICTS_BEFORE_LOCK && !this.#isContended
-          ? this.#attempt(this.engine, work, sent, conflicts === 0)
-          : this.#attemptLocked(work, sent, conflicts === 0, timeLeft),
+          ? this.#attempt(this.engine, work, sent)
+          : this.#attemptLocked(work, sent, timeLeft),
       ),
     );
   }
@@ -105,35 +108,30 @@ class Writer {
     return this.#mutex(() => this.engine.close());
   }
 
-  async #attemptLocked<T>(work: Work<T>, sent: SentCommit<T>[], assumeEmpty: boolean, timeout: number): Promise<T> {
+  async #attemptLocked<T>(work: Work<T>, sent: SentCommit<T>[], timeout: number): Promise<T> {
     const locked = await this.engine.lock(timeout, this.#head);
     this.#isContended = locked.update.head.id !== this.#head?.id;
     try {
-      return await this.#attempt(locked, work, sent, assumeEmpty, locked.update);
+      return await this.#attempt(locked, work, sent, locked.update);
     } finally {
       await locked.unlock();
     }
   }
 
-  /** `assumeEmpty`: as in `TxContext`. After a conflict all rows are read. */
-  async #attempt<T>(
-    log: CommitLog,
-    work: Work<T>,
-    sent: SentCommit<T>[],
-    assumeEmpty: boolean,
-    update?: LogUpdate,
-  ): Promise<T> {
+  async #attempt<T>(log: CommitLog, work: Work<T>, sent: SentCommit<T>[], update?: LogUpdate): Promise<T> {
     const earlier = update && (await this.#apply(log, update, sent));
     if (earlier) return unwrap(earlier);
     const [head, time] = [this.#head, this.engine.clock()];
     if (this.#isStale || !head || time === undefined) {
       if (update) throw new Conflict();
-      return this.#attempt(log, work, sent, assumeEmpty, await log.readUpdate(head));
+      return this.#attempt(log, work, sent, await log.readUpdate(head));
     }
     this.#isStale = true;
     const now = timeAfter(this.engine, time, head);
     const fetch = (ranges: KeyRange[]) => log.readRows(head, ranges);
+    const assumeEmpty = this.#assumptionCooldown === 0;
     const execution = await execute({ cache: this.#cache, now, fetch, assumeEmpty }, work);
+    if (!assumeEmpty) this.#assumptionCooldown--;
     return unwrap((await this.#commit(log, head, now, execution, sent)) ?? execution.outcome);
   }
 
@@ -162,6 +160,7 @@ class Writer {
     }
     const earlier = await this.#apply(log, update, sent);
     if (earlier) return earlier;
+    if (assumedEmpty.length > 0 && update.head.id === head.id) this.#assumptionCooldown = ASSUMPTION_COOLDOWN;
     throw new Conflict();
   }
 
