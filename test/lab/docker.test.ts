@@ -68,7 +68,10 @@ const sh = async (host: string, script: string): Promise<string> => {
   return stdout.trim();
 };
 const ping = (host: string, container: string, target: string): Promise<string> =>
-  sh(host, `for i in $(seq 20); do docker exec ${container} /bin/ping -c 1 -W 1 ${target} && exit; done; exit 1`);
+  sh(
+    host,
+    `for i in $(seq 20); do docker exec ${container} /bin/ping -c 1 -W 1 ${target} && exit; sleep 0.2; done; exit 1`,
+  );
 const bridge = (host: string): Promise<string> =>
   sh(host, "cat /sys/class/net/kohaku-overlay/address /sys/class/net/kohaku-overlay/mtu | xargs");
 const runContainer = (host: string, name: string, options = ""): Promise<string> =>
@@ -169,7 +172,10 @@ dockerTest("a deleted bridge comes back with the ports of its workloads, and wha
   ]);
   await ping("r1", "alpha", "10.128.128.7");
   await ping("r1", "alpha", "fd00:128:0:2::7");
-  await sh("r1", "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; done; exit 1");
+  await sh(
+    "r1",
+    "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; sleep 0.2; done; exit 1",
+  );
 
   await sh("r1", "ip netns del job");
   // Something that knows nothing of its ports makes it again.

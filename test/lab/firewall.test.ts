@@ -48,7 +48,7 @@ async function overlay(): Promise<void> {
 
 /** Between workloads of two runners, and from a runner to the hub's own address. */
 async function passes(): Promise<void> {
-  const tries = (command: string): string => `for i in $(seq 10); do ${command} && exit; done; exit 1`;
+  const tries = (command: string): string => `for i in $(seq 50); do ${command} && exit; sleep 0.2; done; exit 1`;
   await sh("r1", tries("ip netns exec job ping -c 1 -W 1 10.128.128.9"));
   await sh("r2", tries("ip netns exec job ping -c 1 -W 1 10.128.64.9"));
   await sh("r1", tries("ping -c 1 -W 1 10.128.0.1"));
