@@ -56,7 +56,16 @@ export interface ServerEngine extends CommitLog {
 export interface LockedLog extends CommitLog {
   /** Since the version that was given to `lock`. */
   readonly update: LogUpdate;
-  /** Never rejects. A commit that was made has released the lock already. */
+  /** Whether the lock can be kept over several commits. */
+  readonly canKeep: boolean;
+  /** Releases the lock if the commit is made, unless `keepLock`. */
+  commit(
+    from: Version,
+    commit: Required<Commit>,
+    assertEmpty: KeyRange[],
+    keepLock?: boolean,
+  ): Promise<LogUpdate | undefined>;
+  /** Never rejects. */
   unlock(): Promise<void>;
 }
 

@@ -14,6 +14,7 @@ import {
   type Version,
 } from "./commit-log";
 import { type Execution, execute, type KeyRange, type Outcome, unwrap } from "./execute";
+import { BurstDetector, LockBatch } from "./lock-batch";
 import { RowCache } from "./row-cache";
 
 /**
@@ -65,6 +66,9 @@ class Writer {
   /** The last lock showed commits of other processes: the next transaction starts with the lock. */
   #isContended = false;
   #assumptionCooldown = 0;
+  readonly #bursts = new BurstDetector();
+  /** The last lock, which may still be held. */
+  #lock: LockBatch | undefined;
   /** Transactions of one process do not conflict with each other. */
   readonly #mutex = createMutex();
 
@@ -75,13 +79,13 @@ class Writer {
 
   transact<T>(work: Work<T>): Promise<T> {
     const sent: SentCommit<T>[] = [];
-    return this.#mutex(() =>
-      retry(this.engine, this.timeouts, (conflicts, timeLeft) =>
-        conflicts < CONFLICTS_BEFORE_LOCK && !this.#isContended
-          ? this.#attempt(this.engine, work, sent)
-          : this.#attemptLocked(work, sent, timeLeft),
-      ),
-    );
+    const attempt = (conflicts: number, timeLeftMs: number): Promise<T> => {
+      if (this.#lock?.resume()) return this.#attemptWith(this.#lock, work, sent);
+      return conflicts < CONFLICTS_BEFORE_LOCK && !this.#isContended
+        ? this.#attempt(this.engine, work, sent)
+        : this.#lockAndAttempt(work, sent, timeLeftMs);
+    };
+    return this.#mutex(() => this.#bursts.track(() => retry(this.engine, this.timeouts, attempt)));
   }
 
   /** `repair`: commits with the time of the clock, although the commit before it has a later time. */
@@ -105,16 +109,25 @@ class Writer {
 
   /** Waits for transactions that have begun. */
   close(): Promise<void> {
-    return this.#mutex(() => this.engine.close());
+    return this.#mutex(async () => {
+      await this.#lock?.unlock();
+      await this.engine.close();
+    });
   }
 
-  async #attemptLocked<T>(work: Work<T>, sent: SentCommit<T>[], timeout: number): Promise<T> {
-    const locked = await this.engine.lock(timeout, this.#head);
+  async #lockAndAttempt<T>(work: Work<T>, sent: SentCommit<T>[], timeoutMs: number): Promise<T> {
+    await this.#lock?.unlock();
+    const locked = await this.engine.lock(timeoutMs, this.#head);
     this.#isContended = locked.update.head.id !== this.#head?.id;
+    this.#lock = new LockBatch(locked, this.#bursts);
+    return this.#attemptWith(this.#lock, work, sent, locked.update);
+  }
+
+  async #attemptWith<T>(lock: LockBatch, work: Work<T>, sent: SentCommit<T>[], update?: LogUpdate): Promise<T> {
     try {
-      return await this.#attempt(locked, work, sent, locked.update);
+      return await this.#attempt(lock, work, sent, update);
     } finally {
-      await locked.unlock();
+      lock.pause();
     }
   }
 

@@ -28,6 +28,7 @@ function server() {
     return {
       ...commitLog,
       update: { head: log.at(-1)! },
+      canKeep: false,
       commit: async (from, commit) => {
         const failure = next.failure;
         delete next.failure;

@@ -41,10 +41,11 @@ export class EtcdLock {
         readUpdate: (...args) => log.readUpdate(...args),
         findId: (...args) => log.findId(...args),
         readRows: (...args) => log.readRows(...args),
-        commit: async (from, commit, assertEmpty) => {
-          const conflict = await log.commit(from, commit, assertEmpty, [del(this.#key)]);
-          isQueued = conflict !== undefined;
-          return conflict;
+        canKeep: true,
+        commit: async (from, commit, assertEmpty, keepLock) => {
+          const update = await log.commit(from, commit, assertEmpty, keepLock ? [] : [del(this.#key)]);
+          isQueued = keepLock === true || update !== undefined;
+          return update;
         },
         unlock: release,
       };

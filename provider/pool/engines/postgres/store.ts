@@ -1,4 +1,4 @@
-import { Pool, type PoolClient, type QueryConfig } from "pg";
+import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
 import type { Store, Tx } from "../../store";
 import { machineTime } from "../clock-check";
 import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
@@ -98,9 +98,10 @@ async function connect(pool: Pool, address: Address): Promise<PoolClient> {
 }
 
 /** Never rejects: a connection whose transaction cannot be rolled back is closed. */
-async function releaseClient(client: PoolClient): Promise<void> {
+async function releaseClient(client: PoolClient, cleanUp?: string): Promise<void> {
   try {
     if (client.getTransactionStatus() !== "I") await client.query("ROLLBACK");
+    if (cleanUp) await client.query(cleanUp);
     client.release();
   } catch {
     client.release(true);
@@ -117,20 +118,31 @@ async function acquireLock(
   const query: Query = (config) =>
     createQuery(client, address)({ ...config, query_timeout: timeoutMs + 10_000 } as QueryConfig);
   const { readUpdate, findId, readRows, commit } = createLog(query, null);
+  const lock = lockKey(address);
+  let isKept = false;
   try {
     // Sent together. The server closes the connection of a process that sleeps while it has the lock.
     const waiting = query({
       text: `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${Math.max(1, Math.ceil(timeoutMs))};
-        SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}; SELECT pg_advisory_xact_lock(${lockKey(address)})`,
+        SET LOCAL idle_in_transaction_session_timeout = ${IDLE_TIMEOUT_MS}; SELECT pg_advisory_xact_lock(${lock});
+        SELECT pg_backend_pid() AS pid, current_setting('server_version_num')::int AS version`,
     });
-    const [, update] = await Promise.all([waiting, readUpdate(since)]);
+    const [answers, update] = await Promise.all([waiting, readUpdate(since)]);
     return {
       update,
       readUpdate,
       findId,
       readRows,
-      commit: async (...args) => (await Promise.all([commit(...args), query({ text: "COMMIT" })]))[0],
-      unlock: () => releaseClient(client),
+      canKeep: canKeepLock(client, answers),
+      commit: async (from, what, assertEmpty, keepLock) => {
+        if (isKept) return commit(from, what, assertEmpty);
+        const keeping =
+          keepLock &&
+          query({ text: `SELECT pg_advisory_lock(${lock}); SET idle_session_timeout = ${IDLE_TIMEOUT_MS}` });
+        isKept = keepLock === true;
+        return (await Promise.all([commit(from, what, assertEmpty), keeping, query({ text: "COMMIT" })]))[0];
+      },
+      unlock: () => releaseClient(client, isKept ? RELEASE_SESSION : undefined),
     };
   } catch (error) {
     await releaseClient(client);
@@ -139,6 +151,17 @@ async function acquireLock(
 }
 
 const IDLE_TIMEOUT_MS = 10_000;
+const RELEASE_SESSION = "SELECT pg_advisory_unlock_all(); RESET idle_session_timeout";
+
+/**
+ * The lock of a transaction ends with it; the lock of a session can be kept. Behind a pooler the next statement may run in another
+ * session, and the lock would be lost: then the server's process is not the one that the connection began with. Before version 14 the
+ * server does not close sessions that are idle.
+ */
+function canKeepLock(client: PoolClient, answers: unknown): boolean {
+  const { pid, version } = (answers as QueryResult[]).at(-1)!.rows[0];
+  return (client as PoolClient & { processID?: number }).processID === pid && version >= 140_000;
+}
 
 async function readSnapshot<T>(
   client: PoolClient,
