@@ -2,7 +2,7 @@ import type { OverlayError } from "../errors";
 import { isSameTenant, sameStack } from "../owner";
 import type { Draft } from "./draft";
 import { givesWay, lapse, NO_REST, restOf, sweep, vacate, waiterOf } from "./endings";
-import { common, covers, isBoundary, meetsAny, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "./extents";
+import { common, covers, isAvoided, meetsAny, mergeExtents, sameExtents, sizeOf, total, zonesOf } from "./extents";
 import { type Picker, pick } from "./free";
 import { byTime, type Class, countsKey, leaseKey, sharersOf } from "./keys";
 import { log, sitting } from "./ledger";
@@ -85,8 +85,7 @@ async function requested(tx: Draft, spec: PoolSpec, asking: Asking, want: Extent
 
 function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (!covers(spec.extents, [extent])) throw outside(spec, extent);
-  const avoided = spec.avoidBoundaryIps && (sizeOf(extent) > 1n || isBoundary(extent.first));
-  if (avoided || meetsAny(spec.reserved ?? [], extent)) throw withheld(spec, extent);
+  if (isAvoided(spec, extent) || meetsAny(spec.reserved ?? [], extent)) throw withheld(spec, extent);
 }
 
 /** Whether a lease with these extents is what the request asks for. */

@@ -89,11 +89,14 @@ function computedZones(spec: PoolSpec): Zones {
   return { automatic: without(usable, onRequest), onRequest };
 }
 
+/** Whether `avoidBoundaryIps` excludes it. */
+export const isAvoided = ({ avoidBoundaryIps }: PoolSpec, extent: Extent): boolean =>
+  avoidBoundaryIps === true && (sizeOf(extent) > 1n || isBoundary(extent.first));
+
 /** Whether the pool can have given out this lease. */
 export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolean {
   const { automatic, onRequest } = zonesOf(spec);
-  const avoided = spec.avoidBoundaryIps && extents.some((e) => sizeOf(e) > 1n || isBoundary(e.first));
-  return !avoided && covers([...automatic, ...onRequest], extents);
+  return !extents.some((extent) => isAvoided(spec, extent)) && covers([...automatic, ...onRequest], extents);
 }
 
 export function capacityOf(spec: PoolSpec): bigint {

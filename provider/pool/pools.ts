@@ -81,7 +81,7 @@ export async function mustBeUnused(tx: Draft, name: string): Promise<void> {
   if (holders.length) throw poolInUse(await specOf(tx, name), holders, "still has leases");
 }
 
-/** Removes a pool that nobody uses, with the offers and resting leases in it. Its history stays for a while, and so do records of ends. */
+/** Removes an unused pool, with the offers and resting leases in it. Its history stays for a while, and so do records of ends. */
 export async function vanish(tx: Draft, name: string): Promise<void> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return;

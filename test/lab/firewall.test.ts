@@ -4,6 +4,7 @@ import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { Item } from "../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
+import { tries } from "./pings";
 import { labHost } from "./world";
 
 /** Firewalls that drop everything, of each kind that a kernel knows, before an overlay comes. */
@@ -48,7 +49,6 @@ async function overlay(): Promise<void> {
 
 /** Between workloads of two runners, and from a runner to the hub's own address. */
 async function passes(): Promise<void> {
-  const tries = (command: string): string => `for i in $(seq 50); do ${command} && exit; sleep 0.2; done; exit 1`;
   await sh("r1", tries("ip netns exec job ping -c 1 -W 1 10.128.128.9"));
   await sh("r2", tries("ip netns exec job ping -c 1 -W 1 10.128.64.9"));
   await sh("r1", tries("ping -c 1 -W 1 10.128.0.1"));

@@ -5,6 +5,7 @@ import { Reconciler } from "../../provider/host/reconcile/queue";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
+import { tries } from "./pings";
 import { labHost } from "./world";
 
 /**
@@ -85,9 +86,6 @@ async function arrivals(name: string, family: Family, from: string, script: stri
   await sh(from, `set -e; ${script}`);
   return (await echoes(name, family)) - before;
 }
-/** Again until it succeeds, some seconds at most. */
-const tries = (command: string): string => `for i in $(seq 50); do ${command} && exit; sleep 0.2; done; exit 1`;
-
 /** Fails only if nothing could be sent: exit code 1 of ping means that no answer came. */
 const ping = (target: string, options = ""): string => `{ ping -c 3 -i 0.2 -W 1 ${options} ${target} || [ $? = 1 ]; }`;
 

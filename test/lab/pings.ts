@@ -8,6 +8,9 @@ export interface Loss {
   longest: number;
 }
 
+/** A script that runs a command again until it succeeds, some seconds at most. */
+export const tries = (command: string): string => `for i in $(seq 50); do ${command} && exit; sleep 0.2; done; exit 1`;
+
 /** Pings from a workload, one each 50 ms, while something happens. */
 export async function lossDuring(
   lab: Lab,

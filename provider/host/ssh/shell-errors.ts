@@ -43,14 +43,7 @@ export function sessionRefused(name: string, cause: Error): OverlayError {
 }
 
 /** The shell did not start: sudo or the login shell failed. */
-export function shellRefused(
-  context: ShellContext,
-  doing: string,
-  exit: number | undefined,
-  stderr: string,
-): OverlayError {
-  const lost = context.lost();
-  if (lost) return connectionLost(context, doing, lost);
+export function shellRefused(context: ShellContext, exit: number | undefined, stderr: string): OverlayError {
   const busybox = busyboxTool(context.name, stderr);
   if (busybox) return busybox;
   const { name, user, sudo } = context;
@@ -70,12 +63,10 @@ export function shellRefused(
 /** The shell ended before its output was complete. */
 export function shellEnded(
   context: ShellContext,
-  doing: string,
   exit: number | undefined,
   stderr: string,
+  doing: string,
 ): OverlayError {
-  const lost = context.lost();
-  if (lost) return connectionLost(context, doing, lost);
   if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(context, doing, context.operationTimeout);
   const busybox = busyboxTool(context.name, stderr);
   if (busybox) return busybox;

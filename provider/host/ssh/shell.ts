@@ -4,6 +4,7 @@ import type { OverlayError } from "../../errors";
 import type { CommandResult, Shell } from "../connection";
 import {
   answerTooLarge,
+  connectionLost,
   hostLocked,
   notRoot,
   type ShellContext,
@@ -124,7 +125,11 @@ export class ShellSession implements Shell {
   /** Why the streams ended before the output was complete: a timeout, a lost connection, or the end of the shell. */
   async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
     if (!this.#why) await waitBriefly(this.#gone);
-    return this.#why ?? otherwise(this.context, this.#doing, this.#exit, err.text);
+    if (this.#why) return this.#why;
+    const lost = this.context.lost();
+    return lost
+      ? connectionLost(this.context, this.#doing, lost)
+      : otherwise(this.context, this.#exit, err.text, this.#doing);
   }
 }
 

@@ -32,6 +32,15 @@ export interface Timeouts {
 
 export const TIMEOUTS: Timeouts = { conflict: 30, server: 10 };
 
+export interface ServerStoreOptions {
+  /** For tests: replaces the server's time. */
+  clock?: () => number;
+  /** The clock that the server's is compared with. Default: this machine's, or `clock` if it is given. */
+  machineTime?: () => number;
+  timeouts?: Timeouts;
+  warn?: (text: string) => void;
+}
+
 const CONFLICTS_BEFORE_LOCK = 2;
 /** After a wrong assumption, so many transactions read rows that they would have assumed absent: an up after its preview finds many. */
 const ASSUMPTION_COOLDOWN = 16;

@@ -97,7 +97,7 @@ export class EtcdCommitLog implements CommitLog {
   ): Promise<LogUpdate | undefined> {
     const { writes, ...version } = commit;
     const rows = writes.map((write) => this.#operation(write));
-    // Users who may not read secrets may read the log. If it has no rows of a commit, other processes read them again.
+    // The log can be read by roles that may not read secrets. If it has no rows of a commit, other processes read them again.
     const logged = hasSecret(writes) ? version : commit;
     const operations = [...this.#headOps(from, version, logged), ...extra, ...rows];
     const answer = await this.kv.txn(compares, operations, this.updateOps(from));

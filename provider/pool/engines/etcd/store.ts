@@ -3,7 +3,7 @@ import type { Store, Tx, Write } from "../../store";
 import { machineTime } from "../clock-check";
 import { type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";
-import { createOptimisticStore, type Timeouts, timeAfter } from "../optimistic";
+import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
 import { RowCache } from "../row-cache";
 import { ServerClock } from "../server-clock";
 import { EtcdClient } from "./client";
@@ -23,16 +23,8 @@ import { readClusterTime } from "./time";
 import { type Cluster, parseEtcdUrl } from "./url";
 
 /** The version of the store is the value of one key, `head`, which each commit compares and replaces in its Txn. */
-export interface EtcdOptions {
-  /** For tests: replaces the members' time. */
-  clock?: () => number;
-  /** The clock that the server's is compared with. Default: this machine's, or `clock` if it is given. */
-  machineTime?: () => number;
-  timeouts?: Timeouts;
-  warn?: (text: string) => void;
-}
 
-export async function openEtcdStore(url: string, options: EtcdOptions = {}): Promise<Store> {
+export async function openEtcdStore(url: string, options: ServerStoreOptions = {}): Promise<Store> {
   const { clock, timeouts } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const cluster = parseEtcdUrl(url);

@@ -3,7 +3,7 @@ import type { Store, Tx } from "../../store";
 import { machineTime } from "../clock-check";
 import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";
-import { createOptimisticStore, type Timeouts, timeAfter } from "../optimistic";
+import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
 import { RowCache } from "../row-cache";
 import { ServerClock } from "../server-clock";
 import { createCommitLog, type Query, rowsByRange, rowsQuery, statementsFor } from "./commit-log";
@@ -16,16 +16,8 @@ import { type Address, parsePostgresUrl } from "./url";
  * the next entry and, if no other process has, writes the rows. No lock is held while a transaction runs, so a client that sleeps
  * or dies holds up no other. After conflicts a transaction takes an advisory lock, which PostgreSQL gives in the order of asking.
  */
-export interface PostgresOptions {
-  /** For tests: replaces the server's time. */
-  clock?: () => number;
-  /** The clock that the server's is compared with. Default: this machine's, or `clock` if it is given. */
-  machineTime?: () => number;
-  timeouts?: Timeouts;
-  warn?: (text: string) => void;
-}
 
-export async function openPostgresStore(url: string, options: PostgresOptions = {}): Promise<Store> {
+export async function openPostgresStore(url: string, options: ServerStoreOptions = {}): Promise<Store> {
   const { clock, timeouts, warn = () => {} } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const address = parsePostgresUrl(url);
