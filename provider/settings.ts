@@ -1,8 +1,7 @@
 import { homedir, hostname, userInfo } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
-import { addressBits, familyOf } from "./addressing/ip";
-import { parseRange } from "./addressing/ranges";
+import { addressBits, familyOf, parseRange } from "./addressing/ip";
 import { OverlayError } from "./errors";
 import type { Connection, HostSettings } from "./host/connection";
 import { explainIssues } from "./invalid-input";

@@ -1,6 +1,5 @@
 import { isDeepStrictEqual } from "node:util";
-import { formatIp } from "../../provider/addressing/ip";
-import { parseRange } from "../../provider/addressing/ranges";
+import { formatIp, parseRange } from "../../provider/addressing/ip";
 import type { Random } from "../random";
 import type { Arg, Declaration, Program } from "./program";
 

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { OverlayError } from "../errors";
 import {
   addressBits,
@@ -173,4 +174,94 @@ function checkRange(text: string, prefix: number, extent: Extent): void {
       "Choose a range without them, for example in 10.0.0.0/8 or fd00::/8.",
     );
   }
+}
+
+/**
+ * Docker assigns addresses itself to containers without a fixed one. It uses the end of a runner's subnet, and the pool
+ * excludes that part, so the two need no coordination. The part is a share, not a range, so that one setting fits every
+ * runner and both address families.
+ */
+export interface DockerRange {
+  extent: Extent;
+  cidr: string;
+}
+
+/**
+ * The last `1/share` of a runner's subnet. In a /64 the one before: Docker counts to 2^64 - 1, and fails at a range that ends
+ * there ("invalid bit range").
+ */
+export function dockerRange(layout: Layout, { extent }: RunnerLayout, share: number): DockerRange {
+  const size = (1n << BigInt(layout.subnetBits)) / BigInt(share);
+  const last = layout.subnetBits === 64 ? extent.last - size : extent.last;
+  const first = last - size + 1n;
+  return { extent: { first, last }, cidr: formatCidr(first, layout.runnerPrefix + Math.log2(share)) };
+}
+
+/** Below eight addresses too few would be usable, without network, hub and broadcast. */
+export const maxDockerShare = ({ subnetBits }: Layout): number => 2 ** Math.min(subnetBits - 3, 30);
+
+/**
+ * Whether a Docker network can have these layouts: it must have IPv4, and it counts addresses in 64 bits, so that
+ * in a larger IPv6 subnet it would assign wrong addresses. A network without IPv6 is no solution: Docker removes
+ * the IPv6 addresses from the bridge of such a network.
+ */
+export const canUseDocker = (layouts: Layout[]): boolean =>
+  layouts.some(({ family }) => family === 4) && layouts.every(({ subnetBits }) => subnetBits <= 64);
+
+/** The runner's subnet without Docker's range, as the pool allocates from it. */
+export function withoutDockerRange(runner: RunnerLayout, range: DockerRange | undefined): RunnerLayout {
+  if (!range) return runner;
+  const { first, last } = range.extent;
+  const usable = runner.usable
+    .flatMap((extent) => [
+      { first: extent.first, last: extent.last < first ? extent.last : first - 1n },
+      { first: extent.first > last ? extent.first : last + 1n, last: extent.last },
+    ])
+    .filter((extent) => extent.first <= extent.last);
+  return { ...runner, usable, lastIp: formatIp(usable.at(-1)!.last) };
+}
+
+/** Device of a runner on the hub: prefix + id in base 36, so that 65,535 runners need four characters. */
+export const tunnelName = (prefix: string, runnerId: number): string => prefix + runnerId.toString(36);
+
+/** Only the canonical form is one of our names: `vxkrA`, `vxkr0a` and `vxkr1_0` are not. */
+export function parseTunnelName(prefix: string, device: string, maxRunners: number): number | undefined {
+  if (!device.startsWith(prefix)) return undefined;
+  const id = Number.parseInt(device.slice(prefix.length), 36);
+  return id >= 1 && id <= maxRunners && tunnelName(prefix, id) === device ? id : undefined;
+}
+
+/** Whether it can be a device's name in a command. The kernel allows nearly any name of up to 15 bytes. */
+export const isInterfaceName = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(text);
+
+/** The MAC of a VM with this address: the same on any host and at any time. */
+export const vmMac = (network: string, ip: string): string => formatLocalMac(digest(network, ip, "vm"));
+
+/** The name of a VM's tap device. Ten digits are enough to distinguish those of a host; a name has at most 15 characters. */
+export const tapName = (network: string, ip: string): string =>
+  `tap${digest(network, ip, "tap").toString("hex").slice(0, 10)}`;
+
+const digest = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
+
+const formatLocalMac = (bytes: Buffer): string =>
+  ["02", ...[...bytes.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
+
+/**
+ * A fixed, locally administered MAC. A re-created device with a random one is unreachable until its neighbours' ARP
+ * entries age (17 to 36 s were seen); with a fixed one nothing is lost.
+ */
+export const deviceMac = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
+  formatLocalMac(digest(network, runnerId, role));
+
+/** The number of a network's routing table on its runners, far from the numbers that administrators use. */
+export const routingTableId = (network: string): number => 0xb7000000 + digest(network).readUIntBE(0, 3);
+
+const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
+
+/** A word as a DNS label: itself if it is one, else 24 letters and digits of its hash. */
+export function dnsLabel(word: string): string {
+  if (DNS_LABEL.test(word)) return word;
+  return BigInt(`0x${digest(word).toString("hex", 0, 15)}`)
+    .toString(32)
+    .padStart(24, "0");
 }

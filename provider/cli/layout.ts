@@ -1,7 +1,6 @@
 import { Command, InvalidArgumentError } from "commander";
 import { exactNumber } from "../addressing/ip";
-import { type Layout, parseLayout, runnerLayout } from "../addressing/layout";
-import { tunnelName } from "../addressing/names";
+import { type Layout, parseLayout, runnerLayout, tunnelName } from "../addressing/layout";
 import { isOverlayError, type OverlayError } from "../errors";
 
 /** `overlayctl layout CONFIG… [--runner N] [--json]`: what a layout gives out, without asking anybody. */

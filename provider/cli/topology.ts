@@ -1,6 +1,5 @@
 import type { Command } from "commander";
-import { runnerLayout } from "../addressing/layout";
-import { tunnelName } from "../addressing/names";
+import { runnerLayout, tunnelName } from "../addressing/layout";
 import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";

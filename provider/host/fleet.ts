@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { addressBits, familyOf, parseIp, tryParseIp } from "../addressing/ip";
-import { isInterfaceName } from "../addressing/names";
+import { isInterfaceName } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { boundedArray, parseHostJson } from "../network/model/host-json";
 import type { DesiredState } from "../network/model/steps";

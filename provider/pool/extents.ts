@@ -1,5 +1,4 @@
-import { V4_START } from "../addressing/ip";
-import { mergeExtents } from "../addressing/ranges";
+import { mergeExtents, V4_START } from "../addressing/ip";
 import type { Extent, PoolSpec } from "./types";
 
 export { mergeExtents };

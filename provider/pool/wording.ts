@@ -1,4 +1,4 @@
-import { formatNumberRange, formatRange } from "../addressing/ranges";
+import { formatNumberRange, formatRange } from "../addressing/ip";
 import { type Code, OverlayError } from "../errors";
 import { isForgotten, sameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";

@@ -1,6 +1,12 @@
 import { z } from "zod";
-import { canUseDocker, type DockerRange, dockerRange, maxDockerShare } from "../addressing/docker-range";
-import { type Layout, runnerLayout } from "../addressing/layout";
+import {
+  canUseDocker,
+  type DockerRange,
+  dockerRange,
+  type Layout,
+  maxDockerShare,
+  runnerLayout,
+} from "../addressing/layout";
 import type { DockerPlan } from "../network/plan/hub";
 import type { InputError } from "../resource";
 import { resourceName } from "./inputs";

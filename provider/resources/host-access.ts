@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { parseNumberRange } from "../addressing/ranges";
+import { parseNumberRange } from "../addressing/ip";
 import type { HostAccess, HostPort } from "../network/plan/isolation";
 
 const PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;

@@ -1,7 +1,14 @@
 import { z } from "zod";
-import { formatIp, tryParseIp } from "../addressing/ip";
+import {
+  formatIp,
+  formatNumberRange,
+  formatRange,
+  mergeExtents,
+  parseNumberRange,
+  parseRange,
+  tryParseIp,
+} from "../addressing/ip";
 import { parseLayout } from "../addressing/layout";
-import { formatNumberRange, formatRange, mergeExtents, parseNumberRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 
 /** Inputs that several resources share. Text that can become part of a shell command is restricted by a pattern here. */

@@ -1,6 +1,14 @@
 import { z } from "zod";
-import { addressBits, exactNumber, familyOf } from "../addressing/ip";
-import { formatNumberRange, formatRange, mergeExtents, parseNumberRange, parseRange } from "../addressing/ranges";
+import {
+  addressBits,
+  exactNumber,
+  familyOf,
+  formatNumberRange,
+  formatRange,
+  mergeExtents,
+  parseNumberRange,
+  parseRange,
+} from "../addressing/ip";
 import type { Extent, Json, PoolSpec, Usage } from "../pool/types";
 import { poolNamed, portSpace, addressSpace as spaceNamed } from "../pool-names";
 import {

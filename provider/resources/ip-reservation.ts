@@ -1,8 +1,6 @@
 import { z } from "zod";
-import { addressBits, familyOf, formatCidr, formatIp, parseIp } from "../addressing/ip";
-import { gatewayOf } from "../addressing/layout";
-import { tapName, vmMac } from "../addressing/names";
-import { parseRange } from "../addressing/ranges";
+import { addressBits, familyOf, formatCidr, formatIp, parseIp, parseRange } from "../addressing/ip";
+import { gatewayOf, tapName, vmMac } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";

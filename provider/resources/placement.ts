@@ -1,4 +1,4 @@
-import { isIpInRange } from "../addressing/ranges";
+import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";

@@ -1,8 +1,6 @@
 import { z } from "zod";
-import { withoutDockerRange } from "../addressing/docker-range";
 import { exactNumber } from "../addressing/ip";
-import { runnerLayout } from "../addressing/layout";
-import { tunnelName } from "../addressing/names";
+import { runnerLayout, tunnelName, withoutDockerRange } from "../addressing/layout";
 import { machineKey } from "../host/connection";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { addressPool, networkPool } from "../pool-names";

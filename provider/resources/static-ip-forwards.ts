@@ -1,6 +1,5 @@
-import { type Family, familyExtent, familyOf, parseIp } from "../addressing/ip";
+import { type Family, familyExtent, familyOf, isIpInRange, parseIp, parseRange } from "../addressing/ip";
 import { type Layout, parseLayout, runnerLayout } from "../addressing/layout";
-import { isIpInRange, parseRange } from "../addressing/ranges";
 import { OverlayError } from "../errors";
 import type { StaticAddress } from "../network/plan/static-ip";
 import type { InputError } from "../resource";

@@ -1,6 +1,6 @@
 import { z } from "zod";
 import { formatIp, parseIp } from "../addressing/ip";
-import { dnsLabel } from "../addressing/names";
+import { dnsLabel } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { planCarrier, planReturn } from "../network/plan/static-ip";
 import { sameStack } from "../owner";

@@ -1,5 +1,4 @@
-import { addressBits, familyOf } from "../addressing/ip";
-import { formatRange, parseRange } from "../addressing/ranges";
+import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
 import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";

@@ -1,4 +1,4 @@
-import { tunnelName } from "../../addressing/names";
+import { tunnelName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import { hasLinkType } from "../kinds/device";
 import type { Facts, LinkFact } from "../model/facts";

@@ -1,4 +1,4 @@
-import { deviceMac, tunnelName } from "../../addressing/names";
+import { deviceMac, tunnelName } from "../../addressing/layout";
 import { diffItems, isPresent } from "../kinds";
 import { hasLinkType } from "../kinds/device";
 import { isOurDockerNetwork } from "../kinds/docker";

@@ -1,5 +1,4 @@
-import { FAMILIES, tryParseIp } from "../../addressing/ip";
-import { subnetOf } from "../../addressing/ranges";
+import { FAMILIES, subnetOf, tryParseIp } from "../../addressing/ip";
 import { INPUT, observedRules, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
 import type { Address, FirewallRule, Item, Link } from "../model/items";

@@ -1,5 +1,4 @@
-import { addressBits, type Family, familyOfIp, overlaps } from "../../addressing/ip";
-import { parseRange } from "../../addressing/ranges";
+import { addressBits, type Family, familyOfIp, overlaps, parseRange } from "../../addressing/ip";
 import type { Facts } from "../model/facts";
 import { type Chain, type FirewallRule, hasItem, type Item, type Jump } from "../model/items";
 import { type ItemKind, mismatch, oppositeStep, type ScriptParts, type StepOf } from "./kind";

@@ -1,7 +1,6 @@
 import { z } from "zod";
-import { tryParseIp } from "../../addressing/ip";
-import { isInterfaceName } from "../../addressing/names";
-import { parseRange } from "../../addressing/ranges";
+import { parseRange, tryParseIp } from "../../addressing/ip";
+import { isInterfaceName } from "../../addressing/layout";
 import type { InvalidRecord } from "./facts";
 import { boundedArray } from "./host-json";
 import type * as items from "./items";

@@ -1,6 +1,4 @@
-import { dockerRange } from "../../addressing/docker-range";
-import { type Layout, runnerLayout } from "../../addressing/layout";
-import { deviceMac, tunnelName } from "../../addressing/names";
+import { deviceMac, dockerRange, type Layout, runnerLayout, tunnelName } from "../../addressing/layout";
 import { NAT, planChainRules } from "../kinds/firewall";
 import { type DockerNetwork, FORWARDING, type Item, itemKey, type Link, vxlanOverhead } from "../model/items";
 import { type Isolation, planHubRules, planRunnerRules, planTunnelRules, planZone, planZoneDevice } from "./isolation";

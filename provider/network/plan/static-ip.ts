@@ -1,5 +1,5 @@
 import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
-import { deviceMac, routingTableId } from "../../addressing/names";
+import { deviceMac, routingTableId } from "../../addressing/layout";
 import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
 import { type FirewallRule, FORWARDING, type Item } from "../model/items";
 import type { Machine } from "./hub";

@@ -1,5 +1,4 @@
-import { type Extent, type Family, familyExtent, overlaps } from "../../addressing/ip";
-import { parseRange, subnetOf } from "../../addressing/ranges";
+import { type Extent, type Family, familyExtent, overlaps, parseRange, subnetOf } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import { isAdoptableRoute } from "../diff/adopt";
 import { findLostTunnels } from "../diff/ownership";

@@ -1,5 +1,4 @@
-import { type Extent, overlaps } from "../../addressing/ip";
-import { parseRange } from "../../addressing/ranges";
+import { type Extent, overlaps, parseRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
 import type { Item, Link } from "../model/items";

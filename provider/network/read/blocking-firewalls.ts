@@ -1,5 +1,4 @@
-import type { Family } from "../../addressing/ip";
-import { parseRange } from "../../addressing/ranges";
+import { type Family, parseRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import type { BlockingChain } from "../model/facts";
 import type { Item } from "../model/items";

@@ -1,7 +1,6 @@
 import { z } from "zod";
-import { formatIp } from "../../addressing/ip";
-import { tapName } from "../../addressing/names";
-import { parseRange, subnetOf } from "../../addressing/ranges";
+import { formatIp, parseRange, subnetOf } from "../../addressing/ip";
+import { tapName } from "../../addressing/layout";
 import { isOverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
 import { boundedArray, parseHostJson } from "../model/host-json";

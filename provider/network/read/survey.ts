@@ -1,5 +1,5 @@
 import { addressBits, type Family, familyOf, formatCidr, tryParseIp } from "../../addressing/ip";
-import { tunnelName } from "../../addressing/names";
+import { tunnelName } from "../../addressing/layout";
 import { devicesWithAddress } from "../kinds/device";
 import type { Facts } from "../model/facts";
 import { vxlanOverhead } from "../model/items";

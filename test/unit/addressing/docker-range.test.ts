@@ -3,9 +3,10 @@ import {
   canUseDocker,
   dockerRange,
   maxDockerShare,
+  parseLayout,
+  runnerLayout,
   withoutDockerRange,
-} from "../../../provider/addressing/docker-range";
-import { parseLayout, runnerLayout } from "../../../provider/addressing/layout";
+} from "../../../provider/addressing/layout";
 
 test.each([
   ["10.128.0.0/12/6/14", 1, 4, "10.128.112.0/20", "10.128.111.255", 12285n],

@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { parseLayout } from "../../../provider/addressing/layout";
-import { deviceMac, dnsLabel, parseTunnelName, tunnelName } from "../../../provider/addressing/names";
+import { deviceMac, dnsLabel, parseLayout, parseTunnelName, tunnelName } from "../../../provider/addressing/layout";
 import sharingKeys from "../../vectors/akash_sharing_key.json";
 import vectors from "../../vectors/device_names.json";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { tapName } from "../../../provider/addressing/names";
+import { tapName } from "../../../provider/addressing/layout";
 import type { Link } from "../../../provider/network/model/items";
 import type { DesiredState } from "../../../provider/network/model/steps";
 import { planRunner } from "../../../provider/network/plan/hub";

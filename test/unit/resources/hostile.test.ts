@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { parseRange } from "../../../provider/addressing/ranges";
+import { parseRange } from "../../../provider/addressing/ip";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
