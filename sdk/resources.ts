@@ -257,7 +257,7 @@ const OverlayNetworkShape: Shape = {
     "effectiveUnderlayIp",
     "effectiveMtu",
     "leaseId",
-    "leaving",
+    "pendingCleanup",
     "drift"
   ]
 };
@@ -322,8 +322,8 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly effectiveMtu: pulumi.Output<number>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that it has left and that are still to be cleaned. */
-  declare readonly leaving: pulumi.Output<string[]>;
+  /** Hosts that it no longer has, whose items are still to be removed. */
+  declare readonly pendingCleanup: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 
@@ -428,7 +428,7 @@ const RunnerSubnetShape: Shape = {
     "effectiveMtu",
     "lastSeen",
     "leaseId",
-    "leaving",
+    "pendingCleanup",
     "drift"
   ]
 };
@@ -503,8 +503,8 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly lastSeen: pulumi.Output<string>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that it has left and that are still to be cleaned. */
-  declare readonly leaving: pulumi.Output<string[]>;
+  /** Hosts that it no longer has, whose items are still to be removed. */
+  declare readonly pendingCleanup: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 
@@ -592,7 +592,7 @@ const IPPoolShape: Shape = {
     "utilizationPercent",
     "warnings",
     "leaseId",
-    "leaving",
+    "pendingCleanup",
     "drift"
   ]
 };
@@ -643,8 +643,8 @@ export class IPPool extends OverlayResource {
   declare readonly warnings: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that it has left and that are still to be cleaned. */
-  declare readonly leaving: pulumi.Output<string[]>;
+  /** Hosts that it no longer has, whose items are still to be removed. */
+  declare readonly pendingCleanup: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 
@@ -788,7 +788,7 @@ const IPReservationShape: Shape = {
     "state",
     "expiresAt",
     "leaseId",
-    "leaving",
+    "pendingCleanup",
     "drift"
   ]
 };
@@ -847,8 +847,8 @@ export class IPReservation extends OverlayResource {
   declare readonly expiresAt: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that it has left and that are still to be cleaned. */
-  declare readonly leaving: pulumi.Output<string[]>;
+  /** Hosts that it no longer has, whose items are still to be removed. */
+  declare readonly pendingCleanup: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 
@@ -973,7 +973,7 @@ const StaticIPShape: Shape = {
     "names",
     "sharedWith",
     "leaseId",
-    "leaving",
+    "pendingCleanup",
     "drift"
   ]
 };
@@ -1016,8 +1016,8 @@ export class StaticIP extends OverlayResource {
   declare readonly sharedWith: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
-  /** Machines that it has left and that are still to be cleaned. */
-  declare readonly leaving: pulumi.Output<string[]>;
+  /** Hosts that it no longer has, whose items are still to be removed. */
+  declare readonly pendingCleanup: pulumi.Output<string[]>;
   /** What refresh found to differ on the machines; the next up mends it. */
   declare readonly drift: pulumi.Output<string[]>;
 

@@ -1,5 +1,5 @@
 import { OverlayError } from "../errors";
-import { forgottenHosts } from "../lifecycle/forgotten";
+import { forgottenHosts } from "../lifecycle/delete";
 import type { Lease } from "../pool";
 import type { Output } from "./output";
 

@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
-import { parseStamp } from "../lifecycle/store-version";
+import { parseStamp } from "../lifecycle/lease";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
 import { NETWORKS } from "../pool-names";

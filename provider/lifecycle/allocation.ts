@@ -2,10 +2,9 @@ import { isOverlayError } from "../errors";
 import { type Extent, isFirm, type Lease, type Pool } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
-import { diffLease } from "./changes";
 import type { Caller, Dependencies } from "./dependencies";
-import { rejectLostStore } from "./store-version";
-import { equal, jsonText, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
+import { diffLease, rejectLostStore } from "./lease";
+import { equal, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
 
 /** The computed values of a resource: from the lease that it has, or else from an offer. */
 export async function allocateOrKeep(
@@ -135,8 +134,7 @@ const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease):
   `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${new Date(createdAt).toISOString()}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
 
 const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  jsonText(leaseDetails(def, olds, def.extentsFromProps(olds), olds)) ===
-  jsonText(leaseDetails(def, inputs, extents, olds));
+  equal(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));
 
 const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));

@@ -4,7 +4,7 @@ import { explainIssues, NOT_SHOWN, pathText, type Refusal, refuse } from "../inv
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
-import { readLeaseData } from "./owned-lease";
+import { readLeaseData } from "./lease";
 import { isWithin, type Path, unknownPaths, unknownWholes, type Values, without, withUnknown } from "./values";
 
 /** One reason why inputs are invalid. Pulumi prints `property`, its value, and `reason`. */

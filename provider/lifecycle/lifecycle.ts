@@ -1,45 +1,36 @@
 import { randomUUID } from "node:crypto";
-import { isOverlayError, OverlayError } from "../errors";
-import { machineKey } from "../host/connection";
-import { isForgotten } from "../owner";
-import { type Changes, type Extent, isFirm, type Lease, type Pool, type Request } from "../pool/types";
+import { isOverlayError } from "../errors";
+import { type Extent, isFirm, type Lease, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
-import { apply, askHosts, readDrift, removeItems } from "./apply";
-import {
-  buildRequest,
-  changedInputs,
-  diffLease,
-  hasNoHostEffect,
-  openedPool,
-  pickInputs,
-  replacingPaths,
-} from "./changes";
 import { type Checked, check } from "./check";
-import { releaseContainerLeases } from "./containers";
+import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
-import { forgetOrThrow, keepReserved, STAY_RESERVED } from "./forgotten";
+import { apply, askHosts, cleanRemovedHosts, readDrift } from "./hosts";
 import {
   amendOwned,
-  fence,
+  buildLeaseData,
+  buildRequest,
+  diffLease,
   fencedError,
-  ifOwned,
-  isLeaseGone,
+  findLeaseInState,
+  leaseInState,
+  makeStamp,
   type OwnedLease,
-  readLeaseData,
+  openedPool,
   readStoreId,
-  throwFenced,
-} from "./owned-lease";
-import { makeStamp, rejectLostStore, rejectOlderStore } from "./store-version";
+  rejectLostStore,
+  rejectOlderStore,
+  takeOverLease,
+} from "./lease";
 import {
-  configuredTargets,
   configuredTargetsBefore,
   findCleanHosts,
   formatTarget,
-  machineKeys,
+  hasNoHostEffect,
   readCleanHosts,
   removedTargets,
 } from "./target-hosts";
-import { unknownPaths, type Values } from "./values";
+import { changedInputs, pickInputs, replacingPaths, unknownPaths, type Values } from "./values";
 
 /**
  * check, diff, create, read, update, delete, for all resources. Properties are the checked inputs (the user's, the computed
@@ -65,9 +56,6 @@ export class PartialFailure extends Error {
     super(reason instanceof Error ? reason.message : String(reason), { cause: reason });
   }
 }
-
-/** A lease that this run has taken over, and the stamp of its store for the state. */
-type TakenLease = OwnedLease & Lease & { stamp: Values };
 
 export class Lifecycle {
   /** Set by `check`, because Pulumi does not tell `diff` whether it is a preview. */
@@ -100,193 +88,118 @@ export class Lifecycle {
   }
 
   async diff(olds: Values, news: Values): Promise<DiffResult> {
-    const changed = changedInputs(this.def, olds, news);
     const replaces = replacingPaths(this.def, olds, news);
     const lease = await this.#findLease(olds);
-    const lost = lease === "lost";
-    const isDeleting = lease !== undefined && lease !== "lost" && lease.deletingSince !== undefined;
-    const drifted = Array.isArray(olds.drift) && olds.drift.length > 0;
-    const isOfReplaced = replaces.length > 0 && unknownPaths(news).length > 0; // see `replacingPaths`
-    if (isOfReplaced && lease && lease !== "lost") (await this.deps.pool()).markEnding(lease);
-    const first =
-      replaces.length > 0 &&
-      !(unknownPaths(news).length === 0 && this.def.createBeforeDelete && (await this.#hasRoom(news)));
+    const isLost = lease === "lost";
+    const isDeleteUnfinished = typeof lease === "object" && lease.deletingSince !== undefined;
+    const hasDrift = Array.isArray(olds.drift) && olds.drift.length > 0;
+    const hasUnknown = unknownPaths(news).length > 0;
+    // Unknown values and a replacement: the resource that this one refers to is about to be deleted, see `replacingPaths`.
+    if (replaces.length > 0 && hasUnknown && typeof lease === "object") (await this.deps.pool()).markEnding(lease);
     return {
-      changes: changed.length > 0 || lost || drifted || isDeleting || (await this.#isTokenInvalid(olds)),
-      replaces: lost ? [...replaces, "leaseId"] : replaces,
+      changes:
+        changedInputs(this.def, olds, news).length > 0 ||
+        isLost ||
+        hasDrift ||
+        isDeleteUnfinished ||
+        (await this.#isTokenInvalid(olds)),
+      replaces: isLost ? [...replaces, "leaseId"] : replaces,
       // A forced replacement with equal inputs renews the lease in place, and the live network stays up.
-      deleteBeforeReplace: first,
+      deleteBeforeReplace:
+        replaces.length > 0 && !(!hasUnknown && this.def.createBeforeDelete && (await this.#hasRoom(news))),
     };
   }
 
   async create(inputs: Values): Promise<{ id: string; props: Values }> {
-    const pool = await this.deps.pool();
+    const { def, deps } = this;
+    const pool = await deps.pool();
     const run = randomUUID();
-    const opens = openedPool(this.def, inputs);
-    const request = { ...this.#request(inputs, run), want: this.def.extentsFromProps(inputs), ...(opens && { opens }) };
-    const { tenantDefaults } = this.deps;
-    await this.def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner: request.owner, tenantDefaults });
-    const targets = targetsOf(this.def, inputs);
+    const opens = openedPool(def, inputs);
+    const request = {
+      ...buildRequest(def, inputs),
+      data: buildLeaseData(def, inputs, run),
+      want: def.extentsFromProps(inputs),
+      ...(opens && { opens }),
+    };
+    const { owner } = request;
+    await def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner, tenantDefaults: deps.tenantDefaults });
+    const targets = targetsOf(def, inputs);
     // An earlier run that was killed after its claim may have written to the hosts.
-    const earlier = targets.length > 0 ? await pool.find(request.pool, { owner: request.owner }) : undefined;
+    const earlier = targets.length > 0 ? await pool.find(request.pool, { owner }) : undefined;
     const lease = await pool.claim(request);
     this.#claimed.add(lease.leaseId);
     const store = await readStoreId(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(pool, store, lease) };
-    const owned = { ...lease, run, store };
     const before = earlier && isFirm(earlier) ? targets : [];
-    return { id: this.def.id(inputs), props: await this.#complete(pool, props, owned, this.def.id(inputs), before) };
+    const id = def.id(inputs);
+    return { id, props: await this.#applyToHosts(pool, id, props, { ...lease, run, store }, before) };
   }
 
   /** Reads pool and hosts without changing them; differences are in `drift`. */
   async read(id: string, props: Values): Promise<{ id: string; props: Values; inputs: Values }> {
     const pool = await this.deps.pool();
     await rejectOlderStore(pool, props);
-    const lease = await this.#findById(pool, props);
+    const lease = await findLeaseInState(this.def, pool, props);
     if (!lease) await rejectLostStore(this.def, pool, props);
-    const { found, complete } = await readDrift(
-      this.def,
-      this.deps,
-      pool,
-      props,
-      await this.#leaseInState(pool, props),
-    );
+    const owned = await leaseInState(this.def, pool, props);
+    const { found, complete } = await readDrift(this.def, this.deps, pool, props, owned);
     if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreReadOnly);
     const notes = [
       ...(lease?.deletingSince
         ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and did not finish`]
         : []),
       ...(lease ? [] : [`lease ${props.leaseId} is no longer in the store`]),
-      ...(isComplete(this.def, props) ? [] : ["the last up did not finish"]),
+      ...(hasAllOutputs(this.def, props) ? [] : ["the last up did not finish"]),
     ];
     const outputs = lease ? await this.#leaseOutputs(pool, props, lease) : {};
     return { id, props: { ...props, ...outputs, drift: [...notes, ...found] }, inputs: pickInputs(this.def, props) };
   }
 
   async update(id: string, olds: Values, news: Values): Promise<Values> {
-    const pool = await this.deps.pool();
+    const { def, deps } = this;
+    const pool = await deps.pool();
     await rejectOlderStore(pool, olds);
-    const { owned, wasDeleting, clean } = await this.#renew(
-      pool,
-      String(olds.leaseId),
-      pickInputs(this.def, olds),
-      news,
-    );
+    const { pool: name } = buildRequest(def, news);
+    const leaseId = String(olds.leaseId);
+    const lease = await pool.find(name, { leaseId });
+    if (!lease) throw fencedError(name, leaseId);
+    const clean = readCleanHosts(lease);
+    const changes = diffLease(def, pickInputs(def, olds), news, lease);
+    const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
-    const outputs = Object.fromEntries(
-      [...Object.keys(this.def.outputs.shape), "machines"].map((key) => [key, olds[key]]),
-    );
+    const outputs = Object.fromEntries([...Object.keys(def.outputs.shape), "machines"].map((key) => [key, olds[key]]));
     const props = { ...outputs, ...news, leaseId: owned.leaseId, uid: owned.uid, ...owned.stamp };
-    if (!wasDeleting && hasNoHostEffect(this.def, olds, news))
+    const wasDeleting = lease.deletingSince !== undefined;
+    if (!wasDeleting && hasNoHostEffect(def, olds, news))
       return { ...props, ...(await this.#leaseOutputs(pool, props, owned)), drift: [] };
-    const removed = removedTargets(this.def, olds, news, clean);
-    const before = configuredTargetsBefore(this.def, olds, news, clean);
-    const done = await this.#complete(pool, { ...props, leaving: removed.map(formatTarget) }, owned, id, before);
-    await this.#cleanRemoved(pool, olds, owned, removed);
-    return { ...done, leaving: [] };
+    const removed = removedTargets(def, olds, news, clean);
+    const before = configuredTargetsBefore(def, olds, news, clean);
+    const pending = { ...props, pendingCleanup: removed.map(formatTarget) };
+    const done = await this.#applyToHosts(pool, id, pending, owned, before);
+    await cleanRemovedHosts(def, deps, pool, olds, owned, removed);
+    return { ...done, pendingCleanup: [] };
   }
 
   async delete(props: Values): Promise<void> {
-    const pool = await this.deps.pool();
+    const { def, deps } = this;
+    const pool = await deps.pool();
     await rejectOlderStore(pool, props);
-    const lease = await this.#findById(pool, props);
-    if (!lease) return this.#deleteWithoutLease(pool, props);
-    const inputs = pickInputs(this.def, props);
-    const opens = openedPool(this.def, inputs);
-    this.def.validateDelete?.(props, lease, await this.#hasSuccessor(pool, lease));
+    const lease = await findLeaseInState(def, pool, props);
+    if (!lease) return deleteWithoutLease(def, deps, pool, props, ({ leaseId }) => this.#claimed.has(leaseId));
+    def.validateDelete?.(props, lease, await hasSuccessor(pool, lease));
     await pool.mustBeReplaceable(lease.pool);
     const clean = readCleanHosts(lease);
-    const owned = await this.#takeOver(pool, lease, inputs, { deleting: true }, clean);
+    const owned = await takeOverLease(def, pool, lease, pickInputs(def, props), { deleting: true }, clean);
     this.#released.set(lease.owner, lease.extents);
-    const entered =
-      this.def.host?.containerLeases && lease.opens ? await releaseContainerLeases(pool, lease.opens) : [];
-    // The resource stays, so its pool is opened again, with the leases of containers. If hosts were changed, so does the mark of the delete.
-    const keep = (changes: Changes) => async (error: unknown) => {
-      const restore = async () => {
-        const { data } = this.#request(inputs, owned.run, clean);
-        await amendOwned(pool, owned, { ...changes, data: data!, ...(opens && { opens }) }).catch(ignoreFenced);
-        if (entered.length > 0) await pool.enrol(entered);
-      };
-      await restore().catch((failure: Error) =>
-        this.deps.warn(`${this.def.id(props)} was not restored: ${failure.message}`),
-      );
-      throw error;
-    };
-    const withheld = await this.#close(pool, owned).catch(keep({ deleting: false }));
-    const unreachable = await this.#removeAllItems(pool, props, owned, clean).catch(keep({}));
-    if (unreachable)
-      await keepReserved(machineKeys(configuredTargets(this.def, props, clean)), this.deps, pool, owned, unreachable);
-    else if (withheld) await keepReserved([], this.deps, pool, owned);
-    else await this.#release(pool, owned);
+    await removeAndRelease(def, deps, pool, props, owned, clean);
   }
 
-  /**
-   * If a later resource has renewed the lease, there is nothing to do. Else the items in our record on the hosts are removed; those
-   * in other records stay.
-   */
-  async #deleteWithoutLease(pool: Pool, props: Values): Promise<void> {
-    const targets = targetsOf(this.def, props);
-    // A pool that no longer exists must not block the delete, but an empty store must.
-    const isEmpty = (await pool.pools()).length === 0;
-    if (isEmpty) await rejectLostStore(this.def, pool, props);
-    const owned = await this.#leaseInState(pool, props);
-    const later = await pool.find(owned.pool, { uid: owned.uid });
-    if (later && isFirm(later) && !this.#claimed.has(later.leaseId)) this.deps.warn(takenOverWarning(this.def, later));
-    if (later || targets.length === 0) return;
-    const fence = async (): Promise<void> => {
-      if (!(await isLeaseGone(pool, owned, owned.uid)))
-        throw new OverlayError("LEASE_FENCED", `${owned.owner} was made again meanwhile.`, "Nothing was changed.");
-    };
-    try {
-      await removeItems(this.def, this.deps, pool, props, owned, targets, fence);
-    } catch (error) {
-      const { message } = forgetOrThrow(error, this.deps);
-      this.deps.warn(`${message} Nothing is reserved for it, because the lease is no longer in the store.`);
-    }
-  }
-
-  /** Removes all items from the hosts, and adds those to `clean`. Returns the error of an unreachable host that is to be forgotten. */
-  async #removeAllItems(
+  /** Brings the hosts to the desired state and returns all properties. `before`: hosts that may already have items of the resource. */
+  async #applyToHosts(
     pool: Pool,
-    props: Values,
-    owned: OwnedLease,
-    clean: string[],
-  ): Promise<OverlayError | undefined> {
-    try {
-      const targets = configuredTargets(this.def, props, clean);
-      await removeItems(this.def, this.deps, pool, props, owned, targets, () => fence(pool, owned), clean);
-      await this.#cleanRemoved(pool, props, owned, removedTargets(this.def, props, props, clean));
-      return undefined;
-    } catch (error) {
-      return forgetOrThrow(error, this.deps, STAY_RESERVED);
-    }
-  }
-
-  /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
-  async #close(pool: Pool, owned: TakenLease): Promise<boolean> {
-    try {
-      await pool.close(owned.pool, owned.leaseId, ifOwned(owned)).catch(throwFenced(owned));
-      return false;
-    } catch (error) {
-      if (!isOverlayError(error, "POOL_IN_USE") || this.deps.unreachableOnDelete !== "forget") throw error;
-      const leases = (await pool.leases(owned.opens!)).filter(isFirm);
-      if (!leases.every(({ owner }) => isForgotten(owner))) throw error;
-      return true;
-    }
-  }
-
-  /** A lease that has expired meanwhile needs no release; one that a later run has taken over is not ours to release. */
-  async #release(pool: Pool, owned: OwnedLease): Promise<void> {
-    const { pool: name, leaseId } = owned;
-    if (await pool.release(name, leaseId, ifOwned(owned))) return;
-    if (await pool.find(name, { leaseId })) throw fencedError(name, leaseId);
-  }
-
-  async #complete(
-    pool: Pool,
+    id: string,
     props: Values,
     owned: OwnedLease & Lease,
-    id: string,
     before: TargetHost[],
   ): Promise<Values> {
     let seen: Values = {};
@@ -308,42 +221,12 @@ export class Lifecycle {
   async #storeCleanHosts(pool: Pool, props: Values, owned: OwnedLease, before: TargetHost[]): Promise<void> {
     const clean = findCleanHosts(this.def, this.deps.fleet, props, owned.uid, before);
     if (clean.length === 0) return;
-    const { data } = this.#request(pickInputs(this.def, props), owned.run, clean);
-    await amendOwned(pool, owned, { data: data! }).catch(() => {});
+    const data = buildLeaseData(this.def, pickInputs(this.def, props), owned.run, clean);
+    await amendOwned(pool, owned, { data }).catch(() => {});
   }
 
   async #leaseOutputs(pool: Pool, props: Values, lease: Lease): Promise<Values> {
     return (await this.def.leaseOutputs?.(props, lease, { pool, token: this.deps.token })) ?? {};
-  }
-
-  /** Updates the lease and takes it over: an earlier run is fenced off. */
-  async #renew(
-    pool: Pool,
-    leaseId: string,
-    olds: Values,
-    news: Values,
-  ): Promise<{ owned: TakenLease; wasDeleting: boolean; clean: string[] }> {
-    const { pool: name } = buildRequest(this.def, news);
-    const lease = await pool.find(name, { leaseId });
-    if (!lease) throw fencedError(name, leaseId);
-    const changes = { ...diffLease(this.def, olds, news, lease), deleting: false };
-    const owned = await this.#takeOver(pool, lease, news, changes);
-    return { owned, wasDeleting: lease.deletingSince !== undefined, clean: readCleanHosts(lease) };
-  }
-
-  /** Rejects if another run has taken the lease over since it was read, because its list of clean hosts may be outdated. */
-  async #takeOver(
-    pool: Pool,
-    before: Lease,
-    inputs: Values,
-    changes: Changes = {},
-    clean: string[] = [],
-  ): Promise<TakenLease> {
-    const run = randomUUID();
-    const { data } = this.#request(inputs, run, clean);
-    const lease = await amendOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data: data! });
-    const store = await readStoreId(pool);
-    return { ...lease, run, store, stamp: makeStamp(pool, store, lease) };
   }
 
   /** Whether the pool has room for the old lease and the new one. The offer that `check` made for the new one is counted. */
@@ -354,25 +237,6 @@ export class Lifecycle {
     if (!spec || !usage) return true;
     const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
     return usage.held <= maxIps && usage.offered + usage.reserved + usage.used <= maxReservations;
-  }
-
-  /** Whether the owner has a newer lease: then this one is of a resource that was replaced. */
-  async #hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
-    const newest = await pool.find(name, { owner });
-    return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
-  }
-
-  /** Removes items from hosts that the resource no longer has; those that do not answer are skipped with a warning. */
-  async #cleanRemoved(pool: Pool, props: Values, owned: OwnedLease, targets: TargetHost[]): Promise<void> {
-    for (const target of targets) {
-      try {
-        await removeItems(this.def, this.deps, pool, props, owned, [target], () => fence(pool, owned));
-      } catch (error) {
-        if (!isOverlayError(error)) throw error;
-        const machine = machineKey(target.connection);
-        this.deps.warn(`${machine} is no longer part of it, but could not be cleaned: ${error.message}`);
-      }
-    }
   }
 
   /** Whether the signature of its token is no longer accepted: then an update issues a new one. */
@@ -391,7 +255,7 @@ export class Lifecycle {
     try {
       const pool = await this.deps.pool();
       await rejectOlderStore(pool, olds);
-      const lease = await this.#findById(pool, olds);
+      const lease = await findLeaseInState(this.def, pool, olds);
       if (!lease) await rejectLostStore(this.def, pool, olds);
       return lease ?? "lost";
     } catch (error) {
@@ -399,44 +263,18 @@ export class Lifecycle {
       throw error;
     }
   }
-
-  #findById(pool: Pool, props: Values): Promise<Lease | undefined> {
-    return pool.find(this.#request(pickInputs(this.def, props)).pool, { leaseId: String(props.leaseId) });
-  }
-
-  #request(inputs: Values, run?: string, clean: string[] = []): Request {
-    const { nameInput } = this.def;
-    const known = { ...(nameInput && { name: String(inputs[nameInput]) }), ...this.def.leaseData?.(inputs) };
-    const data = run ? { data: { run, ...known, ...(clean.length > 0 && { clean }) } } : {};
-    return { ...buildRequest(this.def, inputs), ...data };
-  }
-
-  /** The lease as the state has it, whether or not the pool still has it. */
-  async #leaseInState(pool: Pool, props: Values): Promise<Omit<OwnedLease, "run">> {
-    const { pool: name, owner } = this.#request(pickInputs(this.def, props));
-    return {
-      pool: name,
-      leaseId: String(props.leaseId),
-      uid: String(props.uid),
-      owner,
-      store: await readStoreId(pool),
-    };
-  }
 }
 
-const isComplete = ({ outputs }: Definition, props: Values): boolean =>
+const hasAllOutputs = ({ outputs }: Definition, props: Values): boolean =>
   Object.entries(outputs.shape).every(
     ([key, schema]) => props[key] !== undefined || schema.safeParse(undefined).success,
   );
 
-/** The lease id differs from the state: another state has claimed the lease since, such as that of a stack of the same name. */
-const takenOverWarning = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is left alone.`;
-
-/** A later run has taken the lease over, and stored its own data. */
-const ignoreFenced = (error: unknown): void => {
-  if (!isOverlayError(error, "LEASE_FENCED")) throw error;
-};
+/** Whether the owner has a newer lease: then this one is of a resource that was replaced. */
+async function hasSuccessor(pool: Pool, { pool: name, owner, uid }: Lease): Promise<boolean> {
+  const newest = await pool.find(name, { owner });
+  return newest !== undefined && newest.uid !== uid && newest.state !== "offered";
+}
 
 const ignoreReadOnly = (error: unknown): void => {
   if (!isOverlayError(error, "STORE_READ_ONLY")) throw error;

@@ -2,8 +2,8 @@ import { machineKey } from "../host/connection";
 import type { Lease } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
-import { readLeaseData } from "./owned-lease";
-import type { Values } from "./values";
+import { readLeaseData } from "./lease";
+import { changedInputs, equal, isWithin, type Values } from "./values";
 
 /** Which hosts of a resource may have items of it, and which hosts it no longer has. */
 
@@ -35,9 +35,14 @@ export function configuredTargets(def: Definition, props: Values, clean: string[
   return targetsOf(def, props).filter(({ connection }) => !clean.includes(machineKey(connection)));
 }
 
-/** The same before a change, and hosts that an earlier change has removed from the resource but not cleaned. */
+/**
+ * The same before a change, and hosts that an earlier change has removed from the resource but not cleaned. States of earlier releases
+ * name those in `leaving`.
+ */
 export function configuredTargetsBefore(def: Definition, olds: Values, news: Values, clean: string[]): TargetHost[] {
-  const notCleaned = ((olds.leaving ?? []) as string[]).map((text) => parseTarget(text, targetsOf(def, news)));
+  const notCleaned = ((olds.pendingCleanup ?? olds.leaving ?? []) as string[]).map((text) =>
+    parseTarget(text, targetsOf(def, news)),
+  );
   return [...configuredTargets(def, olds, clean), ...notCleaned];
 }
 
@@ -58,4 +63,17 @@ function parseTarget(text: string, targets: TargetHost[]): TargetHost {
   const [role, host, port] = text.split(" ") as [string, string, string];
   const { connection } = targets.find((target) => target.role === role) ?? targets[0]!;
   return { role, connection: { ...connection, host, port: Number(port) } };
+}
+
+/** Whether all changes are of `host.unaffectedBy` or the owner, on the same hosts and without drift. */
+export function hasNoHostEffect(def: Definition, olds: Values, news: Values): boolean {
+  const changed = changedInputs(def, olds, news);
+  const hasDrift = !Array.isArray(olds.drift) || olds.drift.length > 0;
+  const unaffectedBy = [...(def.host?.unaffectedBy ?? []), "owner"];
+  return (
+    changed.length > 0 &&
+    !hasDrift &&
+    equal(machineKeys(targetsOf(def, olds)), machineKeys(targetsOf(def, news))) &&
+    changed.every((path) => isWithin(path, unaffectedBy))
+  );
 }

@@ -1,4 +1,8 @@
-/** Property values as Pulumi hands them over: JSON, with a marker for what is not known yet. */
+import type { Definition } from "../resource";
+
+/** Property values as Pulumi passes them, and the changes between the properties in the state and new inputs. */
+
+/** JSON, with a marker for values that are not known yet. */
 export type Values = Record<string, unknown>;
 
 /** How Pulumi writes a value that will be known only during `up`. */
@@ -71,6 +75,35 @@ export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
   );
 }
 
-/** The same text for the same values, for comparison. */
-export const jsonText = (value: unknown): string =>
-  JSON.stringify(value, (_, v) => (typeof v === "bigint" ? String(v) : v)) ?? "";
+/** Properties without outputs. */
+export function pickInputs({ inputs, computed }: Definition, props: Values): Values {
+  const keys = [...Object.keys(inputs.shape), ...Object.keys(computed.shape), "owner"];
+  return Object.fromEntries(keys.filter((key) => props[key] !== undefined).map((key) => [key, props[key]]));
+}
+
+export function changedInputs(def: Definition, olds: Values, news: Values): Path[] {
+  const ignored = def.sourcePool?.ignoreChanges ?? [];
+  return changedPaths(pickInputs(def, olds), pickInputs(def, news)).filter((path) => !isWithin(path, ignored));
+}
+
+/** Changed properties that need a replacement. */
+export function replacingPaths(def: Definition, olds: Values, news: Values): string[] {
+  const changed = changedInputs(def, olds, news);
+  const unknown = unknownPaths(news);
+  const replaces = def.replaceOn.filter(
+    (path) => isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
+  );
+  return [...replaces, ...unknownReferences(def, news, unknown)];
+}
+
+/**
+ * Before Pulumi replaces a resource by deleting it first, it calls `diff` of its dependents with the whole reference unknown. In a
+ * preview that does not know the reference, `check` has made the computed values unknown, too.
+ */
+function unknownReferences({ computed, references = {} }: Definition, news: Values, unknown: Path[]): string[] {
+  if (unknown.some(([key]) => key! in computed.shape)) return [];
+  return Object.keys(references).filter((key) => news[key] === UNKNOWN);
+}
+
+const isTouched = (paths: Path[], path: string): boolean =>
+  paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));

@@ -79,7 +79,10 @@ const markSecret = (property: Property, key: string): Property =>
 /** Known to every resource besides what it declares. */
 export const COMMON_OUTPUTS = z.object({
   leaseId: z.string().describe("The lease in the pool; renewed by every create."),
-  leaving: z.array(z.string()).optional().describe("Machines that it has left and that are still to be cleaned."),
+  pendingCleanup: z
+    .array(z.string())
+    .optional()
+    .describe("Hosts that it no longer has, whose items are still to be removed."),
   drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
 });
 

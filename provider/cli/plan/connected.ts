@@ -1,5 +1,5 @@
 import type { Connection } from "../../host/connection";
-import { buildRequest } from "../../lifecycle/changes";
+import { buildRequest } from "../../lifecycle/lease";
 import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
 import { networkPool } from "../../pool-names";

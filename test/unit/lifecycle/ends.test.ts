@@ -169,7 +169,7 @@ test("a mistyped host that was never written to is not cleaned: neither when it 
   const corrected = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), state);
   const done = await runners.update("training/a", state, corrected);
   expect(fleet.asked).not.toContain("192.0.2.99");
-  expect([done.leaving, warnings]).toEqual([[], []]);
+  expect([done.pendingCleanup, warnings]).toEqual([[], []]);
 
   const other = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.99"));
   const unmade = await runners.create(other).catch((error: PartialFailure) => error);

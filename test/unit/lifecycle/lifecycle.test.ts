@@ -111,9 +111,23 @@ test("a failed move to another machine remembers the old one, and cleans it in t
   const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
   fleet.down.add("192.0.2.99");
   const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as PartialFailure;
-  expect(error.properties.leaving).toEqual(["runner 192.0.2.11 22"]);
+  expect(error.properties.pendingCleanup).toEqual(["runner 192.0.2.11 22"]);
   fleet.down.clear();
-  expect(await runners.update("training/a", error.properties, moved)).toMatchObject({ leaving: [], drift: [] });
+  expect(await runners.update("training/a", error.properties, moved)).toMatchObject({ pendingCleanup: [], drift: [] });
+  expect(fleet.standing("192.0.2.11")).toEqual([]);
+});
+
+test("a state of an earlier release names hosts to be cleaned in `leaving`", async () => {
+  const network = await makeNetwork();
+  const old = await makeRunner(network, "a", "192.0.2.11");
+  const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
+  fleet.down.add("192.0.2.99");
+  const error = (await runners.update("training/a", old, moved).catch((e: unknown) => e)) as PartialFailure;
+  const { pendingCleanup, ...state } = error.properties;
+  fleet.down.clear();
+  const done = await runners.update("training/a", { ...state, leaving: pendingCleanup }, moved);
+  expect(done).toMatchObject({ pendingCleanup: [] });
+  expect(done).not.toHaveProperty("leaving");
   expect(fleet.standing("192.0.2.11")).toEqual([]);
 });
 

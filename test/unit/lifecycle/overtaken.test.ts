@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { readLeaseData } from "../../../provider/lifecycle/lease";
 import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
-import { readLeaseData } from "../../../provider/lifecycle/owned-lease";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
   anew,
@@ -43,7 +43,7 @@ test("a host stays to be cleaned after a move to a mistyped host and an up back 
   fleet.down.add(MISTYPED);
   const moved = await checked(runners, "a", runnerInputs(network, "a", MISTYPED), old);
   const afterMove = await propertiesOf(runners.update("training/a", old, moved));
-  expect(afterMove.leaving).toEqual([`runner ${A} 22`]);
+  expect(afterMove.pendingCleanup).toEqual([`runner ${A} 22`]);
   fleet.down.add(A);
   fleet.wasWritten = () => false; // as in a later run
   const back = await checked(runners, "a", runnerInputs(network, "a", A), afterMove);

@@ -211,7 +211,7 @@ describe("ends are states", () => {
     expect(stage.warnings.at(-1)).toMatch(/^IPReservation a is already held by this stack, since 2030-.*overlay:scope/);
   });
 
-  test("a lease that another state has taken over is left alone by this one's delete, and named", async () => {
+  test("a lease that another state has taken over is not released by a delete from another, which names it", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     const first = await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -220,7 +220,7 @@ describe("ends are states", () => {
     stage.newRun();
     await stage.of("IPReservation").delete(first);
     expect(stage.warnings.at(-1)).toBe(
-      `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z (${second.leaseId}), and is left alone.`,
+      `IPReservation a: its lease was taken over at 2030-01-01T00:00:00.000Z (${second.leaseId}), and is not released.`,
     );
     expect(await stage.pool.find("pool/lb", { leaseId: String(second.leaseId) })).toBeDefined();
     await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);

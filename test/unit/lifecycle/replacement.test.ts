@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
-import { pickInputs } from "../../../provider/lifecycle/changes";
-import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
+
+import { pickInputs, UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { resourceOf } from "../../../provider/resources";
 import { ownerOf, Stage } from "./stage";
 

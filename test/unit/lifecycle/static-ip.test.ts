@@ -276,7 +276,7 @@ test("clients shown by a hub: the workload's runner gets the way back, and loses
   expect(stage.fleet.standing(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
   const hidden = await stage.change("StaticIP", "web", made, inputs());
   expect(back()).toEqual([]);
-  expect(hidden.leaving).toEqual([]);
+  expect(hidden.pendingCleanup).toEqual([]);
 });
 
 test("a word that DNS cannot bear is hashed in names, and stays a key of its own", async () => {

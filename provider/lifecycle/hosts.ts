@@ -1,4 +1,5 @@
 import { z } from "zod";
+import { formatIp } from "../addressing/ip";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, machineKey } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/types";
@@ -6,35 +7,34 @@ import { formatDifference } from "../network/kinds";
 import type { Item } from "../network/model/items";
 import type { DesiredState } from "../network/model/steps";
 import type { Machine } from "../network/plan/hub";
-import type { Pool } from "../pool/types";
+import { isContainers } from "../owner";
+import { type Fact, isFirm, type Pool } from "../pool/types";
 import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
-import { importContainerLeases, offerContainerLeases } from "./containers";
 import type { Dependencies } from "./dependencies";
-import { fence, isLeaseGone, type OwnedLease } from "./owned-lease";
+import { fence, isLeaseGone, type OwnedLease } from "./lease";
 import type { Values } from "./values";
 
 /** The part of the lifecycle that works on hosts. */
 
 /** Items by role. */
-const planOf = (def: Definition, props: Values, machines: Machines): Record<string, Item[]> =>
+const planItems = (def: Definition, props: Values, machines: Machines): Record<string, Item[]> =>
   def.host?.plan(props, machines) ?? {};
 
-const netrequestFor = (def: Definition, props: Values): string => def.id(props).split("/")[0]!;
-
-const nameOf = (def: Definition, props: Values): string =>
-  def.nameInput ? String(props[def.nameInput]) : def.id(props);
-
-const desiredState = (
+function desiredState(
   def: Definition,
   props: Values,
   { uid, owner, store }: Omit<OwnedLease, "run">,
   items: Item[],
-): DesiredState => ({
-  record: { uid, owner, network: netrequestFor(def, props), name: nameOf(def, props), store },
-  items,
-  adopt: props.adopt === true,
-  persist: def.host?.persist?.(props) ?? true,
-});
+): DesiredState {
+  const network = def.id(props).split("/")[0]!;
+  const name = def.nameInput ? String(props[def.nameInput]) : def.id(props);
+  return {
+    record: { uid, owner, network, name, store },
+    items,
+    adopt: props.adopt === true,
+    persist: def.host?.persist?.(props) ?? true,
+  };
+}
 
 /** Reads from each host what the plan needs: from the hub first, because the others need its address. */
 export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Machines> {
@@ -74,7 +74,7 @@ async function planRemoval(
       machines[each.role] = last;
     }
   }
-  return { plannedItems: planOf(def, props, machines)[target.role] ?? [] };
+  return { plannedItems: planItems(def, props, machines)[target.role] ?? [] };
 }
 
 /** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
@@ -93,7 +93,7 @@ export async function desiredStates(
     }));
     return Promise.all(states);
   }
-  const plan = planOf(def, props, await askHosts(def, deps, props));
+  const plan = planItems(def, props, await askHosts(def, deps, props));
   return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
@@ -113,7 +113,7 @@ export async function apply(
   owned: OwnedLease,
   machines: Machines,
 ): Promise<Values> {
-  const plan = planOf(def, props, machines);
+  const plan = planItems(def, props, machines);
   const seen = await applyToTargets(deps, targetsOf(def, props), ({ role }) => ({
     ...desiredState(def, props, owned, plan[role] ?? []),
     fence: () => fence(pool, owned),
@@ -166,6 +166,28 @@ export const removeItems = (
     }),
     ({ connection }) => clean.push(machineKey(connection)),
   );
+
+/** Removes items from hosts that the resource no longer has. Those that do not answer are skipped with a warning. */
+export async function cleanRemovedHosts(
+  def: Definition,
+  deps: Dependencies,
+  pool: Pool,
+  props: Values,
+  owned: OwnedLease,
+  targets: TargetHost[],
+): Promise<void> {
+  for (const target of targets) {
+    try {
+      await removeItems(def, deps, pool, props, owned, [target], () => fence(pool, owned));
+    } catch (error) {
+      if (!isOverlayError(error)) throw error;
+      const machine = machineKey(target.connection);
+      deps.warn(
+        `${machine} is no longer part of ${def.id(props)}, but its items could not be removed: ${error.message}`,
+      );
+    }
+  }
+}
 
 /**
  * If there are several hosts, all are checked before the first is changed, so that a refusal by one does not leave the others half
@@ -241,7 +263,7 @@ export async function readDrift(
 ): Promise<{ found: string[]; complete: boolean }> {
   try {
     const machines = await askHosts(def, deps, props);
-    const plan = planOf(def, props, machines);
+    const plan = planItems(def, props, machines);
     const targets = targetsOf(def, props).map(async ({ role, connection }) => {
       const seen = await deps.fleet.inspect(connection, desiredState(def, props, owned, plan[role] ?? []));
       const unleased = await offerContainerLeases(def, pool, props, [seen]);
@@ -259,3 +281,69 @@ export async function readDrift(
     return { found: [`${which}: could not be read (${error.code})`], complete: false };
   }
 }
+
+/**
+ * Addresses of containers, as Docker reports them. A container that was started by hand has an address without a lease. A refresh
+ * shows it as drift and offers it to that container, so that it is not offered to another owner; an up commits the lease.
+ */
+
+/** Addresses of containers that have no committed lease. */
+async function findUnleased(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
+  const containers = seen.flatMap(({ containers }) => containers);
+  const facts = def.host?.containerLeases?.(props, containers) ?? [];
+  if (facts.length === 0) return [];
+  const leases = await pool.leases(facts[0]!.pool);
+  const held = new Set(leases.filter(isFirm).flatMap(({ extents }) => extents.map(({ first }) => first)));
+  return facts
+    .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
+    .filter(({ want }) => want.length > 0);
+}
+
+/** Commits leases for them, in state `used`. */
+async function importContainerLeases(
+  def: Definition,
+  deps: Dependencies,
+  pool: Pool,
+  props: Values,
+  seen: InspectResult[],
+): Promise<void> {
+  const facts = await findUnleased(def, pool, props, seen);
+  if (facts.length === 0) return;
+  const { conflicts } = await pool.enrol(facts);
+  for (const { fact, error } of conflicts) deps.warn(`Container ${fact.usedBy}: ${error.message}`);
+}
+
+/**
+ * Leases that were only imported from Docker do not prevent the delete of a runner; a running container does, on the host. Returns
+ * what to import again if the delete fails.
+ */
+export async function releaseContainerLeases(pool: Pool, name: string): Promise<Fact[]> {
+  const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
+  for (const { leaseId } of imported) await pool.release(name, leaseId);
+  return imported.map(({ owner, type, extents, usedBy }) => ({
+    pool: name,
+    owner,
+    type,
+    want: extents,
+    ...(usedBy !== undefined && { usedBy }),
+  }));
+}
+
+/** Offers them to the containers, and returns them as drift. Offers that a preview has made to others stay. */
+async function offerContainerLeases(
+  def: Definition,
+  pool: Pool,
+  props: Values,
+  seen: InspectResult[],
+): Promise<string[]> {
+  const facts = await findUnleased(def, pool, props, seen);
+  await Promise.all(facts.map((fact) => pool.offer(fact).catch(ignoreTaken)));
+  return facts.map(
+    ({ usedBy, want }) =>
+      `container ${usedBy} has ${want.map(({ first }) => formatIp(first)).join(" and ")}, which is not reserved`,
+  );
+}
+
+const ignoreTaken = (error: unknown): void => {
+  if (!isOverlayError(error, "IP_IN_USE", "POOL_NOT_FOUND")) throw error;
+};

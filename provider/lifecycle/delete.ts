@@ -1,0 +1,192 @@
+import { z } from "zod";
+import { isOverlayError, OverlayError } from "../errors";
+import { forgottenOwner, isForgotten, shortName } from "../owner";
+import { type Changes, isFirm, type Lease, type Pool } from "../pool/types";
+import { type Definition, targetsOf } from "../resource";
+import type { Dependencies } from "./dependencies";
+import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
+import {
+  amendOwned,
+  buildLeaseData,
+  fence,
+  fencedError,
+  ifOwned,
+  isLeaseGone,
+  leaseInState,
+  type OwnedLease,
+  openedPool,
+  readLeaseData,
+  rejectLostStore,
+  type TakenLease,
+  throwFenced,
+} from "./lease";
+import { configuredTargets, machineKeys, removedTargets } from "./target-hosts";
+import { pickInputs, type Values } from "./values";
+
+/**
+ * Deletes a resource: closes the pool that it opened, removes its items from the hosts, releases its lease. With the setting
+ * `overlay:unreachableOnDelete` hosts that do not answer are forgotten: their addresses stay reserved.
+ */
+export async function removeAndRelease(
+  def: Definition,
+  deps: Dependencies,
+  pool: Pool,
+  props: Values,
+  owned: TakenLease,
+  clean: string[],
+): Promise<void> {
+  const inputs = pickInputs(def, props);
+  const released = def.host?.containerLeases && owned.opens ? await releaseContainerLeases(pool, owned.opens) : [];
+  // The resource stays, so its pool is opened again, with the leases of containers. If hosts were changed, so does the mark of the delete.
+  const restore = async (changes: Changes): Promise<void> => {
+    const opens = openedPool(def, inputs);
+    const data = buildLeaseData(def, inputs, owned.run, clean);
+    await amendOwned(pool, owned, { ...changes, data, ...(opens && { opens }) }).catch(ignoreFenced);
+    if (released.length > 0) await pool.enrol(released);
+  };
+  const restoreAndThrow = (changes: Changes) => async (error: unknown) => {
+    await restore(changes).catch((failure: Error) =>
+      deps.warn(`${def.id(props)} was not restored: ${failure.message}`),
+    );
+    throw error;
+  };
+  const isRangeReserved = await closeChildPool(deps, pool, owned).catch(restoreAndThrow({ deleting: false }));
+  const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
+  if (unreachable)
+    await keepReserved(machineKeys(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
+  else if (isRangeReserved) await keepReserved([], deps, pool, owned);
+  else await releaseOwned(pool, owned);
+}
+
+/** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
+async function closeChildPool(deps: Dependencies, pool: Pool, owned: TakenLease): Promise<boolean> {
+  try {
+    await pool.close(owned.pool, owned.leaseId, ifOwned(owned)).catch(throwFenced(owned));
+    return false;
+  } catch (error) {
+    if (!isOverlayError(error, "POOL_IN_USE") || deps.unreachableOnDelete !== "forget") throw error;
+    const leases = (await pool.leases(owned.opens!)).filter(isFirm);
+    if (!leases.every(({ owner }) => isForgotten(owner))) throw error;
+    return true;
+  }
+}
+
+/** Removes all items from the hosts, and adds those to `clean`. Returns the error of an unreachable host that is to be forgotten. */
+async function removeAllItems(
+  def: Definition,
+  deps: Dependencies,
+  pool: Pool,
+  props: Values,
+  owned: OwnedLease,
+  clean: string[],
+): Promise<OverlayError | undefined> {
+  try {
+    const targets = configuredTargets(def, props, clean);
+    await removeItems(def, deps, pool, props, owned, targets, () => fence(pool, owned), clean);
+    await cleanRemovedHosts(def, deps, pool, props, owned, removedTargets(def, props, props, clean));
+    return undefined;
+  } catch (error) {
+    return forgetOrThrow(
+      error,
+      deps,
+      "its addresses then stay reserved, because the host may still be using them, until `overlayctl gc --forgotten` releases them",
+    );
+  }
+}
+
+/** A lease that has expired meanwhile needs no release. One that a later run has taken over is not released. */
+async function releaseOwned(pool: Pool, owned: OwnedLease): Promise<void> {
+  const { pool: name, leaseId } = owned;
+  if (await pool.release(name, leaseId, ifOwned(owned))) return;
+  if (await pool.find(name, { leaseId })) throw fencedError(name, leaseId);
+}
+
+/**
+ * If a later resource has renewed the lease, there is nothing to do. Else the items in our record on the hosts are removed; those
+ * in other records stay.
+ */
+export async function deleteWithoutLease(
+  def: Definition,
+  deps: Dependencies,
+  pool: Pool,
+  props: Values,
+  isOfThisRun: (lease: Lease) => boolean,
+): Promise<void> {
+  const targets = targetsOf(def, props);
+  // A pool that no longer exists must not block the delete, but an empty store must.
+  const isEmpty = (await pool.pools()).length === 0;
+  if (isEmpty) await rejectLostStore(def, pool, props);
+  const owned = await leaseInState(def, pool, props);
+  const later = await pool.find(owned.pool, { uid: owned.uid });
+  if (later && isFirm(later) && !isOfThisRun(later)) deps.warn(takenOverWarning(def, later));
+  if (later || targets.length === 0) return;
+  const rejectIfRecreated = async (): Promise<void> => {
+    if (!(await isLeaseGone(pool, owned, owned.uid)))
+      throw new OverlayError(
+        "LEASE_FENCED",
+        `${owned.owner} was created again while it was deleted.`,
+        "Nothing was changed.",
+      );
+  };
+  try {
+    await removeItems(def, deps, pool, props, owned, targets, rejectIfRecreated);
+  } catch (error) {
+    const { message } = forgetOrThrow(error, deps);
+    deps.warn(`${message} Nothing is reserved for it, because the lease is no longer in the store.`);
+  }
+}
+
+/** The lease id differs from the state: another state has claimed the lease since, such as that of a stack of the same name. */
+const takenOverWarning = ({ type }: Definition, { owner, leaseId, updatedAt, by }: Lease): string =>
+  `${type} ${owner.split("::").at(-1)}: its lease was taken over at ${new Date(updatedAt).toISOString()}${by ? ` by ${by}` : ""} (${leaseId}), and is not released.`;
+
+/** A later run has taken the lease over, and stored its own data. */
+const ignoreFenced = (error: unknown): void => {
+  if (!isOverlayError(error, "LEASE_FENCED")) throw error;
+};
+
+/** Returns the error if its host is to be forgotten, else throws it. `effect` of forgetting it, for the advice. */
+function forgetOrThrow(error: unknown, { unreachableOnDelete }: Dependencies, effect = ""): OverlayError {
+  if (!isOverlayError(error, "SSH_UNREACHABLE")) throw error;
+  if (unreachableOnDelete === "forget") return error;
+  const advice = "run `pulumi config set overlay:unreachableOnDelete forget` and destroy again";
+  throw new OverlayError(
+    error.code,
+    error.what,
+    `${error.fix} If the host is gone for good, ${advice}${effect && `: ${effect}`}.`,
+    error,
+  );
+}
+
+/**
+ * Keeps the lease of a deleted resource reserved for these hosts, which did not answer (`error`). No hosts: other forgotten hosts have
+ * leases in the pool that it opens.
+ */
+async function keepReserved(
+  hosts: string[],
+  deps: Dependencies,
+  pool: Pool,
+  lease: OwnedLease & Lease,
+  error?: OverlayError,
+): Promise<void> {
+  const data = { ...readLeaseData(lease), forgotten: hosts };
+  await amendOwned(pool, lease, { owner: forgottenOwner(lease.owner), names: [], data });
+  deps.warn(error ? describeKept(hosts, error) : describeWithheld(lease));
+}
+
+function describeKept(hosts: string[], { message }: OverlayError): string {
+  const words = hosts.map((host) => (host.includes(" ") ? `'${host}'` : host)).join(" ");
+  return (
+    `${message} Its addresses stay reserved, because the host may still be using them. Once ${hosts.join(" and ")} cannot use ` +
+    `them any more, run \`overlayctl gc --forgotten ${words} --yes\` to release them.`
+  );
+}
+
+const describeWithheld = ({ owner }: Lease): string =>
+  `${shortName(owner)} is deleted, but its range stays reserved, because forgotten hosts may still use addresses in it. ` +
+  "`overlayctl gc --forgotten` lists them.";
+
+const forgottenData = z.object({ forgotten: z.array(z.string()) });
+
+/** Hosts that may still use the values of this lease; undefined: it does not say. */
+export const forgottenHosts = ({ data }: Lease): string[] | undefined => forgottenData.safeParse(data).data?.forgotten;

@@ -1,0 +1,204 @@
+import { randomUUID } from "node:crypto";
+import { isOverlayError, OverlayError } from "../errors";
+import {
+  type Changes,
+  type Condition,
+  dataEntries,
+  type Json,
+  type Lease,
+  type Pool,
+  type Request,
+  type StoreIdentity,
+} from "../pool/types";
+import { describePool, SPACES } from "../pool-names";
+import type { Definition } from "../resource";
+import { equal, pickInputs, unknownPaths, type Values, without } from "./values";
+
+/** The lease of a resource: the request for it, its changes, the run that may change it, and the store that has it. */
+
+/** The request for its lease, from the inputs that are known. */
+export function buildRequest(def: Definition, inputs: Values): Request {
+  const owner = String(inputs.owner);
+  return { ...def.request(without(inputs, unknownPaths(inputs)), owner), owner, type: def.type };
+}
+
+/** The pool that its lease opens. */
+export const openedPool = (def: Definition, inputs: Values) =>
+  def.opens?.(without(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
+
+/** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. */
+export const buildLeaseData = (def: Definition, inputs: Values, run: string, clean: string[] = []) => ({
+  run,
+  ...(def.nameInput && { name: String(inputs[def.nameInput]) }),
+  ...def.leaseData?.(inputs),
+  ...(clean.length > 0 && { clean }),
+});
+
+export const readLeaseData = (lease: Lease): { run?: Json; name?: Json; clean?: Json } => dataEntries(lease);
+
+export const findLeaseInState = (def: Definition, pool: Pool, props: Values): Promise<Lease | undefined> =>
+  pool.find(buildRequest(def, pickInputs(def, props)).pool, { leaseId: String(props.leaseId) });
+
+/** The lease as the state has it, whether or not the pool still has it. */
+export async function leaseInState(def: Definition, pool: Pool, props: Values): Promise<Omit<OwnedLease, "run">> {
+  const { pool: name, owner } = buildRequest(def, pickInputs(def, props));
+  const [leaseId, uid] = [String(props.leaseId), String(props.uid)];
+  return { pool: name, leaseId, uid, owner, store: await readStoreId(pool) };
+}
+
+/** Changes of the lease that follow from a change of inputs. Changes by others are kept: the user, the expiry. */
+export function diffLease(def: Definition, olds: Values, news: Values, lease: Lease): Changes {
+  const [before, after] = [buildRequest(def, olds), buildRequest(def, news)];
+  const opens = openedPool(def, news);
+  const [extentsBefore, extents] = [def.extentsFromProps(olds), def.extentsFromProps(news)];
+  // Names that are not from the resource, such as that of the container that uses the address.
+  const otherNames = lease.names?.filter((name) => !before.names?.includes(name)) ?? [];
+  return {
+    owner: after.owner,
+    names: [...new Set([...otherNames, ...(after.names ?? [])])],
+    labels: after.labels ?? {},
+    ...(opens && { opens }),
+    tenant: after.tenant ?? null,
+    ...(!equal(extentsBefore, extents) && { extents }),
+    ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
+      sharingKey: after.sharingKey ?? null,
+    }),
+    ...(after.ports && { ports: after.ports, takes: after.takes ?? false }),
+    ...diffUse(before, after),
+  };
+}
+
+function diffUse(before: Request, after: Request): Changes {
+  if (before.usedBy !== after.usedBy) {
+    return after.usedBy === undefined
+      ? { state: "reserved", ttl: after.ttl ?? null }
+      : { state: "used", usedBy: after.usedBy };
+  }
+  return before.ttl === after.ttl ? {} : { ttl: after.ttl ?? null };
+}
+
+// Fencing: a run that was overtaken by a later one must change neither the lease nor the hosts.
+
+/** A lease, and the run that works with it. */
+export interface OwnedLease extends Pick<Lease, "pool" | "leaseId" | "uid" | "owner"> {
+  /** Stored with the lease, and replaced by each create, update and delete: if it differs, a later run has taken over. */
+  run: string;
+  /** Id of its store. */
+  store: string;
+}
+
+/** A lease that this run has taken over, and the stamp of its store for the state. */
+export type TakenLease = OwnedLease & Lease & { stamp: Values };
+
+/**
+ * Changes the lease and takes it over: an earlier run is fenced off. Rejects if another run has taken it over since it was read,
+ * because its list of clean hosts may be outdated.
+ */
+export async function takeOverLease(
+  def: Definition,
+  pool: Pool,
+  before: Lease,
+  inputs: Values,
+  changes: Changes,
+  clean: string[] = [],
+): Promise<TakenLease> {
+  const run = randomUUID();
+  const data = buildLeaseData(def, inputs, run, clean);
+  const lease = await amendOwned(pool, { ...before, run: readLeaseData(before).run }, { ...changes, data });
+  const store = await readStoreId(pool);
+  return { ...lease, run, store, stamp: makeStamp(pool, store, lease) };
+}
+
+/** Called before each write to a host, because a provider process can outlive its run. */
+export async function fence(pool: Pool, { pool: name, leaseId, run }: OwnedLease): Promise<void> {
+  const lease = await pool.find(name, { leaseId });
+  if (lease && readLeaseData(lease).run === run) return;
+  throw fencedError(name, leaseId);
+}
+
+/** Whether no lease of this uid is left in the same pool. */
+export const isLeaseGone = async (
+  pool: Pool,
+  { pool: name }: Pick<OwnedLease, "pool">,
+  uid: string,
+): Promise<boolean> => (await pool.find(name, { uid })) === undefined;
+
+type OwnedLeaseId = Pick<OwnedLease, "pool" | "leaseId"> & { run: Json | undefined };
+
+/** Rejects with `LEASE_FENCED` if a later run has taken the lease over. */
+export const amendOwned = (pool: Pool, owned: OwnedLeaseId, changes: Changes): Promise<Lease> =>
+  pool.amend(owned.pool, owned.leaseId, changes, ifOwned(owned)).catch(throwFenced(owned));
+
+export const ifOwned = ({ run }: Pick<OwnedLeaseId, "run">): { onlyIf: Condition } => ({ onlyIf: { data: { run } } });
+
+export const throwFenced =
+  ({ pool, leaseId }: Pick<OwnedLeaseId, "pool" | "leaseId">) =>
+  (error: unknown): never => {
+    throw isOverlayError(error, "LEASE_CHANGED") ? fencedError(pool, leaseId) : error;
+  };
+
+export const fencedError = (pool: string, leaseId: string): OverlayError =>
+  new OverlayError(
+    "LEASE_FENCED",
+    `Lease ${leaseId} in ${describePool(pool)} does not belong to this run any more: it has expired, or a later run has taken it over.`,
+    "Nothing was changed. To continue, run up again.",
+  );
+
+/** Records on hosts have this id. Those of another store are never changed. */
+export const readStoreId = async (pool: Pool): Promise<string> => (await pool.identity()).id;
+
+/**
+ * The state of each resource has the id of its store, and the version of the commit that changed it last. A store with another id, or
+ * without that version, lacks leases of the stack: it is another store, or an older backup.
+ */
+export function makeStamp(pool: Pool, storeId: string, lease: Lease): Values {
+  const commit = pool.versionOf(lease);
+  return { storeId, ...(commit && { storeVersion: `${commit.version}-${commit.epoch}` }) };
+}
+
+/** undefined: a resource of an earlier release, which has neither. */
+export function parseStamp({ storeId, storeVersion }: Values): StoreIdentity | undefined {
+  const [, version, epoch] = /^(\d{1,15})-([0-9a-f]*)$/.exec(String(storeVersion)) ?? [];
+  return typeof storeId === "string" && version !== undefined
+    ? { id: storeId, version: Number(version), epoch: epoch! }
+    : undefined;
+}
+
+export async function rejectOlderStore(pool: Pool, props: Values): Promise<void> {
+  const stamp = parseStamp(props);
+  if (stamp) await pool.mustInclude(stamp);
+}
+
+/** A lost pool must not be taken for an empty one: a resource that is in the state but not in the store stops all allocation. */
+export async function rejectLostStore(def: Definition, pool: Pool, olds: Values): Promise<void> {
+  const { pool: from } = def.request(olds, String(olds.owner));
+  if (await hasEnded(pool, from, olds)) return;
+  if (parseStamp(olds)) throw notRecoveredError(def, olds, from);
+  // An address space always exists; a resource in it has opened a pool.
+  const name = from.startsWith(SPACES) ? def.opens!(olds, def.extentsFromProps(olds)).name : from;
+  if (await pool.spec(name)) return;
+  throw new OverlayError(
+    "STORE_LOST",
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but the store does not have ${describePool(name)}. Nothing is given out.`,
+    "Point overlay:store at the store that this stack was deployed with, or rebuild it with `overlayctl recover`.",
+  );
+}
+
+/**
+ * Whether a lease that is not in the store has ended. Not so in a store that was rebuilt since without this stack's export: leases of
+ * the stack are missing there, and their values may be given to others.
+ */
+async function hasEnded(pool: Pool, poolName: string, props: Values): Promise<boolean> {
+  const stamp = parseStamp(props);
+  if (!stamp) return false;
+  const { recovered } = await pool.mustInclude(stamp);
+  if (!recovered || (await pool.endOf(poolName, String(props.uid)))) return true;
+  return (await pool.find(poolName, { owner: String(props.owner) })) !== undefined; // found on hosts, under another lease id
+}
+
+const notRecoveredError = (def: Definition, olds: Values, pool: string): OverlayError =>
+  new OverlayError(
+    "STORE_LOST",
+    `${def.type} ${def.id(olds)} is in Pulumi's state, but not in ${describePool(pool)} of the store, which was rebuilt since. Nothing is given out.`,
+    "Run `overlayctl recover --stack-export FILE` with an export of this stack.",
+  );
