@@ -10,7 +10,7 @@ import { type Network, planTunnel } from "../provider/network/plan/hub";
 import { FACTS_SCRIPT, parseFacts } from "../provider/network/read/facts";
 import { openPool } from "../provider/pool";
 import { resourceOf } from "../provider/resources";
-import { type NetworkSettings, toNetwork } from "../provider/resources/overlay-network";
+import { type NetworkSettings, toNetwork } from "../provider/resources/network-settings";
 import { fakeDependencies } from "../test/unit/lifecycle/fake-fleet";
 
 /** The part of `bench hub` that runs in the lab's controller, from where SSH reaches the machines. */

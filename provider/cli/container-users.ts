@@ -3,7 +3,7 @@ import type { Container } from "../network/model/facts";
 import type { Fact, Pool } from "../pool";
 import { isFirm } from "../pool/types";
 import { resourceOf } from "../resources";
-import { userName } from "../resources/addresses";
+import { userName } from "../resources/runner-subnet";
 import type { Exported } from "./exports";
 import type { Read } from "./scan/surveyed";
 

@@ -5,7 +5,7 @@ import type { Lease, PoolSpec } from "../pool";
 import { timeText } from "../reservations/leases";
 import { networkSpec, runnerNameOf } from "../reservations/runners";
 import { parseSettings } from "../resource";
-import { layoutsOf, readHub, storedNetwork } from "../resources/overlay-network";
+import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
 import { command, withPool } from "./command";
 import { machineIn } from "./hosts/members";
 

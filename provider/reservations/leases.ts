@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
-import { userName } from "../resources/addresses";
+import { userName } from "../resources/runner-subnet";
 
 /** Leases on addresses: who owns them, who uses them, and how they are shown. */
 

@@ -3,8 +3,8 @@ import { OverlayError } from "../errors";
 import type { Lease, Pool, PoolSpec } from "../pool/types";
 import { addressPool, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
-import { addressPoolSpec } from "../resources/addresses";
-import { layoutsOf, storedNetwork } from "../resources/overlay-network";
+import { layoutsOf, storedNetwork } from "../resources/network-settings";
+import { addressPoolSpec } from "../resources/runner-subnet";
 
 /** A runner as the pool knows it, with the pool of its addresses. */
 export interface Runner {

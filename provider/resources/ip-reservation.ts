@@ -5,11 +5,11 @@ import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
-import { runnerSettings, storedRunner, userName } from "./addresses";
 import { address, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
-import { storedNetwork } from "./overlay-network";
+import { storedNetwork } from "./network-settings";
 import { chooseRunner, PLACEMENTS, placeName } from "./placement";
+import { runnerSettings, storedRunner, userName } from "./runner-subnet";
 import { chooseTenantPool, claimTenantPool, tenantBlockLeases, tenantPlaceName } from "./tenants";
 
 const [TTL, VM_TTL] = [300, 1800];

@@ -1,86 +1,25 @@
 import { z } from "zod";
 import { exactNumber } from "../addressing/ip";
-import { type Layout, parseLayout } from "../addressing/layout";
+import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { machineKey } from "../host/connection";
-import { effectiveMtu, type Network, planHub } from "../network/plan/hub";
-import type { Json, PoolSpec } from "../pool/types";
+import { effectiveMtu, planHub } from "../network/plan/hub";
+import type { Json } from "../pool/types";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
-import { defineResource, type InputError, parseSettings, type StoredSettings } from "../resource";
-import { docker, dockerErrors, dockerFor, dockerPlan } from "./docker";
-import { hostAccess, parseHostAccess } from "./host-access";
-import { address, connection, deviceName, devicePrefix, labels, layouts, machineName, resourceName } from "./inputs";
-
-/** The settings of a network that its runners need, too; passed by reference, or read from the pool by name. */
-export const networkSettings = z
-  .strictObject({
-    networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
-    subnets: layouts
-      .default("10.128.0.0/12/6/14")
-      .describe(
-        "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
-      ),
-    hubUnderlayIp: address
-      .optional()
-      .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
-    vniBase: z
-      .number()
-      .int()
-      .min(0)
-      .max(2 ** 24 - 2)
-      .default(100)
-      .describe("VNI of runner i is vniBase + i."),
-    vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
-    mtu: z
-      .union([z.literal("auto"), z.number().int().min(576).max(65000)])
-      .default("auto")
-      .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
-    masquerade: z
-      .boolean()
-      .default(true)
-      .describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
-    devicePrefix: devicePrefix
-      .default("vxkr")
-      .describe("Tunnel devices are named by this and the runner's id in base 36."),
-    bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
-    persist: z
-      .boolean()
-      .default(true)
-      .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
-    docker: docker.prefault({}).describe("Docker on the runners."),
-    hostAccess: hostAccess
-      .default("ping")
-      .describe(
-        "What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`.",
-      ),
-    verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
-  })
-  .meta({ id: "NetworkSettings" });
-
-export type NetworkSettings = z.output<typeof networkSettings>;
-
-export const storedNetwork: StoredSettings<typeof networkSettings> = {
-  schema: networkSettings,
-  poolOf: ({ networkName }) => networkPool(networkName),
-};
-
-/** The host of the hub, as stored with the network's pool; undefined: not known yet. */
-export function readHub({ data }: PoolSpec): string | undefined {
-  const parsed = z.object({ hub: machineName }).safeParse(data);
-  return parsed.success ? parsed.data.hub : undefined;
-}
-
-export const layoutsOf = (subnets: NetworkSettings["subnets"]): Layout[] =>
-  (typeof subnets === "string" ? [subnets] : subnets).map(parseLayout);
-
-export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
-  const layouts = layoutsOf(settings.subnets);
-  const plan = dockerPlan(dockerFor({ docker }), layouts);
-  const access = parseHostAccess(hostAccess);
-  return { ...settings, layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
-}
-
-export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
+import { defineResource, type InputError, parseSettings } from "../resource";
+import { connection, deviceName, labels } from "./inputs";
+import {
+  dockerErrors,
+  dockerFor,
+  layoutsOf,
+  maxRunnersOf,
+  mtuErrors,
+  type NetworkSettings,
+  networkSettings,
+  readHub,
+  storedNetwork,
+  toNetwork,
+} from "./network-settings";
 
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
@@ -204,11 +143,6 @@ export const overlayNetwork = defineResource({
 function pickSettings(inputs: NetworkSettings): NetworkSettings {
   const entries = Object.keys(networkSettings.shape).map((key) => [key, inputs[key as keyof NetworkSettings]]);
   return Object.fromEntries(entries.filter(([, value]) => value !== undefined)) as NetworkSettings;
-}
-
-export function* mtuErrors(mtu: number | "auto" | undefined, layouts: Layout[]): Generator<InputError> {
-  if (typeof mtu !== "number" || mtu >= 1280 || layouts.every(({ family }) => family === 4)) return;
-  yield { property: "mtu", reason: `MTU_TOO_SMALL: IPv6 needs at least 1280, not ${mtu}.` };
 }
 
 function* crossFieldErrors(value: z.output<typeof inputs>): Generator<InputError> {

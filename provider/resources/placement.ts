@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import type { PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
-import { type RunnerSettings, storedRunner } from "./addresses";
+import { type RunnerSettings, storedRunner } from "./runner-subnet";
 
 /** Chooses the runner for a reservation that may be on any runner of a network. */
 export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;

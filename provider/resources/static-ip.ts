@@ -1,17 +1,127 @@
 import { z } from "zod";
-import { formatIp, parseIp } from "../addressing/ip";
-import { dnsLabel } from "../addressing/layout";
+import { type Family, familyExtent, familyOf, formatIp, isIpInRange, parseIp, parseRange } from "../addressing/ip";
+import { dnsLabel, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import { planCarrier, planReturn } from "../network/plan/static-ip";
+import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
 import { sameStack } from "../owner";
 import type { Lease, Pool } from "../pool/types";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
-import { defineResource, type TargetHost } from "../resource";
-import { storedRunner } from "./addresses";
-import { poolChange, poolReference } from "./ip-pool";
-import { storedNetwork } from "./overlay-network";
-import { crossFieldErrors, familyRequest, rejectOtherFamily, returnRunners, staticAddress } from "./static-ip-forwards";
-import { computed, type Inputs, inputs, type StaticProps } from "./static-ip-inputs";
+import { defineResource, type InputError, type TargetHost } from "../resource";
+import {
+  address,
+  cidr,
+  connection,
+  deviceName,
+  isLayout,
+  labels,
+  layoutOrCidr,
+  printable,
+  resourceName,
+  tenant,
+} from "./inputs";
+import { type PoolSettings, poolChange, poolReference, poolSettings } from "./ip-pool";
+import { layoutsOf, storedNetwork } from "./network-settings";
+import { storedRunner } from "./runner-subnet";
+
+const port = z.number().int().min(1).max(65535);
+
+const forward = z
+  .strictObject({
+    protocol: z.enum(["tcp", "udp", "sctp"]).meta({ id: "Protocol" }).default("tcp").describe("Transport protocol."),
+    port: port.describe("Port of the static address."),
+    to: address.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
+    toPort: port.optional().describe("Port there. Default: the same."),
+    name: printable.max(63).optional().describe("A word for people, such as `https`."),
+  })
+  .meta({ id: "Forward" });
+
+/** The host that carries it: a network's hub, or one of its runners. */
+const attachment = z
+  .object({
+    networkName: resourceName.describe("Name of the network."),
+    runnerName: resourceName.optional().describe("Name of the runner; none: the network's hub."),
+    subnets: z
+      .union([layoutOrCidr, z.array(layoutOrCidr).min(1).max(2)])
+      .describe("Layouts of the network, or the ranges of the runner's workloads."),
+    bridgeName: deviceName.optional().describe("Bridge on the network's runners."),
+  })
+  .meta({ id: "Attachment" });
+
+const runner = z
+  .object({
+    networkName: resourceName.describe("Name of the runner's network."),
+    runnerName: resourceName.describe("Name of the runner."),
+    subnets: z.array(cidr).min(1).max(2).describe("The ranges of its workloads."),
+  })
+  .meta({ id: "ReturnRunner" });
+
+const inputs = z.strictObject({
+  pool: poolSettings.describe("Where the address comes from: an IPPool, or the name of one in another stack."),
+  tenant: tenant
+    .optional()
+    .describe("Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
+  staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
+  ip: address.optional().describe("The address to get. Default: the pool picks."),
+  attach: attachment.describe(
+    "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
+  ),
+  connection: connection.describe("How SSH reaches that machine. Default: as `attach` says, where that is a resource."),
+  sharingKey: printable
+    .min(1)
+    .max(253)
+    .optional()
+    .describe(
+      "Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive.",
+    ),
+  onConflict: z
+    .enum(["fail", "take"])
+    .meta({ id: "OnConflict" })
+    .default("fail")
+    .describe(
+      "Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant.",
+    ),
+  onPortConflict: z
+    .enum(["fail", "anotherAddress"])
+    .meta({ id: "OnPortConflict" })
+    .default("fail")
+    .describe(
+      "Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free.",
+    ),
+  forwards: z.array(forward).default([]).describe("What the address passes on, port by port."),
+  preserveClientIp: z
+    .boolean()
+    .default(false)
+    .describe(
+      "Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`.",
+    ),
+  runners: z
+    .array(runner)
+    .default([])
+    .describe(
+      "With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub.",
+    ),
+  runnerConnections: z
+    .array(connection)
+    .default([])
+    .describe("How SSH reaches `runners`, in their order. Default: as they say, where they are resources."),
+  persist: z
+    .boolean()
+    .default(true)
+    .describe("The machines put it back by themselves after a boot, with a systemd unit."),
+  labels,
+});
+
+type Inputs = z.output<typeof inputs>;
+
+const computed = z.object({
+  ip: z.string().describe("The address."),
+  names: z
+    .array(z.string())
+    .optional()
+    .describe("A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment."),
+});
+
+type StaticProps = Inputs & z.output<typeof computed>;
 
 export const staticIp = defineResource({
   type: "StaticIP",
@@ -152,3 +262,89 @@ const carrierConflict = ({ ip, attach }: StaticProps, coHolder: Lease): OverlayE
     `${ip} is shared with ${coHolder.owner}, which has it on ${carrierOf(coHolder)}; this one would have it on ${carrierName(attach)}.`,
     "Attach both to the same machine, or use another sharing key.",
   ).about("attach");
+
+const familyOfText = (text: string): Family => familyOf(parseIp(text.split("/")[0]!));
+
+function rejectOtherFamily({ ip, forwards = [] }: StaticProps): void {
+  const wrong = forwards.findIndex(({ to }) => familyOfText(to) !== familyOfText(ip));
+  if (wrong < 0) return;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `forwards[${wrong}].to is ${forwards[wrong]!.to}, but ${ip} is an IPv${familyOfText(ip)} address.`,
+    "Give each address family a static address of its own.",
+  ).about(`forwards.${wrong}.to`);
+}
+
+/** In a pool with both families, the first workload decides the family. */
+function familyRequest({ ranges }: PoolSettings, forwards: Inputs["forwards"]) {
+  const families = new Set(ranges.map((text) => familyOf(parseRange(text)!.first)));
+  return families.size === 2 && forwards[0] ? { within: familyExtent(familyOfText(forwards[0].to)) } : {};
+}
+
+const staticAddress = ({ ip, forwards, attach, preserveClientIp }: StaticProps): StaticAddress => ({
+  ip,
+  forwards: forwards.map(withPort),
+  preserveClientIp,
+  cidrs: attach.runnerName ? [attach.subnets].flat() : layoutsOf(attach.subnets).map(({ cidr }) => cidr),
+});
+
+const withPort = ({ protocol, port, to, toPort = port }: Inputs["forwards"][number]) => ({
+  protocol,
+  port,
+  to,
+  toPort,
+});
+
+/** Runners that send replies back to the hub, if workloads see the addresses of clients. A carrier that is a runner needs none. */
+function returnRunners({ ip, attach, runners, runnerConnections, preserveClientIp, forwards }: StaticProps) {
+  if (!preserveClientIp || attach.runnerName) return [];
+  const layout = layoutsOf(attach.subnets).find(({ family }) => family === familyOfText(ip));
+  if (!layout) return [];
+  return runners.flatMap(({ runnerName, subnets }, i) => {
+    const subnet = subnets.find((text) => familyOfText(text) === layout.family)!;
+    const forwarded = forwards.filter(({ to }) => isIpInRange(to, subnet)).map(withPort);
+    const id = Number((parseRange(subnet)!.first - layout.base) >> BigInt(layout.subnetBits));
+    const { hubIp } = runnerLayout(layout, id);
+    const path = { networkName: attach.networkName, cidr: layout.cidr, subnet, hubIp, bridge: attach.bridgeName! };
+    return forwarded.length > 0
+      ? [{ role: `runner/${runnerName}`, connection: runnerConnections[i]!, path, forwarded }]
+      : [];
+  });
+}
+
+function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
+  const { attach, forwards, runners, runnerConnections, preserveClientIp, onConflict, onPortConflict } = inputs;
+  if (onConflict === "take" && onPortConflict === "anotherAddress")
+    yield { property: "onPortConflict", reason: "anotherAddress does not go with onConflict take: choose one of them" };
+  const seen = new Set<string>();
+  for (const [i, { protocol, port }] of forwards.entries()) {
+    if (seen.has(`${protocol}/${port}`))
+      yield { property: `forwards.${i}.port`, reason: `is there twice: ${protocol}/${port}` };
+    seen.add(`${protocol}/${port}`);
+  }
+  for (const [i, { networkName, runnerName }] of runners.entries()) {
+    if (networkName !== attach.networkName)
+      yield {
+        property: `runners.${i}`,
+        reason: `is ${runnerName} of network ${networkName}, not of ${attach.networkName}`,
+      };
+  }
+  if (runnerConnections.length !== runners.length)
+    yield { property: "runnerConnections", reason: `must be one for each of ${runners.length} runners` };
+  const isWrong = (text: string): boolean => isLayout(text) === (attach.runnerName !== undefined);
+  if ([attach.subnets].flat().some(isWrong))
+    yield { property: "attach.subnets", reason: attach.runnerName ? "must be CIDRs of the runner" : "must be layouts" };
+  else if (preserveClientIp) yield* returnPathErrors(inputs);
+}
+
+function* returnPathErrors({ attach, forwards, runners }: Inputs): Generator<InputError> {
+  const reached = attach.runnerName ? [attach.subnets].flat() : runners.flatMap(({ subnets }) => subnets);
+  const where = attach.runnerName ? `runner ${attach.runnerName}, which carries the address` : "one of `runners`";
+  for (const [i, { to }] of forwards.entries()) {
+    if (!reached.some((subnet) => isIpInRange(to, subnet)))
+      yield {
+        property: `forwards.${i}.to`,
+        reason: `must be a workload of ${where}: only from there do replies to clients lead back`,
+      };
+  }
+}

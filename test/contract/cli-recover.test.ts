@@ -7,7 +7,7 @@ import type { Values } from "../../provider/lifecycle/values";
 import type { Lease, Pool } from "../../provider/pool/types";
 import { parseSettings } from "../../provider/resource";
 import { resourceOf } from "../../provider/resources";
-import { storedNetwork } from "../../provider/resources/overlay-network";
+import { storedNetwork } from "../../provider/resources/network-settings";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 import { FakeFleet, fakeDependencies } from "../unit/lifecycle/fake-fleet";
 

@@ -5,7 +5,7 @@ import { isFirm } from "../../pool/types";
 import { NETWORKS, networkOfPool } from "../../pool-names";
 import { networkSpec, runnerNameOf } from "../../reservations/runners";
 import { machineName } from "../../resources/inputs";
-import { type NetworkSettings, readHub } from "../../resources/overlay-network";
+import { type NetworkSettings, readHub } from "../../resources/network-settings";
 import { type Exported, readExport } from "../exports";
 import { connectionOf } from "./machines";
 

@@ -4,7 +4,7 @@ import type { Values } from "../../lifecycle/values";
 import type { Pool } from "../../pool";
 import { networkPool } from "../../pool-names";
 import { resourceOf } from "../../resources";
-import { readHub } from "../../resources/overlay-network";
+import { readHub } from "../../resources/network-settings";
 import { connectionAt, machineIn } from "../hosts/members";
 import type { Planned } from "./planned";
 

@@ -1,4 +1,4 @@
-import { networkSettings } from "../../resources/overlay-network";
+import { networkSettings } from "../../resources/network-settings";
 import type { Read, Surveyed, SurveyedRunner } from "./surveyed";
 
 /** The program that declares what was found, in TypeScript; what is as by default is not said. Pure. */

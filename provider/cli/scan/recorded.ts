@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import type { HostRecord } from "../../network/model/items";
 import type { DiscoveredRunner } from "../../network/read/survey";
-import { networkSettings } from "../../resources/overlay-network";
+import { networkSettings } from "../../resources/network-settings";
 import type { Exported } from "../exports";
 import { placeText, type Read, type Surveyed, type SurveyedRunner, surveyOf } from "./surveyed";
 

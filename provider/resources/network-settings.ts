@@ -1,0 +1,207 @@
+import { z } from "zod";
+import { parseNumberRange } from "../addressing/ip";
+import {
+  canUseDocker,
+  type DockerRange,
+  dockerRange,
+  type Layout,
+  maxDockerShare,
+  parseLayout,
+  runnerLayout,
+} from "../addressing/layout";
+import type { DockerPlan, Network } from "../network/plan/hub";
+import type { HostAccess, HostPort } from "../network/plan/isolation";
+import type { PoolSpec } from "../pool/types";
+import { networkPool } from "../pool-names";
+import type { InputError, StoredSettings } from "../resource";
+import { address, deviceName, devicePrefix, layouts, machineName, resourceName } from "./inputs";
+
+/**
+ * The settings of a network that its runners need, too: passed by reference, or read from the pool by name. They include Docker on
+ * runners and the access to hosts. Used in preview, so nothing here needs facts of hosts.
+ */
+
+// Docker on runners
+
+const dockerEnabled = z
+  .enum(["auto", "on", "off"])
+  .meta({ id: "DockerEnabled" })
+  .describe("`auto`: a Docker network where dockerd runs; `on`: dockerd must run; `off`: none.");
+export const dockerNetworkName = resourceName.refine(
+  (name) => !["bridge", "host", "none", "default"].includes(name),
+  "must be none of the names that Docker keeps for itself (bridge, host, none, default)",
+);
+const dockerName = dockerNetworkName.describe("Name of the Docker network, as in `docker run --network`.");
+const dockerShare = z
+  .string()
+  .refine((text) => /^1\/[1-9]\d{0,9}$/.test(text) && isPowerOfTwo(shareOf(text)), "must be a share: 1/2, 1/4, 1/8 …")
+  .describe(
+    "The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off.",
+  );
+
+export const docker = z
+  .strictObject({
+    enabled: dockerEnabled.default("auto"),
+    networkName: dockerName.default("kohakuriver-overlay"),
+    range: dockerShare.default("1/4"),
+  })
+  .meta({ id: "Docker" });
+
+/** For one runner. Defaults are the network's values. */
+export const dockerOverride = z
+  .strictObject({
+    enabled: dockerEnabled.optional(),
+    networkName: dockerName.optional(),
+    range: dockerShare.optional(),
+  })
+  .meta({ id: "DockerOverride" });
+
+export type Docker = z.output<typeof docker>;
+export type DockerOverride = z.output<typeof dockerOverride>;
+
+const isPowerOfTwo = (share: number): boolean => share > 1 && Number.isInteger(Math.log2(share));
+
+const shareOf = (range: string): number => Number(range.slice("1/".length));
+
+/** States of releases before this setting have none. */
+export const dockerFor = (network: { docker?: Docker }, override: z.output<typeof dockerOverride> = {}): Docker => {
+  const given = Object.entries(override).filter(([, value]) => value !== undefined);
+  return docker.parse({ ...network.docker, ...Object.fromEntries(given) });
+};
+
+/** The Docker network of each runner; undefined: none. */
+export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
+  enabled === "off" || !canUseDocker(layouts)
+    ? undefined
+    : { name: networkName, required: enabled === "on", share: shareOf(range) };
+
+/** The ranges of a runner's subnets from which Docker picks by itself, one for each family; none if it is off. */
+export const dockerRanges = ({ enabled, range }: Docker, layouts: Layout[], runnerId: number): DockerRange[] =>
+  enabled === "off" || !canUseDocker(layouts)
+    ? []
+    : layouts.map((layout) => dockerRange(layout, runnerLayout(layout, runnerId), shareOf(range)));
+
+export function* dockerErrors({ enabled, range }: Docker, layouts: Layout[]): Generator<InputError> {
+  if (enabled === "off") return;
+  const largest = Math.min(...layouts.map(maxDockerShare));
+  if (shareOf(range) > largest) {
+    yield { property: "docker.range", reason: `must be at least 1/${largest} of a runner's subnet, not ${range}` };
+  }
+  if (enabled === "on" && !canUseDocker(layouts)) {
+    yield {
+      property: "docker.enabled",
+      reason: "cannot be on: a Docker network needs IPv4, and at most 64 SUBNET_BITS in IPv6",
+    };
+  }
+}
+
+// Access of workloads to hosts
+
+const HOST_PORTS = /^(tcp|udp|sctp)\/(\d{1,5}(?:-\d{1,5})?)$/;
+
+/** Parses `tcp/22` or `udp/6000-6100`; undefined: invalid. */
+function parseHostPorts(text: string): HostPort | undefined {
+  const [, protocol, range = ""] = HOST_PORTS.exec(text) ?? [];
+  const numbers = protocol === undefined ? undefined : parseNumberRange(range);
+  if (!numbers || numbers.first < 1n || numbers.last > 65535n) return undefined;
+  return { protocol: protocol as HostPort["protocol"], first: Number(numbers.first), last: Number(numbers.last) };
+}
+
+const formatHostPorts = ({ protocol, first, last }: HostPort): string =>
+  `${protocol}/${first === last ? first : `${first}-${last}`}`;
+
+/** Normalized, so that equivalent texts are no change. */
+export const hostAccess = z.union(
+  [
+    z.enum(["ping", "all"]),
+    z
+      .array(
+        z.string().refine((text) => parseHostPorts(text) !== undefined, {
+          message: "must be PROTOCOL/PORT or PROTOCOL/FIRST-LAST, with tcp, udp or sctp and ports from 1 to 65535",
+          abort: true,
+        }),
+      )
+      .transform((texts) => [...new Set(texts.map((text) => formatHostPorts(parseHostPorts(text)!)))].sort()),
+  ],
+  "must be ping, all, or a list of ports such as tcp/22",
+);
+
+/** States of releases before this setting have none. */
+export const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"): HostAccess =>
+  typeof given === "string" ? given : given.map((text) => parseHostPorts(text)!);
+
+// The network
+
+export const networkSettings = z
+  .strictObject({
+    networkName: resourceName.describe("Name of the network, unique in the store. Default: the resource's name."),
+    subnets: layouts
+      .default("10.128.0.0/12/6/14")
+      .describe(
+        "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
+      ),
+    hubUnderlayIp: address
+      .optional()
+      .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
+    vniBase: z
+      .number()
+      .int()
+      .min(0)
+      .max(2 ** 24 - 2)
+      .default(100)
+      .describe("VNI of runner i is vniBase + i."),
+    vxlanPort: z.number().int().min(1).max(65535).default(4789).describe("UDP port of the tunnels."),
+    mtu: z
+      .union([z.literal("auto"), z.number().int().min(576).max(65000)])
+      .default("auto")
+      .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
+    masquerade: z
+      .boolean()
+      .default(true)
+      .describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
+    devicePrefix: devicePrefix
+      .default("vxkr")
+      .describe("Tunnel devices are named by this and the runner's id in base 36."),
+    bridgeName: deviceName.default("kohaku-overlay").describe("Bridge on each runner, the gateway of its subnet."),
+    persist: z
+      .boolean()
+      .default(true)
+      .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
+    docker: docker.prefault({}).describe("Docker on the runners."),
+    hostAccess: hostAccess
+      .default("ping")
+      .describe(
+        "What workloads may reach on the hub and the runners themselves: `ping`, `all`, or pings and these ports, such as `tcp/22` or `udp/6000-6100`.",
+      ),
+    verify: z.boolean().default(true).describe("After a change, ping the hub from the runner, with full-size packets."),
+  })
+  .meta({ id: "NetworkSettings" });
+
+export type NetworkSettings = z.output<typeof networkSettings>;
+
+export const storedNetwork: StoredSettings<typeof networkSettings> = {
+  schema: networkSettings,
+  poolOf: ({ networkName }) => networkPool(networkName),
+};
+
+/** The host of the hub, as stored with the network's pool; undefined: not known yet. */
+export function readHub({ data }: PoolSpec): string | undefined {
+  const parsed = z.object({ hub: machineName }).safeParse(data);
+  return parsed.success ? parsed.data.hub : undefined;
+}
+
+export const layoutsOf = (subnets: string | string[]): Layout[] => [subnets].flat().map(parseLayout);
+
+export function toNetwork({ docker, hostAccess, ...settings }: NetworkSettings, hubInterface = ""): Network {
+  const layouts = layoutsOf(settings.subnets);
+  const plan = dockerPlan(dockerFor({ docker }), layouts);
+  const access = parseHostAccess(hostAccess);
+  return { ...settings, layouts, hubInterface, hostAccess: access, ...(plan && { docker: plan }) };
+}
+
+export const maxRunnersOf = (layouts: Layout[]): number => Math.min(...layouts.map((l) => l.maxRunners));
+
+export function* mtuErrors(mtu: number | "auto" | undefined, layouts: Layout[]): Generator<InputError> {
+  if (typeof mtu !== "number" || mtu >= 1280 || layouts.every(({ family }) => family === 4)) return;
+  yield { property: "mtu", reason: `MTU_TOO_SMALL: IPv6 needs at least 1280, not ${mtu}.` };
+}
