@@ -1,11 +1,12 @@
+import { text as streamText } from "node:stream/consumers";
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
-import { isOverlayError, type OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations/tokens";
+import { readSecretFile, trimSecret } from "../secret-file";
 import type { Settings } from "../settings";
 import { jsonLine, Output } from "./output";
-import { secretOf } from "./secret-file";
 
 /** What every command has: the store and the form of its answer. */
 export const command = (name: string, description: string): Command =>
@@ -104,4 +105,22 @@ export function wholeNumber(text: string): number {
 export function percent(text: string): number {
   if (/^\d{1,3}(\.\d{1,2})?$/.test(text) && Number(text) <= 100) return Number(text);
   throw new InvalidArgumentError("It must be a number from 0 to 100.");
+}
+
+/** The secret in a file. `-` is standard input: what stands on a command line, every local user can read. */
+export async function readSecret(file: string): Promise<string> {
+  if (file !== "-") return readSecretFile(file);
+  return trimSecret(await streamText(process.stdin), "Standard input is empty, or was read already");
+}
+
+/** A secret that an option gives, or a file that another option names; `-` in the place of either is standard input. */
+export async function secretOf(
+  name: string,
+  given: string | undefined,
+  file: string | undefined,
+): Promise<string | undefined> {
+  if (given !== undefined && file !== undefined)
+    throw new OverlayError("INPUT_INVALID", `Both a ${name} and a file with it were given.`, "Leave one of them out.");
+  if (file !== undefined || given === "-") return readSecret(file ?? "-");
+  return given;
 }

@@ -3,11 +3,15 @@ import type { Connection } from "../host/connection";
 import { readHostFacts } from "../host/reconcile/facts";
 import { containersOn, isOurDockerNetwork } from "../network/kinds/docker";
 import type { Container, Facts } from "../network/model/facts";
-import type { Lease } from "../pool";
+import type { Fact, Lease, Pool } from "../pool";
+import { isFirm } from "../pool/types";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
+import { resourceOf } from "../resources";
+import { userName } from "../resources/runner-subnet";
 import type { Session } from "./command";
-import { type Login, Machines } from "./hosts/machines";
-import { membersOf } from "./hosts/members";
+import { type Login, Machines, membersOf } from "./hosts";
+import type { Exported } from "./stack-export";
+import type { Read } from "./survey";
 
 /** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
 export async function withoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
@@ -51,3 +55,54 @@ function containersOf(network: string, { docker, records }: Facts): Container[] 
 /** One that is stopped comes back with the address that it had. */
 const uses = ({ name, running, addresses }: Container, lease: Lease): boolean =>
   running ? addresses.includes(ipOf(lease)) : name === lease.usedBy;
+
+/** Which addresses containers use, by the word of the Docker on the machines: exports know only of the last up or refresh. */
+
+/** The containers on the Docker networks that our records list, by overlay network. */
+export function containersIn(reads: Pick<Read, "facts">[]): Map<string, Container[]> {
+  const found = new Map<string, Container[]>();
+  for (const { facts } of reads) {
+    for (const { network, items } of facts.records)
+      found.set(network, [...(found.get(network) ?? []), ...containersOn(items, facts.docker)]);
+  }
+  return found;
+}
+
+/**
+ * Facts in which what a container has is used by it: the lease of that address, or else a lease of the container's own. What the
+ * store knows otherwise stays as it is.
+ */
+export async function withContainerUsers(
+  pool: Pool,
+  facts: Fact[],
+  found: Exported[],
+  containers: Map<string, Container[]>,
+): Promise<Fact[]> {
+  const result = [...facts];
+  const taken = new Set(facts.flatMap(({ names = [] }) => names));
+  for (const { type, props } of found) {
+    const network = (props.network as { networkName?: string } | undefined)?.networkName ?? "";
+    for (const use of resourceOf(type).host?.containerLeases?.(props, containers.get(network) ?? []) ?? []) {
+      const i = result.findIndex((fact) => holdsSome(fact, use));
+      if (i >= 0) result[i] = withUser(result[i]!, use.usedBy!, userName(network, use.usedBy!), taken);
+      else if (!(await isHeld(pool, use))) result.push(use);
+    }
+  }
+  return result;
+}
+
+const holdsSome = (fact: Fact, use: Fact): boolean =>
+  fact.pool === use.pool && fact.want.some(({ first }) => use.want.some((extent) => extent.first === first));
+
+/** A user has one address on a network: its name goes to the first. */
+function withUser(fact: Fact, usedBy: string, name: string, taken: Set<string>): Fact {
+  if (fact.usedBy !== undefined) return fact;
+  const names = taken.has(name) ? {} : { names: [...(fact.names ?? []), name] };
+  taken.add(name);
+  return { ...fact, usedBy, state: "used", ...names };
+}
+
+async function isHeld(pool: Pool, { pool: name, owner, want }: Fact): Promise<boolean> {
+  const lease = await pool.find(name, { value: want[0]!.first });
+  return lease !== undefined && isFirm(lease) && lease.owner !== owner;
+}

@@ -2,16 +2,16 @@ import { execFile } from "node:child_process";
 import { promisify } from "node:util";
 import { Option } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
+import { forgottenHosts } from "../lifecycle/delete";
 import { isForgotten, isStackOwner } from "../owner";
 import type { Lease, Pool } from "../pool";
 import { isFirm } from "../pool/types";
 import { listOf } from "../pool/wording";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { withoutContainer } from "./containers";
-import { type Export, parseExport, readExport } from "./exports";
-import { hostsOf, ofForgottenHosts } from "./forgotten";
-import { type Login, withLogin } from "./hosts/machines";
-import { openersFirst } from "./nesting";
+import { type Login, withLogin } from "./hosts";
+import type { Output } from "./output";
+import { type Export, openersFirst, parseExport, readExport } from "./stack-export";
 
 interface Options extends Login {
   containers?: string;
@@ -180,3 +180,34 @@ async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<voi
   }
   out.note(`Released: ${released} of ${orphans.length}.`);
 }
+
+/** Leases that stayed reserved because a host did not answer when its resource was deleted. */
+
+/** Those among `leases` that only these hosts may still use; true: all of them. */
+export function ofForgottenHosts(out: Output, leases: Lease[], hosts: true | string[]): Lease[] {
+  if (hosts === true) return leases;
+  const known = new Set(leases.flatMap((lease) => hostsOf(lease, leases)));
+  const unknown = hosts.find((host) => !known.has(host));
+  if (unknown !== undefined) throw noSuchHost(unknown, [...known]);
+  const concerned = leases.filter((lease) => hostsOf(lease, leases).some((host) => hosts.includes(host)));
+  const found = concerned.filter((lease) => hostsOf(lease, leases).every((host) => hosts.includes(host)));
+  if (concerned.length > found.length)
+    out.note(`Left alone, since other forgotten hosts may use them, too: ${concerned.length - found.length}.`);
+  return found;
+}
+
+const noSuchHost = (host: string, known: string[]): OverlayError =>
+  new OverlayError(
+    "INPUT_INVALID",
+    `No lease is reserved for a forgotten host ${host}; there are ${known.join(", ") || "none"}.`,
+    "Check the name: `overlayctl gc --forgotten` lists all.",
+  );
+
+/** Hosts that may still use what a lease holds, or what others hold in the pool that it opens. */
+export function hostsOf(lease: Lease, all: Lease[]): string[] {
+  const within = all.filter(({ pool }) => pool === lease.opens).flatMap((each) => hostsOf(each, all));
+  return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN]), ...within])];
+}
+
+/** Of leases that were reserved before their hosts were written to them. */
+const UNKNOWN = "unknown";

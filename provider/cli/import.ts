@@ -1,9 +1,9 @@
 import { readFile } from "node:fs/promises";
+import { tryParseIp } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { describeLease, type Imported, importAddresses } from "../reservations";
 import { valueText } from "../reservations/leases";
 import { command, withPool } from "./command";
-import { type Row, rowsIn } from "./rows";
 
 interface Options {
   dryRun?: boolean;
@@ -38,3 +38,82 @@ function refusal(file: string, total: number, problems: Imported<Row>["problems"
   const what = `${problems.length} of ${total} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n `;
   return new OverlayError("IP_IN_USE", what, "Correct the file or release what is in the way, and run again.");
 }
+
+/** One address of an import file. */
+export interface Row {
+  line: number;
+  ip: bigint;
+  by?: string;
+  network?: string;
+  runner?: string;
+  pool?: string;
+}
+
+type Fields = Record<string, unknown>;
+
+/** CSV with a header (or only addresses), a JSON array, or a JSON object a line. Every bad line is named at once. */
+export function rowsIn(file: string, text: string): Row[] {
+  const bad: string[] = [];
+  const rows = records(file, text).flatMap(([line, fields]) => {
+    const row = rowOf(line, fields);
+    if (typeof row !== "string") return [row];
+    bad.push(`\n  line ${line}: ${row}`);
+    return [];
+  });
+  if (bad.length === 0) return rows;
+  const what = `${bad.length} of ${bad.length + rows.length} lines of ${file} cannot be understood; nothing was written.${bad.join("")}\n `;
+  throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network, runner and pool.");
+}
+
+function rowOf(line: number, fields: Fields): Row | string {
+  const { ip, network, runner, pool } = fields;
+  const by = fields.by ?? fields.usedBy;
+  const port = pool !== undefined && /^[1-9]\d{0,4}$/.test(String(ip)) ? BigInt(String(ip)) : undefined;
+  const point = port ?? (typeof ip === "string" ? tryParseIp(ip) : undefined);
+  if (point === undefined || valueText(point) !== String(ip).toLowerCase()) return `'${ip ?? ""}' is not an IP address`;
+  const texts = Object.entries({ by, network, runner, pool }).filter(
+    ([, value]) => value !== undefined && value !== "",
+  );
+  const wrong = texts.find(([, value]) => typeof value !== "string" || !/^[^\s\p{Cc}]{1,200}$/u.test(value));
+  return wrong ? `${wrong[0]} is not a plain name` : { line, ip: point, ...Object.fromEntries(texts) };
+}
+
+function records(file: string, text: string): [line: number, Fields][] {
+  const start = text.trimStart()[0];
+  if (start !== "[" && start !== "{") return csv(text);
+  try {
+    if (start === "[") return (JSON.parse(text) as unknown[]).map((item, i) => [i + 1, fieldsOf(item)]);
+    return lines(text).map(([line, each]) => [line, fieldsOf(JSON.parse(each))]);
+  } catch (cause) {
+    throw new OverlayError("INPUT_INVALID", `${file} is not JSON: ${(cause as Error).message}.`, "Correct it.", cause);
+  }
+}
+
+/** A bare text is an address. */
+const fieldsOf = (item: unknown): Fields =>
+  typeof item === "object" && item !== null ? (item as Fields) : { ip: item };
+
+const lines = (text: string): [number, string][] =>
+  text
+    .split(/\r?\n/)
+    .map((line, i): [number, string] => [i + 1, line])
+    .filter(([, line]) => line.trim() !== "" && !line.startsWith("#"));
+
+/** Without a header, the columns are the address and who uses it. */
+function csv(text: string): [number, Fields][] {
+  const cells = lines(text).map(([line, each]): [number, string[]] => [line, each.split(",").map(unquoted)]);
+  const header = cells[0]?.[1].map((cell) => cell.toLowerCase()) ?? [];
+  const named = header.includes("ip") || header.includes("address");
+  const columns = named ? header.map((name) => ALIASES[name] ?? name) : ["ip", "by"];
+  return cells
+    .slice(named ? 1 : 0)
+    .map(([line, values]) => [
+      line,
+      Object.fromEntries(values.map((value, i) => [columns[i] ?? `column ${i + 1}`, value])),
+    ]);
+}
+
+const ALIASES: Record<string, string> = { address: "ip", usedby: "by", container: "by" };
+
+/** None of our values can contain a comma or a quote. */
+const unquoted = (cell: string): string => cell.trim().replace(/^"(.*)"$/, "$1");

@@ -1,17 +1,18 @@
-import { OverlayError } from "../errors";
+import { randomBytes } from "node:crypto";
+import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
 import { parseStamp } from "../lifecycle/lease";
+import type { HostRecord } from "../network/model/items";
+import type { DiscoveredRunner } from "../network/read/survey";
 import type { Enrolment, Fact, Lease, Pool } from "../pool";
 import { listOf } from "../pool/wording";
-import { NETWORKS } from "../pool-names";
+import { describePool, NETWORKS } from "../pool-names";
+import { networkSettings } from "../resources/network-settings";
 import { command, type Session, wholeNumber, withPool } from "./command";
-import { containersIn, withContainerUsers } from "./container-users";
-import { type Exported, factsOf, hidesMachines, readExport } from "./exports";
-import { connections, type Login, Machines, withLogin } from "./hosts/machines";
-import { openersFirst } from "./nesting";
-import { joined } from "./scan/joining";
-import { type Recorded, recordedOn } from "./scan/recorded";
-import { type Read, readMachine } from "./scan/surveyed";
+import { containersIn, withContainerUsers } from "./containers";
+import { connections, type Login, Machines, withLogin } from "./hosts";
+import { type Exported, factOf, factsOf, hidesMachines, openersFirst, readExport } from "./stack-export";
+import { placeText, type Read, readMachine, type Surveyed, type SurveyedRunner, surveyOf } from "./survey";
 
 interface Options extends Login {
   stackExport?: string[];
@@ -132,4 +133,138 @@ function contradicting({ conflicts }: Enrolment, found: Exported[]): OverlayErro
   const lines = conflicts.map(({ fact, error }) => `\n  ${fact.owner} (${sourceOf(fact, found)}): ${error.what}`);
   const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n `;
   return new OverlayError("STORE_CONFLICT", what, "Leave out exports that are not of today, and settle who is right.");
+}
+
+/**
+ * A stack knows more of a resource than machines do, so machines add only what no export has. Both must agree on who
+ * holds what: a record that says otherwise is a sign that one of them is not of today.
+ */
+export async function joined(pool: Pool, exported: Exported[], recorded: Exported[]): Promise<Exported[]> {
+  const byUid = new Map(exported.map((each) => [each.props.uid, each]));
+  const contradicting = recorded.filter((each) => {
+    const other = byUid.get(each.props.uid);
+    return other && !agree(other, each);
+  });
+  if (contradicting.length > 0) throw disagreeing(contradicting, byUid);
+  const added = recorded.filter(({ props }) => !byUid.has(props.uid));
+  return [...exported, ...(await Promise.all(added.map((each) => withKnownLease(pool, each))))];
+}
+
+const valueIn = (each: Exported): string => {
+  const { pool, want } = factOf(each);
+  return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
+};
+const agree = (a: Exported, b: Exported): boolean => a.props.owner === b.props.owner && valueIn(a) === valueIn(b);
+
+function disagreeing(contradicting: Exported[], byUid: Map<string, Exported>): OverlayError {
+  const lines = contradicting.map((each) => {
+    const other = byUid.get(each.props.uid)!;
+    const side = (one: Exported) => `${one.source} says ${one.props.owner} has ${valueIn(one)}`;
+    return `\n  ${each.props.uid}: ${side(each)}; ${side(other)}`;
+  });
+  return new OverlayError(
+    "STORE_CONFLICT",
+    `${contradicting.length} records on machines contradict the exports; nothing was written.${lines.join("")}\n `,
+    "Export the stacks again, or leave out the machine that was left behind.",
+  );
+}
+
+/** What an earlier run has entered has a lease id by now. */
+async function withKnownLease(pool: Pool, each: Exported): Promise<Exported> {
+  const lease = await pool.find(factOf(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
+    if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
+    throw error;
+  });
+  return lease ? { ...each, props: { ...each.props, leaseId: lease.leaseId } } : each;
+}
+
+/**
+ * What our records on machines say about leases: the hub has one for its network and one for each runner, with uid and
+ * owner; values and settings are told by the devices. Lease ids are not on machines: they are made anew, which a stack
+ * that is still there takes for a renewed lease and claims again, under the same uid and with the same values.
+ */
+export interface Recorded {
+  resources: Exported[];
+  /** The store that wrote them. */
+  stores: Set<string>;
+  /** Records of things that cannot be told from machines. */
+  unclear: string[];
+}
+
+export function recordedOn(reads: Read[]): Recorded {
+  const networks = surveyOf(reads).filter(({ network }) => network.networkName !== undefined);
+  const resources = networks.flatMap((each) => [...networkOf(each), ...each.runners.flatMap((r) => runnerOf(r, each))]);
+  const all = reads.flatMap((read) => read.facts.records.map((record) => ({ read, record })));
+  const known = new Set(resources.map(({ props }) => props.uid));
+  return {
+    resources,
+    stores: new Set(all.map(({ record }) => record.store)),
+    unclear: [
+      ...new Set(
+        all
+          .filter(({ record }) => !known.has(record.uid))
+          .map(({ record, read }) => `${record.owner} on ${placeText(read)}`),
+      ),
+      ...reads.flatMap((read) =>
+        read.facts.invalidRecords.map(({ file, reason }) => `${file} on ${placeText(read)}: not a record (${reason})`),
+      ),
+    ],
+  };
+}
+
+const withLink = (records: HostRecord[], name: string): HostRecord | undefined =>
+  records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === name));
+
+/** As the lifecycle makes them; a lease id begins with its uid. */
+const identity = ({ uid, owner }: HostRecord) => ({ uid, owner, leaseId: `${uid}.${randomBytes(8).toString("hex")}` });
+
+function networkOf(surveyed: Surveyed): Exported[] {
+  const { network, hub } = surveyed;
+  const record = withLink(hub.facts.records, network.hubInterface);
+  if (!record) return [];
+  const { host, port } = hub.connection;
+  const props = {
+    ...settingsOf(surveyed),
+    ...identity(record),
+    hubInterface: network.hubInterface,
+    hubConnection: { host, port },
+  };
+  return [{ source: placeText(hub), type: "OverlayNetwork", props }];
+}
+
+/** What no machine tells (verify, what happens on exhaustion) is as by default; the next up of the network sets it right. */
+function settingsOf({ network, hub, runners }: Surveyed) {
+  const first = runners.find(({ at }) => at)?.at?.seen;
+  const { networkName, subnets, devicePrefix, vniBase, vxlanPort, hubUnderlayIp } = network;
+  return networkSettings.parse({
+    networkName,
+    subnets: subnets.length === 1 ? subnets[0] : subnets,
+    devicePrefix,
+    vniBase,
+    vxlanPort,
+    ...(hubUnderlayIp !== hub.connection.host && { hubUnderlayIp }),
+    ...(first && fromRunner(first)),
+  });
+}
+
+const fromRunner = ({ bridgeName, masquerade, isAutoMtu, mtu }: DiscoveredRunner) => ({
+  bridgeName,
+  masquerade,
+  mtu: isAutoMtu ? ("auto" as const) : mtu,
+});
+
+function runnerOf(runner: SurveyedRunner, surveyed: Surveyed): Exported[] {
+  const record = withLink(surveyed.hub.facts.records, runner.device);
+  if (!record) return [];
+  const { host, port } = surveyed.hub.connection;
+  const at = runner.at?.host.connection;
+  const props = {
+    ...identity(record),
+    network: settingsOf(surveyed),
+    runnerName: record.name ?? runner.name,
+    runnerId: runner.runnerId,
+    hubConnection: { host, port },
+    ...(at && { connection: { host: at.host, port: at.port } }),
+  };
+  return [{ source: placeText(surveyed.hub), type: "RunnerSubnet", props }];
 }

@@ -7,7 +7,7 @@ import { networkSpec, runnerNameOf } from "../reservations/runners";
 import { parseSettings } from "../resource";
 import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
 import { command, withPool } from "./command";
-import { machineIn } from "./hosts/members";
+import { machineIn } from "./hosts";
 
 export interface Topology {
   network: string;

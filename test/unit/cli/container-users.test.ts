@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
-import { containersIn, withContainerUsers } from "../../../provider/cli/container-users";
-import { type Exported, factsOf } from "../../../provider/cli/exports";
-import { openersFirst } from "../../../provider/cli/nesting";
+import { containersIn, withContainerUsers } from "../../../provider/cli/containers";
+import { type Exported, factsOf, openersFirst } from "../../../provider/cli/stack-export";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import { readSettings } from "../../../provider/settings";

@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
-import { blame } from "../../../provider/cli/verify/diagnosis";
-import type { End } from "../../../provider/cli/verify/ends";
-import type { Answer } from "../../../provider/cli/verify/matrix";
+import type { Answer, End } from "../../../provider/cli/diagnosis";
+import { blame } from "../../../provider/cli/diagnosis";
 
 /** Which hop verify blames, by what the machines answered, in whatever order they did. */
 const end = (name: string, role: End["role"]): End => ({

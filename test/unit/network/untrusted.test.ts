@@ -1,10 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
-import { programFor } from "../../../provider/cli/scan/program";
-import { type Read, surveyOf } from "../../../provider/cli/scan/surveyed";
-import { endOf } from "../../../provider/cli/verify/ends";
-import { probeScript, probesFrom } from "../../../provider/cli/verify/matrix";
+import { endOf, probeScript, probesFrom } from "../../../provider/cli/diagnosis";
+import { programFor } from "../../../provider/cli/scan";
+import { type Read, surveyOf } from "../../../provider/cli/survey";
 import { isOverlayError } from "../../../provider/errors";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { toRecordItem } from "../../../provider/network/kinds";

@@ -1,15 +1,31 @@
 import type { Command } from "commander";
-import { isOverlayError, OverlayError } from "../../errors";
-import type { Connection, Host } from "../../host/connection";
-import { readHostFacts } from "../../host/reconcile/facts";
-import { openPool, type Pool } from "../../pool";
-import { command, guarded, wholeNumber } from "../command";
-import { connectionOf, type Login, Machines, namedConnection, withLogin } from "../hosts/machines";
-import { type Members, membersOf, type Where } from "../hosts/members";
-import type { Output } from "../output";
-import { blame, type Findings, isFine } from "./diagnosis";
-import { type End, endOf } from "./ends";
-import { type Answer, answersIn, probeScript, probesFrom } from "./matrix";
+import { isOverlayError, OverlayError } from "../errors";
+import type { Connection, Host } from "../host/connection";
+import { readHostFacts } from "../host/reconcile/facts";
+import { openPool, type Pool } from "../pool";
+import { command, guarded, wholeNumber } from "./command";
+import {
+  type Answer,
+  answersIn,
+  blame,
+  type End,
+  endOf,
+  type Findings,
+  isFine,
+  probeScript,
+  probesFrom,
+} from "./diagnosis";
+import {
+  connectionOf,
+  type Login,
+  Machines,
+  type Members,
+  membersOf,
+  namedConnection,
+  type Where,
+  withLogin,
+} from "./hosts";
+import type { Output } from "./output";
 
 interface Options extends Where, Login {
   count: number;

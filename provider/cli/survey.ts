@@ -1,18 +1,18 @@
 import { z } from "zod";
-import { tryParseIp } from "../../addressing/ip";
-import { parseLayout, runnerLayout } from "../../addressing/layout";
-import { type Connection, connectionName } from "../../host/connection";
-import { namingHost, readHostFacts } from "../../host/reconcile/facts";
-import { devicesWithAddress } from "../../network/kinds/device";
-import type { Facts } from "../../network/model/facts";
-import { boundedArray, parseHostJson } from "../../network/model/host-json";
+import { tryParseIp } from "../addressing/ip";
+import { parseLayout, runnerLayout } from "../addressing/layout";
+import { type Connection, connectionName } from "../host/connection";
+import { namingHost, readHostFacts } from "../host/reconcile/facts";
+import { devicesWithAddress } from "../network/kinds/device";
+import type { Facts } from "../network/model/facts";
+import { boundedArray, parseHostJson } from "../network/model/host-json";
 import {
   type DiscoveredNetwork,
   type DiscoveredRunner,
   discoverNetworks,
   discoverRunner,
-} from "../../network/read/survey";
-import type { Machines } from "../hosts/machines";
+} from "../network/read/survey";
+import type { Machines } from "./hosts";
 
 /** A machine that was read. */
 export interface Read {

@@ -1,0 +1,95 @@
+import { OverlayError } from "../errors";
+import type { Lease, PoolSpec } from "../pool";
+import { listOf } from "../pool/wording";
+import { describePool } from "../pool-names";
+import {
+  addressInput,
+  describeEvent,
+  historyOfAddress,
+  historyOfPool,
+  type PoolUsage,
+  poolUsages,
+  timeText,
+  usageOf,
+} from "../reservations";
+import { command, optionsOf, percent, withPool } from "./command";
+
+/** For monitors: some pool is at least as full as `--warn` says. */
+const NEARLY_FULL = 3;
+
+export const listCommand = () =>
+  command("list", "List the pools and how full they are.")
+    .option("--warn <percent>", `end with exit code ${NEARLY_FULL} if a pool is filled so far`, percent)
+    .action(
+      withPool<{ warn?: number }>(async ({ pool, out }, { warn }) => {
+        const usages = await poolUsages(pool);
+        out.list(usages, [...COLUMNS], { utilization: (value) => `${value}%` });
+        if (usages.length === 0) out.note("There is no pool in this store yet.");
+        const full = warn === undefined ? [] : usages.filter(({ utilization }) => utilization >= warn);
+        for (const usage of full) out.note(fullText(usage, warn!));
+        if (full.length > 0) process.exitCode = NEARLY_FULL;
+      }),
+    );
+
+const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"] as const;
+
+const fullText = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
+  `warning: ${describePool(pool)} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;
+
+export const showCommand = () =>
+  command("show", "Show a pool and its leases. With --json: the pool, then a lease a line.")
+    .argument("<name>", "such as network/training; `pool list` has the names")
+    .action(
+      withPool(async ({ pool, out }, _, name) => {
+        const spec = await pool.spec(name!);
+        if (!spec) {
+          const known = (await pool.pools()).map((other) => other.name);
+          throw new OverlayError(
+            "POOL_NOT_FOUND",
+            `There is no pool '${name}'; there are ${known.join(", ") || "none"}.`,
+            "Check the name and the store.",
+          );
+        }
+        out.one(await usageOf(pool, spec), { utilization: (value) => `${value}%` });
+        out.say("");
+        const leases = await pool.leases(spec.name);
+        out.list(
+          leases.map((lease) => view(spec, lease)),
+          ["value", "state", "usedBy", "owner", "opens", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
+        );
+      }),
+    );
+
+const view = ({ kind }: PoolSpec, lease: Lease) => ({
+  value: listOf(kind, lease.extents),
+  state: lease.state,
+  type: lease.type,
+  usedBy: lease.usedBy,
+  owner: lease.owner,
+  opens: lease.opens,
+  names: lease.names,
+  labels: lease.labels,
+  leaseId: lease.leaseId,
+  uid: lease.uid,
+  tenant: lease.tenant && `${lease.tenant.org}/${lease.tenant.project}`,
+  createdAt: timeText(lease.createdAt),
+  createdBy: lease.by,
+  lastSeen: timeText(lease.lastSeen),
+  expiresAt: lease.expiresAt === undefined ? undefined : timeText(lease.expiresAt),
+});
+
+const isAddress = (text: string): boolean => /^\d+(\.\d+){3}$/.test(text) || text.includes(":");
+
+export const historyCommand = () =>
+  command("history", "Show what happened in a pool or to an address, oldest first: when, what, by which user.")
+    .argument("[pool|address]", "a pool as `pool list` shows it, or an address; default: all pools")
+    .action(
+      withPool(async ({ pool, out }, _, subject) => {
+        const events =
+          subject !== undefined && isAddress(subject)
+            ? await historyOfAddress(pool, optionsOf(addressInput, { ip: subject }, { ip: "ADDRESS" }))
+            : await historyOfPool(pool, subject);
+        out.list(events.map(describeEvent), ["at", "what", "value", "pool", "usedBy", "by", "owner"]);
+        if (events.length === 0) out.note("Nothing is known of it.");
+      }),
+    );
