@@ -5,7 +5,7 @@ import { type Connection, connectionName } from "../host/connection";
 import { namingHost, readHostFacts } from "../host/reconcile/facts";
 import { devicesWithAddress } from "../network/kinds/device";
 import type { Facts } from "../network/model/facts";
-import { boundedArray, parseHostJson } from "../network/model/host-json";
+import { boundedArray, parseHostJson } from "../network/model/record";
 import {
   type DiscoveredNetwork,
   type DiscoveredRunner,

@@ -46,7 +46,6 @@ const RULES: [folder: string, may: string[]][] = [
     [
       "provider/errors",
       "provider/host/connection",
-      `${NETWORK}/model/paths`,
       `${NETWORK}/render/shell`,
       "node-ssh",
       "ssh2",

@@ -1,6 +1,5 @@
 import { factsAfterRemoval, planSteps } from "../../network/diff/steps";
-import type { HostRecord } from "../../network/model/items";
-import type { Step } from "../../network/model/steps";
+import type { HostRecord, Step } from "../../network/model/items";
 import { adaptToHost } from "../../network/plan/this-host";
 import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
 import { preflightScript } from "../../network/read/facts";

@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
-import type { DesiredState } from "../../network/model/steps";
+import type { DesiredState } from "../../network/model/items";
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import type { CommandResult, Host } from "../connection";
 import { busyboxTool } from "../ssh/shell-errors";

@@ -1,8 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
-import { type HostRecord, itemKey } from "../../network/model/items";
-import type { DesiredState, Step } from "../../network/model/steps";
+import { type DesiredState, type HostRecord, itemKey, type Step } from "../../network/model/items";
 import { inspectScript } from "../../network/read/facts";
 import { invertSteps, renderCancelTimer, renderStartTimer } from "../../network/render/revert";
 import { renderChange } from "../../network/render/script";

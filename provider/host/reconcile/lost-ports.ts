@@ -1,8 +1,7 @@
 import { isOwnRecord } from "../../network/diff/ownership";
 import { findEmptiedBridges } from "../../network/kinds/device";
 import type { Facts } from "../../network/model/facts";
-import { hasItem, type Link } from "../../network/model/items";
-import type { DesiredState, Step } from "../../network/model/steps";
+import { type DesiredState, hasItem, type Link, type Step } from "../../network/model/items";
 import { findLostPorts, PORTS_SCRIPT, parsePortFacts } from "../../network/read/ports";
 import type { Shell } from "../connection";
 

@@ -1,5 +1,5 @@
-import { BOOT_SCRIPT } from "../../network/model/paths";
-import type { DesiredState } from "../../network/model/steps";
+import type { DesiredState } from "../../network/model/items";
+import { BOOT_SCRIPT } from "../../network/model/record";
 import type { Host } from "../connection";
 import { runConversation } from "./conversation";
 import type { ApplyRequest, ConversationReport, InspectResult, Job, ReconcileOptions } from "./types";

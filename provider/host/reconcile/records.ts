@@ -3,12 +3,18 @@ import { OverlayError } from "../../errors";
 import { findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { toRecordItem } from "../../network/kinds";
 import { sha256 } from "../../network/kinds/file";
-import type { ItemDifference } from "../../network/kinds/kind";
 import type { Facts } from "../../network/model/facts";
-import { type HostRecord, hasItem, type Item, itemKey, OUR_ZONE, ROUTE_PROTOCOL } from "../../network/model/items";
-import { RECORD_DIR, recordPath, SERVICES, scriptPath, unitPath } from "../../network/model/paths";
-import { formatRecord } from "../../network/model/record";
-import type { DesiredState } from "../../network/model/steps";
+import {
+  type DesiredState,
+  type HostRecord,
+  hasItem,
+  type Item,
+  type ItemDifference,
+  itemKey,
+  OUR_ZONE,
+  ROUTE_PROTOCOL,
+} from "../../network/model/items";
+import { formatRecord, RECORD_DIR, recordPath, SERVICES, scriptPath, unitPath } from "../../network/model/record";
 import { renderRecords } from "../../network/render/script";
 import type { ApplyRequest, RecordChange } from "./types";
 

@@ -1,8 +1,6 @@
 import type { OverlayError } from "../../errors";
-import type { ItemDifference } from "../../network/kinds/kind";
 import type { Container } from "../../network/model/facts";
-import type { HostRecord } from "../../network/model/items";
-import type { DesiredState } from "../../network/model/steps";
+import type { DesiredState, HostRecord, ItemDifference } from "../../network/model/items";
 import type { Host } from "../connection";
 
 /** Asks for changes until the host has the desired state. */

@@ -1,12 +1,13 @@
+import { readFile } from "node:fs/promises";
 import { connect as connectTcp } from "node:net";
 import { addAbortSignal, type Duplex } from "node:stream";
-import { NodeSSH } from "node-ssh";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Config, NodeSSH } from "node-ssh";
 import type { MacAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
-import { type Connection, connectionName, portOf } from "../connection";
+import { type Connection, connectionName, type HostSettings, portOf, userOf } from "../connection";
 import { type ChannelNotOpened, SshClient } from "./client";
-import { type Credentials, refusedCredentials, unreadableKey } from "./credentials";
-import type { ExpectedKey } from "./host-keys";
+import { type ExpectedKey, expandHome } from "./host-keys";
 
 /** How a dial failed: the name does not exist, the port is closed, or there was no answer. */
 export type DialOutcome = "unknownName" | "closed" | "noAnswer";
@@ -142,3 +143,166 @@ function explainLoginError({ connection, credentials }: DialRequest, error: Erro
 }
 
 const jumpText = ({ proxy }: Connection): string => (proxy ? ` through jump host ${connectionName(proxy)}` : "");
+
+/** What ssh2 logs in with, and the names of the methods for messages: never what is in them. */
+export interface Credentials {
+  config: Config;
+  methods: string[];
+}
+
+export async function readCredentials(connection: Connection): Promise<Credentials> {
+  const privateKey = await readPrivateKey(connection);
+  const agent = connection.agentSocketPath || process.env.SSH_AUTH_SOCK;
+  const methods = [
+    ...(connection.password ? ["password"] : []),
+    ...(privateKey ? [`private key (${keySource(connection)})`] : []),
+    ...(agent ? [`agent (${agent})`] : []),
+  ];
+  return { config: configOf(connection, privateKey, agent), methods };
+}
+
+const keySource = (connection: Connection): string =>
+  connection.privateKey ? "privateKey" : `file ${connection.privateKeyPath}`;
+
+function configOf(connection: Connection, privateKey: string | undefined, agent: string | undefined): Config {
+  const { password, privateKeyPassword } = connection;
+  return {
+    username: userOf(connection),
+    // ssh2's order, with the agent last: node-ssh gives up at the error of an agent that does not run.
+    authHandler: ["none", "password", "publickey", "keyboard-interactive", "agent"],
+    ...(privateKey && { privateKey }),
+    ...(privateKeyPassword && { passphrase: privateKeyPassword }),
+    ...(agent && { agent }),
+    // Servers with PAM often take a password only as the answer to a prompt.
+    ...(password && {
+      password,
+      tryKeyboard: true,
+      onKeyboardInteractive: (_name, _instructions, _lang, prompts, finish) => finish(prompts.map(() => password)),
+    }),
+  };
+}
+
+async function readPrivateKey(connection: Connection): Promise<string | undefined> {
+  if (connection.privateKey) return `${connection.privateKey.trim()}\n`;
+  if (!connection.privateKeyPath) return undefined;
+  if (connection.privateKeyPath.includes("-----BEGIN")) throw keyForPath(connection);
+  const path = expandHome(connection.privateKeyPath);
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    throw new OverlayError(
+      "SSH_AUTH",
+      `The private key file ${path} for ${userOf(connection)}@${connectionName(connection)} cannot be read (${(error as NodeJS.ErrnoException).code}).`,
+      "Correct privateKeyPath, or give the key's text as privateKey.",
+    );
+  }
+}
+
+const keyForPath = (connection: Connection): OverlayError =>
+  new OverlayError(
+    "SSH_AUTH",
+    `privateKeyPath for ${userOf(connection)}@${connectionName(connection)} is the text of a key, not the name of a file.`,
+    "Give it as privateKey.",
+  );
+
+/** The server accepted none of the credentials. */
+export function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {
+  const tried = methods.length > 0 ? `tried: ${methods.join(", ")}` : "no key, password or agent was given";
+  const reason = cause.message.startsWith("All configured") ? "" : `; ${cause.message}`;
+  return new OverlayError(
+    "SSH_AUTH",
+    `${connectionName(connection)} refused to log in ${userOf(connection)} (${tried}${reason}).`,
+    `Check user and key: the public key must stand in ~${userOf(connection)}/.ssh/authorized_keys there.`,
+    cause,
+  );
+}
+
+/** ssh2 could not read the private key. Its reasons name formats and passphrases, never the key. */
+export function unreadableKey(connection: Connection, cause: Error): OverlayError {
+  const locked = /passphrase|encrypted|integrity|decrypt/i.test(cause.message);
+  return new OverlayError(
+    "SSH_AUTH",
+    `The private key (${keySource(connection)}) for ${userOf(connection)}@${connectionName(connection)} cannot be used: ` +
+      (locked
+        ? "it is encrypted, and privateKeyPassword is missing or wrong."
+        : "it is not a private key that we can read."),
+    locked
+      ? "Give the right privateKeyPassword."
+      : "Give a key as ssh-keygen writes it, complete with its BEGIN and END lines.",
+  );
+}
+
+const FIRST_PAUSE_MS = 500;
+const MAX_PAUSE_MS = 5000;
+
+/** Seconds after which the user is notified about a host that does not answer. */
+const NOTICE_AFTER_SECONDS = 15;
+
+/**
+ * Seconds for which a host is dialled again after a clear answer. A closed port may be a host that is just booting; a name that
+ * does not exist is mistyped. A connection with dialErrorLimit or perDialTimeout has its own limits.
+ */
+const CLEAR_ANSWER_LIMIT: Record<DialOutcome, number> = { unknownName: 0, closed: 9, noAnswer: Infinity };
+
+/** Counts the failed dials of one host, and decides whether to retry. */
+export class DialRetries {
+  #failed = 0;
+  #began: number | undefined;
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly settings: HostSettings,
+  ) {}
+
+  /** Milliseconds that the next dial may take. The clock starts with the first dial, not while it waits for a slot. */
+  limit(): number {
+    this.#began ??= Date.now();
+    const one = (this.connection.perDialTimeout ?? this.settings.connectTimeout) * 1000;
+    return Math.ceil((one > 0 ? Math.min(one, this.#left()) : this.#left()) / 100) * 100;
+  }
+
+  /** Waits before the next try, or throws when it was the last one. */
+  async pause(failure: DialFailed, ended: AbortSignal): Promise<void> {
+    const most = this.connection.dialErrorLimit ?? 10;
+    const wait = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#failed);
+    this.#failed++;
+    const isLast = (most > 0 && this.#failed >= most) || this.#left() <= wait || this.#isAnswered(failure, wait);
+    if (ended.aborted || isLast) throw this.#unreachable(failure);
+    await sleep(wait, undefined, { signal: ended }).catch(() => {
+      throw this.#unreachable(failure);
+    });
+  }
+
+  /** Calls `notify` once if the host has not been reached after a while; returns a function that cancels it. */
+  notifyWhenSlow(notify: (text: string) => void): () => void {
+    const { host } = this.connection;
+    const place = `${host.includes(":") ? `[${host}]` : host}:${portOf(this.connection)}`;
+    const text =
+      `waiting for SSH on ${place}: not reached after ${NOTICE_AFTER_SECONDS} s. It is given up ` +
+      `after ${this.settings.operationTimeout} s (overlay:operationTimeout), or as its dialErrorLimit says.`;
+    const timer = setTimeout(() => notify(text), NOTICE_AFTER_SECONDS * 1000);
+    return () => clearTimeout(timer);
+  }
+
+  /** Whether the host, or the resolver, has refused for long enough. */
+  #isAnswered({ outcome }: DialFailed, wait: number): boolean {
+    const { dialErrorLimit, perDialTimeout } = this.connection;
+    if (dialErrorLimit !== undefined || perDialTimeout !== undefined) return false;
+    return Date.now() - this.#began! + wait > CLEAR_ANSWER_LIMIT[outcome] * 1000;
+  }
+
+  #left(): number {
+    return Math.max(1, this.#began! + this.settings.operationTimeout * 1000 - Date.now());
+  }
+
+  #unreachable({ phase, reason }: DialFailed): OverlayError {
+    const seconds = Math.round((Date.now() - this.#began!) / 100) / 10;
+    const tries = `${this.#failed} ${this.#failed === 1 ? "try" : "tries"} in ${seconds} s`;
+    return new OverlayError(
+      "SSH_UNREACHABLE",
+      `${connectionName(this.connection)} cannot be reached by SSH: ${phase} failed with ${reason} (${tries}).`,
+      "Check that the host is up, its address and port are right, sshd listens, and no firewall is in between. For a host that is " +
+        "still booting, set dialErrorLimit in its connection (0: try until overlay:operationTimeout).",
+    );
+  }
+}

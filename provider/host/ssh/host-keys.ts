@@ -1,9 +1,9 @@
 import { createHash, createHmac } from "node:crypto";
 import { readFile } from "node:fs/promises";
+import { homedir } from "node:os";
 import type { ServerHostKeyAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf } from "../connection";
-import { expandHome } from "./credentials";
 
 /** The expected host key of a server. */
 export interface ExpectedKey {
@@ -193,3 +193,6 @@ export const fingerprint = (key: Buffer): string =>
 
 /** The type is the first string of the key's own bytes. */
 export const keyType = (key: Buffer): string => key.toString("latin1", 4, 4 + key.readUInt32BE(0));
+
+/** `~/x` in the user's home, as in OpenSSH's own settings. */
+export const expandHome = (path: string): string => path.replace(/^~(?=\/|$)/, homedir());

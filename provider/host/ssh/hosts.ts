@@ -1,4 +1,6 @@
 import { randomBytes } from "node:crypto";
+import { setMaxListeners } from "node:events";
+import { isOverlayError, OverlayError } from "../../errors";
 import {
   type CommandResult,
   type Connection,
@@ -9,13 +11,14 @@ import {
   type Hosts,
   machineKey,
   type Shell,
+  sameConnection,
   userOf,
 } from "../connection";
-import { ChannelNotOpened, Semaphore } from "./client";
-import { type ChosenConnection, type ConnectionChoices, SshClients } from "./clients";
-import { ShellSession } from "./shell";
+import { ChannelNotOpened, Semaphore, type SshClient } from "./client";
+import { type Credentials, DialFailed, DialRetries, dial, readCredentials } from "./dial";
+import { HostKeys } from "./host-keys";
+import { type RootShell, rootCommand, ShellSession } from "./shell";
 import { sessionRefused } from "./shell-errors";
-import { type RootShell, rootCommand } from "./shell-protocol";
 
 export interface SshHosts extends Hosts {
   /** `fallbacks` are tried in order when the host refuses the credentials, and for no other reason: keys get rotated. */
@@ -87,11 +90,12 @@ export class SshHost implements Host {
 
   async exec(script: string, { anew }: { anew?: number } = {}): Promise<CommandResult> {
     this.stats.execs++;
-    if (anew === undefined) return this.#converse(undefined, (session) => session.runOnce(script));
+    const runScript = (session: ShellSession): Promise<CommandResult> => session.runOnce(script);
+    if (anew === undefined) return this.#withShell(undefined, runScript);
     const [connection] = this.choices;
     const client = await this.clients.openNew(connection, anew);
     try {
-      return await this.#talk({ connection, client }, anew, undefined, (session) => session.runOnce(script));
+      return await this.#openShell({ connection, client }, anew, undefined, runScript);
     } finally {
       await client.end();
     }
@@ -101,18 +105,30 @@ export class SshHost implements Host {
     const wait = Math.max(1, Math.ceil(this.settings.operationTimeout / 2));
     return this.lock.run(() => {
       this.stats.conversations++;
-      return this.#converse({ holder, wait }, async (session) => {
+      return this.#withShell({ holder, wait }, async (session) => {
         await session.start(wait + this.settings.connectTimeout, wait);
         return session.whileAlive(work(session));
       });
     });
   }
 
-  #converse<T>(lock: RootShell["lock"], use: (session: ShellSession) => Promise<T>): Promise<T> {
-    return this.#session((choice) => this.#talk(choice, this.settings.operationTimeout, lock, use));
+  /** A connection may have broken since its last use. Nothing has run then, so it is dialled again, once. */
+  async #withShell<T>(
+    lock: RootShell["lock"],
+    use: (session: ShellSession) => Promise<T>,
+    mayRedial = true,
+  ): Promise<T> {
+    const choice = await this.clients.get(this.choices);
+    try {
+      return await this.#openShell(choice, this.settings.operationTimeout, lock, use);
+    } catch (error) {
+      if (!(error instanceof ChannelNotOpened)) throw error;
+      if (choice.client.lost && mayRedial) return this.#withShell(lock, use, false);
+      throw sessionRefused(this.name, error);
+    }
   }
 
-  #talk<T>(
+  #openShell<T>(
     { connection, client }: ChosenConnection,
     operationTimeout: number,
     lock: RootShell["lock"],
@@ -131,18 +147,139 @@ export class SshHost implements Host {
       }
     });
   }
-
-  /** A connection may have broken since its last use; nothing has run then, so it is dialled again, once. */
-  async #session<T>(use: (choice: ChosenConnection) => Promise<T>, again = true): Promise<T> {
-    const choice = await this.clients.get(this.choices);
-    try {
-      return await use(choice);
-    } catch (error) {
-      if (!(error instanceof ChannelNotOpened)) throw error;
-      if (choice.client.lost && again) return this.#session(use, false);
-      throw sessionRefused(this.name, error);
-    }
-  }
 }
 
 const usesSudo = (connection: Connection): boolean => userOf(connection) !== "root" && (connection.sudo ?? true);
+
+interface SharedClient {
+  connection: Connection;
+  client: Promise<SshClient>;
+}
+
+/** A connection, and alternatives for refused credentials. */
+export type ConnectionChoices = [Connection, ...Connection[]];
+
+export interface ChosenConnection {
+  connection: Connection;
+  client: SshClient;
+}
+
+/** The SSH connections of this process: one for each connection key, opened at the first use, and again when it was lost. */
+export class SshClients {
+  readonly #shared = new Map<string, SharedClient>();
+  readonly #open = new Set<SshClient>();
+  readonly #ended = new AbortController();
+  readonly #dials: Semaphore;
+  readonly #hostKeys: HostKeys;
+
+  constructor(
+    private readonly settings: HostSettings,
+    private readonly keepalive: number,
+    private readonly onConnected: (connection: Connection) => void,
+    private readonly notify: (text: string) => void,
+  ) {
+    this.#dials = new Semaphore(settings.parallelHosts);
+    this.#hostKeys = new HostKeys(settings);
+    setMaxListeners(0, this.#ended.signal);
+  }
+
+  /** The first of these that the host accepts. Only refused credentials lead to the next one. */
+  async get([first, ...fallbacks]: ConnectionChoices): Promise<ChosenConnection> {
+    try {
+      return { connection: first, client: await this.#share(first) };
+    } catch (error) {
+      rethrowUnlessRefused(error);
+      for (const connection of distinctConnections(first, fallbacks)) {
+        const client = await this.#share(connection).catch(rethrowUnlessRefused);
+        if (client) return { connection, client };
+      }
+      throw error;
+    }
+  }
+
+  /** A new connection that is not shared, within so many seconds; the caller ends it. */
+  openNew(connection: Connection, seconds: number): Promise<SshClient> {
+    return this.#dialUntilUp({ ...connection, dialErrorLimit: 0 }, { ...this.settings, operationTimeout: seconds });
+  }
+
+  async end(): Promise<void> {
+    await Promise.all([...this.#open].map((client) => client.end()));
+    this.#ended.abort();
+  }
+
+  async #share(connection: Connection): Promise<SshClient> {
+    const key = connectionKey(connection);
+    const shared = this.#shared.get(key);
+    if (!shared) return this.#dialShared(key, connection);
+    const client = await shared.client.catch((error) => {
+      // Another caller may have failed because of its key or its limits: try again with our own.
+      if (sameConnection(shared.connection, connection)) throw error;
+    });
+    if (client && !client.lost) return this.#requireHostKey(client, connection);
+    if (client) this.#open.delete(client);
+    if (this.#shared.get(key) === shared) this.#shared.delete(key);
+    return this.#share(connection);
+  }
+
+  async #requireHostKey(client: SshClient, connection: Connection): Promise<SshClient> {
+    if (!connection.hostKey) return client;
+    const refused = (await this.#hostKeys.expect(connection)).refuse(client.hostKey);
+    if (refused) throw refused;
+    return client;
+  }
+
+  #dialShared(key: string, connection: Connection): Promise<SshClient> {
+    const shared = { connection, client: this.#dialUntilUp(connection) };
+    this.#shared.set(key, shared);
+    shared.client.catch(() => {
+      if (this.#shared.get(key) === shared) this.#shared.delete(key);
+    });
+    return shared.client;
+  }
+
+  async #dialUntilUp(connection: Connection, settings = this.settings): Promise<SshClient> {
+    const credentials = await readCredentials(connection);
+    const retries = new DialRetries(connection, settings);
+    const cancelNotice = retries.notifyWhenSlow(this.notify);
+    try {
+      for (;;) {
+        try {
+          const client = await this.#dial(connection, credentials, retries);
+          this.onConnected(connection);
+          this.#open.add(client);
+          return client;
+        } catch (error) {
+          if (!(error instanceof DialFailed)) throw error;
+          await retries.pause(error, this.#ended.signal);
+        }
+      }
+    } finally {
+      cancelNotice();
+    }
+  }
+
+  /** A slot is held for one dial, and free during the pause: a host that is down must not block the others. */
+  async #dial(connection: Connection, credentials: Credentials, retries: DialRetries): Promise<SshClient> {
+    const jump = connection.proxy && (await this.#share(connection.proxy).catch(explainJumpFailure(connection)));
+    const expected = await this.#hostKeys.expect(connection);
+    const request = { connection, credentials, expected, jump, keepalive: this.keepalive, ended: this.#ended.signal };
+    const dialInSlot = () => this.#dials.run(() => dial({ ...request, limit: retries.limit() }));
+    return jump ? jump.handshakes.run(dialInSlot) : dialInSlot();
+  }
+}
+
+/** Repeated attempts with the same key could make the host block us. */
+const distinctConnections = (first: Connection, fallbacks: Connection[]): Connection[] =>
+  fallbacks.filter(
+    (choice, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, choice)),
+  );
+
+function rethrowUnlessRefused(error: unknown): undefined {
+  if (!isOverlayError(error, "SSH_AUTH")) throw error;
+}
+
+const explainJumpFailure = (connection: Connection) => (error: unknown) => {
+  if (!isOverlayError(error)) throw error;
+  const what = `${connectionName(connection)} is behind a jump host that fails: ${error.what}`;
+  throw new OverlayError(error.code, what, error.fix, error);
+};

@@ -2,8 +2,7 @@ import { tunnelName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import { hasLinkType } from "../kinds/device";
 import type { Facts, LinkFact } from "../model/facts";
-import { type HostRecord, type Item, itemKey, type Link, type Route } from "../model/items";
-import type { DesiredState } from "../model/steps";
+import { type DesiredState, type HostRecord, type Item, itemKey, type Link, type Route } from "../model/items";
 
 /**
  * Adoption takes over what another program created, unchanged: a device with the right name and tunnel stays,

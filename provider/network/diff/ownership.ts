@@ -4,9 +4,16 @@ import { hasLinkType } from "../kinds/device";
 import { isOurDockerNetwork } from "../kinds/docker";
 import { observedRules } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import { type Address, type DockerNetwork, type HostRecord, type Item, itemKey, type Link } from "../model/items";
-import { BOOT_SCRIPT, isBootFile, parseOwnerPath, scriptPath } from "../model/paths";
-import type { DesiredState } from "../model/steps";
+import {
+  type Address,
+  type DesiredState,
+  type DockerNetwork,
+  type HostRecord,
+  type Item,
+  itemKey,
+  type Link,
+} from "../model/items";
+import { BOOT_SCRIPT, isBootFile, parseOwnerPath, scriptPath } from "../model/record";
 import { isAdoptable } from "./adopt";
 import { canOthersNeed, isOwnRule } from "./shared-items";
 

@@ -3,8 +3,15 @@ import { canChangeInPlace, findOtherPrefixes, formerPeer, isOurLink } from "../k
 import { countCopies, desiredJumpPosition, formerForwarding } from "../kinds/firewall";
 import { desiredZones, observedZones } from "../kinds/zone";
 import type { Facts } from "../model/facts";
-import { FORWARDING, type HostRecord, type Item, itemKey, type Link } from "../model/items";
-import type { DesiredState, Step } from "../model/steps";
+import {
+  type DesiredState,
+  FORWARDING,
+  type HostRecord,
+  type Item,
+  itemKey,
+  type Link,
+  type Step,
+} from "../model/items";
 import { findAdoptedLinks } from "./adopt";
 import { findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 

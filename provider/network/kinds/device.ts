@@ -1,9 +1,17 @@
 import { tryParseIp } from "../../addressing/ip";
 import type { Facts } from "../model/facts";
-import type { Address, Item, Link, Vxlan } from "../model/items";
-import type { Step } from "../model/steps";
+import {
+  type Address,
+  addStep,
+  type Item,
+  type ItemDifference,
+  type Link,
+  mismatch,
+  type Step,
+  type Vxlan,
+} from "../model/items";
 import { containersOn, isOurDockerNetwork } from "./docker";
-import { addStep, type ItemDifference, type ItemKind, mismatch, type ScriptParts, type StepOf } from "./kind";
+import type { ItemKind, ScriptParts, StepOf } from "./kind";
 import { isOurRoute, toRouteItem } from "./route";
 
 /** A network device. */

@@ -1,10 +1,10 @@
 import { z } from "zod";
 import { escapeLine } from "../../errors";
 import type { Container, DockerFacts, DockerNetworkFact } from "../model/facts";
-import { boundedArray, boundedRecord, parseHostJson } from "../model/host-json";
-import { type DockerNetwork, type DockerSubnet, hasItem, type Item } from "../model/items";
+import { type DockerNetwork, type DockerSubnet, hasItem, type Item, oppositeStep } from "../model/items";
+import { boundedArray, boundedRecord, parseHostJson } from "../model/record";
 import { quote } from "../render/shell";
-import { type ItemKind, oppositeStep } from "./kind";
+import type { ItemKind } from "./kind";
 
 /**
  * Docker on a runner: one Docker network over our bridge, so that containers get addresses of the runner's subnet. Observed with

@@ -1,11 +1,11 @@
 import { createHash } from "node:crypto";
 import type { Facts } from "../model/facts";
-import type { FileItem, Service } from "../model/items";
-import { unitPath } from "../model/paths";
+import { type FileItem, mismatch, type Service } from "../model/items";
+import { unitPath } from "../model/record";
 import { quote, textFile } from "../render/shell";
-import { type ItemKind, mismatch } from "./kind";
+import type { ItemKind } from "./kind";
 
-/** A file with a fixed content. `isOwnPath` in model/paths.ts says which paths are possible. */
+/** A file with a fixed content. `isOwnPath` in model/record.ts says which paths are possible. */
 export const fileKind: ItemKind<FileItem> = {
   order: 0,
   toRecord: ({ kind, path }) => ({ kind, path }),

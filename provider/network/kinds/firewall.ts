@@ -1,7 +1,7 @@
 import { addressBits, type Family, familyOfIp, overlaps, parseRange } from "../../addressing/ip";
 import type { Facts } from "../model/facts";
-import { type Chain, type FirewallRule, hasItem, type Item, type Jump } from "../model/items";
-import { type ItemKind, mismatch, oppositeStep, type ScriptParts, type StepOf } from "./kind";
+import { type Chain, type FirewallRule, hasItem, type Item, type Jump, mismatch, oppositeStep } from "../model/items";
+import type { ItemKind, ScriptParts, StepOf } from "./kind";
 
 /**
  * Our chains in iptables and ip6tables, each with one jump to it. Drops are in tables before `filter` if

@@ -1,12 +1,11 @@
 import type { Facts } from "../model/facts";
-import { type Item, itemKey } from "../model/items";
-import type { Step } from "../model/steps";
+import { type Item, type ItemDifference, itemKey, type Step } from "../model/items";
 import { requireSafeItem } from "../render/shell";
 import { addressKind, linkKind } from "./device";
 import { dockerKind } from "./docker";
 import { fileKind, serviceKind } from "./file";
 import { chainKind, jumpKind, ruleKind } from "./firewall";
-import type { ItemDifference, ItemKind, ScriptParts } from "./kind";
+import type { ItemKind, ScriptParts } from "./kind";
 import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
 import { zoneKind } from "./zone";

@@ -1,6 +1,5 @@
 import type { Facts } from "../model/facts";
-import type { Item } from "../model/items";
-import type { Step } from "../model/steps";
+import type { Item, Step } from "../model/items";
 import type { FileToWrite } from "../render/shell";
 
 /**
@@ -33,11 +32,6 @@ export interface ItemKind<T extends Item> {
 
 export type StepOf<T extends Item> = Step & { item: T };
 
-export const addStep = (item: Item): Step => ({ verb: "add", item });
-
-/** For kinds that a step either adds or removes as a whole. */
-export const oppositeStep = ({ verb, item }: Step): Step => ({ verb: verb === "remove" ? "add" : "remove", item });
-
 /** The commands of a change, by the tool that runs them: each is called once with all its lines where it can be. */
 export interface ScriptParts {
   /** Files that are written before the first change. */
@@ -53,20 +47,3 @@ export interface ScriptParts {
   /** By family and table, in iptables-restore's form. */
   firewall: Map<string, string[]>;
 }
-
-/** How the host differs from one item. */
-export interface ItemDifference {
-  item: Item;
-  missing: boolean;
-  /** As `WHAT is OBSERVED, should be DESIRED`. */
-  wrong: string[];
-}
-
-export function mismatch(what: string, observed: unknown, desired: unknown): string[] {
-  return desired === undefined || observed === desired
-    ? []
-    : [`${what} is ${observed ?? "none"}, should be ${desired}`];
-}
-
-/** A script on a host prints a warning for the user as a line that starts with this. */
-export const WARNING_PREFIX = "@@ warning ";

@@ -1,6 +1,6 @@
 import type { Facts, RouteFact } from "../model/facts";
-import { POLICY_PRIORITY, type PolicyRule, ROUTE_PROTOCOL, type Route } from "../model/items";
-import { type ItemKind, mismatch, oppositeStep } from "./kind";
+import { mismatch, oppositeStep, POLICY_PRIORITY, type PolicyRule, ROUTE_PROTOCOL, type Route } from "../model/items";
+import type { ItemKind } from "./kind";
 
 /** A route, marked with our protocol number. */
 export const routeKind: ItemKind<Route> = {

@@ -1,7 +1,7 @@
-import type { Sysctl } from "../model/items";
-import { RECORD_DIR, sysctlPath } from "../model/paths";
-import { quote, renderWriteFiles } from "../render/shell";
-import { type ItemKind, mismatch, WARNING_PREFIX } from "./kind";
+import { mismatch, type Sysctl } from "../model/items";
+import { RECORD_DIR, sysctlPath } from "../model/record";
+import { quote, renderWriteFiles, WARNING_PREFIX } from "../render/shell";
+import type { ItemKind } from "./kind";
 
 /** A kernel setting. Its former value is saved before the first change, and restored when the last record that lists it is removed. */
 export const sysctlKind: ItemKind<Sysctl> = {

@@ -1,9 +1,8 @@
 import type { Facts, Zone, ZoneFacts } from "../model/facts";
-import { type Item, OUR_ZONE, type ZoneEntry } from "../model/items";
-import type { Step, ZoneLocation } from "../model/steps";
+import { type Item, OUR_ZONE, oppositeStep, type Step, type ZoneEntry, type ZoneLocation } from "../model/items";
 import { quote } from "../render/shell";
 import { devicesWithAddress } from "./device";
-import { type ItemKind, oppositeStep } from "./kind";
+import type { ItemKind } from "./kind";
 
 /**
  * firewalld, where it is installed. It rejects what no zone accepts, whatever other tables accept: our devices go to a zone of our own,

@@ -1,10 +1,124 @@
 import { z } from "zod";
 import { parseRange, tryParseIp } from "../../addressing/ip";
 import { isInterfaceName } from "../../addressing/layout";
+import { OverlayError } from "../../errors";
 import type { InvalidRecord } from "./facts";
-import { boundedArray } from "./host-json";
 import type * as items from "./items";
-import { BOOT_SCRIPT, isOwnPath, parseOwnerPath, SERVICES, scriptPath } from "./paths";
+
+/** Where our files are on a host. */
+
+export const RECORD_DIR = "/var/lib/overlay";
+/** Runs the script of every record. */
+export const BOOT_SCRIPT = `${RECORD_DIR}/boot.sh`;
+/** The first restores everything at boot; the second restores it when services that flush rules or addresses reload. */
+export const SERVICES = ["overlay-network.service", "overlay-network-reload.service"] as const;
+
+export const unitPath = (name: string): string => `/etc/systemd/system/${name}`;
+
+/** Of one owner: the network that it is part of, and its uid. */
+interface OwnerKey {
+  network: string;
+  uid: string;
+}
+
+/** The record of an owner. */
+export const recordPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}/${network}/${uid}.json`;
+/** The script that restores the owner's items at boot. */
+export const scriptPath = ({ network, uid }: OwnerKey): string => `${RECORD_DIR}/${network}/${uid}.sh`;
+
+/** The owner of a record or script, by its path; undefined for other files. */
+export function parseOwnerPath(path: string): OwnerKey | undefined {
+  const [, network, uid] = /^\/var\/lib\/overlay\/([A-Za-z0-9._:-]+)\/([A-Za-z0-9-]+)\.(?:json|sh)$/.exec(path) ?? [];
+  return network && uid ? { network, uid } : undefined;
+}
+
+/** The scripts for boot: their path alone shows that they are ours. */
+export const isBootFile = (path: string): boolean => path === BOOT_SCRIPT || parseOwnerPath(path) !== undefined;
+
+/** As an extended regular expression for `grep`, too. */
+const OWN_FILE = "/etc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*overlay-[A-Za-z0-9._-]+";
+
+/**
+ * Which files an item can name, beside the scripts for boot: those in /etc whose name starts with `overlay-`. So a forged
+ * record cannot have a file of another program removed.
+ */
+export const isOwnPath = (path: string): boolean => path.length < 200 && new RegExp(`^${OWN_FILE}$`).test(path);
+
+/** The paths of such files in all records. A file that is no longer desired is in no request. */
+export const RECORDED_FILES = `$(grep -aohsE '${OWN_FILE}' ${RECORD_DIR}/*/*.json)`;
+
+/** A path below /proc/sys is its key with dots and slashes exchanged. */
+export const swapDotsAndSlashes = (text: string): string =>
+  text.replaceAll(/[./]/g, (mark) => (mark === "." ? "/" : "."));
+export const sysctlPath = (key: string): string => `/proc/sys/${swapDotsAndSlashes(key)}`;
+
+/**
+ * Parses JSON that a host printed, in the expected form and no other. A host may send millions of wrong elements: lists and objects are
+ * read up to the first wrong one, and long texts are not read at all.
+ */
+export function parseHostJson<S extends z.ZodType>(schema: S, text: string): z.output<S> {
+  if (text.length > MAX_JSON_CHARS) throw unexpectedOutput(`one of its answers has ${text.length} characters`);
+  const parsed = schema.safeParse(parseJson(text));
+  if (parsed.success) return parsed.data;
+  const { path, message } = parsed.error.issues[0]!;
+  throw unexpectedOutput([...(path.length > 0 ? [path.join(".")] : []), message].join(": "));
+}
+
+/** Characters of one JSON text: more than a hub of ten thousand runners needs. */
+const MAX_JSON_CHARS = 16 * 1024 * 1024;
+
+/** Elements of one list or object. */
+const MAX_ELEMENTS = 250_000;
+
+/** An array, checked up to the first wrong element. */
+export const boundedArray = <S extends z.ZodType>(element: S) =>
+  z.unknown().transform((value, context): z.output<S>[] => {
+    if (!Array.isArray(value) || value.length > MAX_ELEMENTS) return addIssue(context, "is not a list, or is too long");
+    const elements: z.output<S>[] = [];
+    for (const [i, each] of value.entries()) {
+      const parsed = element.safeParse(each);
+      const issue = parsed.error?.issues[0];
+      if (issue) return addIssue(context, issue.message, [i, ...issue.path]);
+      elements.push(parsed.data!);
+    }
+    return elements;
+  });
+
+/** An object with any keys, checked as `listOf` checks its elements. */
+export const boundedRecord = <S extends z.ZodType>(element: S) =>
+  z.unknown().transform((value, context): Record<string, z.output<S>> => {
+    if (typeof value !== "object" || value === null || Array.isArray(value))
+      return addIssue(context, "is not an object");
+    const entries = Object.entries(value);
+    if (entries.length > MAX_ELEMENTS) return addIssue(context, "has too many keys");
+    for (const entry of entries) {
+      const parsed = element.safeParse(entry[1]);
+      const issue = parsed.error?.issues[0];
+      if (issue) return addIssue(context, issue.message, [entry[0], ...issue.path]);
+      entry[1] = parsed.data;
+    }
+    return Object.fromEntries(entries);
+  });
+
+function addIssue(context: z.RefinementCtx, message: string, path: PropertyKey[] = []): never {
+  context.addIssue({ code: "custom", message, path });
+  return z.NEVER;
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw unexpectedOutput((error as Error).message);
+  }
+}
+
+const unexpectedOutput = (reason: string): OverlayError =>
+  new OverlayError(
+    "HOST_COMMAND_FAILED",
+    `its output is not in the form of its tools (${reason.slice(0, 300)}).`,
+    "Look at `ip -j -d addr show`, `iptables-save` and `docker network inspect` on that host; if they are replaced or altered, treat the host as compromised.",
+  );
 
 /**
  * The form of a record on a host. A program with write access there could put anything into one, and what it lists goes into commands:

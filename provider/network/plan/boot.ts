@@ -2,18 +2,9 @@ import { bootSteps, creationRank, renderSteps } from "../kinds";
 import { sha256 } from "../kinds/file";
 import { iptablesTool, TABLES } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import type { Item, Link, Service } from "../model/items";
-import {
-  BOOT_SCRIPT,
-  LOCK_DIR,
-  LOCK_HOLDER_FILE,
-  MAKE_LOCK_DIR,
-  RECORD_DIR,
-  SERVICES,
-  scriptPath,
-} from "../model/paths";
-import type { DesiredState } from "../model/steps";
-import { quote, requireWord } from "../render/shell";
+import type { DesiredState, Item, Link, Service } from "../model/items";
+import { BOOT_SCRIPT, RECORD_DIR, SERVICES, scriptPath } from "../model/record";
+import { LOCK_DIR, LOCK_HOLDER_FILE, MAKE_LOCK_DIR, quote, requireWord } from "../render/shell";
 
 /**
  * Adds the items that restore an overlay at boot, or after another service has flushed it: beside each record a

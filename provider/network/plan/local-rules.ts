@@ -14,7 +14,7 @@ import {
 import { zoneWarnings } from "../kinds/zone";
 import type { Facts } from "../model/facts";
 import { FORWARDING, type Item, itemKey, type Link, type Vxlan } from "../model/items";
-import { parseOwnerPath } from "../model/paths";
+import { parseOwnerPath } from "../model/record";
 
 /**
  * Rules that depend on what else a host has: other programs' tunnels on our UDP port, the devices of the default route, and

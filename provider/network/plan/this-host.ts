@@ -3,9 +3,8 @@ import { isOwnRecord } from "../diff/ownership";
 import { findTunnelRules } from "../diff/shared-items";
 import { appliesToHost } from "../kinds";
 import type { Facts } from "../model/facts";
-import { FORWARDING, type Item, itemKey, type Sysctl } from "../model/items";
-import { scriptPath } from "../model/paths";
-import type { DesiredState } from "../model/steps";
+import { type DesiredState, FORWARDING, type Item, itemKey, type Sysctl } from "../model/items";
+import { scriptPath } from "../model/record";
 import { isBootScriptOf, withBootItems } from "./boot";
 import { withLocalRules } from "./local-rules";
 

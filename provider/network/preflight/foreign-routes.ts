@@ -4,8 +4,7 @@ import { isAdoptableRoute } from "../diff/adopt";
 import { findLostTunnels } from "../diff/ownership";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, OtherTableRoute, RouteFact, RoutingRuleFact } from "../model/facts";
-import type { Item, Route } from "../model/items";
-import type { DesiredState } from "../model/steps";
+import type { DesiredState, Item, Route } from "../model/items";
 import { quoteCommand } from "../render/shell";
 
 /**

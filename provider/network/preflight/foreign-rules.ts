@@ -4,8 +4,7 @@ import { findOwnedItems, unlistedOwners } from "../diff/ownership";
 import { planSteps } from "../diff/steps";
 import { iptablesTool } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import { type Chain, type HostRecord, hasItem, type Item, itemKey } from "../model/items";
-import type { DesiredState } from "../model/steps";
+import { type Chain, type DesiredState, type HostRecord, hasItem, type Item, itemKey } from "../model/items";
 import { quoteCommand } from "../render/shell";
 
 /**

@@ -3,21 +3,21 @@ import { isAdoptable, isAdoptableRoute, refuseOtherId } from "../diff/adopt";
 import { isOwnRecord, isProvenAddress, isProvenLink } from "../diff/ownership";
 import { devicesWithAddress, isOurLink } from "../kinds/device";
 import { sha256 } from "../kinds/file";
-import type { ItemDifference } from "../kinds/kind";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, LinkFact } from "../model/facts";
 import {
   type Address,
+  type DesiredState,
   type FileItem,
   type HostRecord,
   hasItem,
   type Item,
+  type ItemDifference,
   itemKey,
   type Link,
   type Route,
 } from "../model/items";
-import { isBootFile } from "../model/paths";
-import type { DesiredState } from "../model/steps";
+import { isBootFile } from "../model/record";
 import { effectiveMetric, findForeignRoutes, formatForeignRoute } from "./foreign-routes";
 import { describeForeignRules } from "./foreign-rules";
 

@@ -10,9 +10,8 @@ import {
 } from "../diff/ownership";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
 import type { Facts } from "../model/facts";
-import { type Chain, type DockerNetwork, hasItem, type Item, itemKey } from "../model/items";
-import { recordPath } from "../model/paths";
-import type { DesiredState } from "../model/steps";
+import { type Chain, type DesiredState, type DockerNetwork, hasItem, type Item, itemKey } from "../model/items";
+import { recordPath } from "../model/record";
 import { refuseBlockingChains } from "../read/blocking-firewalls";
 import { refuseForeign, refuseVniConflicts } from "./foreign";
 import { refuseUnmetRequirements } from "./requirements";

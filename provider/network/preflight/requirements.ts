@@ -1,8 +1,7 @@
 import { type Extent, overlaps, parseRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
-import type { Item, Link } from "../model/items";
-import type { DesiredState } from "../model/steps";
+import type { DesiredState, Item, Link } from "../model/items";
 import { isOverlayRoute, refuseForeignRoutes } from "./foreign-routes";
 
 export function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {

@@ -2,7 +2,7 @@ import { addressBits, familyOf, tryParseIp } from "../../addressing/ip";
 import { devicesWithAddress } from "../kinds/device";
 import { FORWARD, GUARD, observedRules, REST, type RuleOrJump } from "../kinds/firewall";
 import type { Facts, RouteFact, SshPath } from "../model/facts";
-import type { Step } from "../model/steps";
+import type { Step } from "../model/items";
 
 /**
  * The steps that could cut our SSH connection to the host. Most cannot: a new device with a new range carries no SSH. In doubt a step

@@ -3,18 +3,20 @@ import type { Family } from "../../addressing/ip";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
 import type { Facts, LinkFact, ServiceFact, SshPath } from "../model/facts";
-import { boundedArray, parseHostJson } from "../model/host-json";
+import type { DesiredState } from "../model/items";
 import {
   BOOT_SCRIPT,
+  boundedArray,
+  isInvalidRecord,
+  parseHostJson,
+  parseRecord,
   RECORD_DIR,
   RECORDED_FILES,
   SERVICES,
   scriptPath,
   swapDotsAndSlashes,
   unitPath,
-} from "../model/paths";
-import { isInvalidRecord, parseRecord } from "../model/record";
-import type { DesiredState } from "../model/steps";
+} from "../model/record";
 import { quote, requireWord } from "../render/shell";
 import { BLOCKING_FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./blocking-firewalls";
 import { OUR_ROUTES4, OUR_ROUTES6, ROUTING4, ROUTING6, readOurRouting, readRouting } from "./routing";

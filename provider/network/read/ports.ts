@@ -3,9 +3,8 @@ import { formatIp, parseRange, subnetOf } from "../../addressing/ip";
 import { tapName } from "../../addressing/layout";
 import { isOverlayError } from "../../errors";
 import type { Facts } from "../model/facts";
-import { boundedArray, parseHostJson } from "../model/host-json";
-import type { DockerNetwork, Link } from "../model/items";
-import type { DesiredState } from "../model/steps";
+import type { DesiredState, DockerNetwork, Link } from "../model/items";
+import { boundedArray, parseHostJson } from "../model/record";
 import { quoteCommand } from "../render/shell";
 
 /**

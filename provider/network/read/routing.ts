@@ -1,8 +1,8 @@
 import { z } from "zod";
 import { addressBits, type Family } from "../../addressing/ip";
 import type { Facts, RouteFact, RoutingRuleFact } from "../model/facts";
-import { boundedArray, parseHostJson } from "../model/host-json";
 import { ROUTE_PROTOCOL } from "../model/items";
+import { boundedArray, parseHostJson } from "../model/record";
 
 /** In all tables. The output omits the protocol, because the command selects by it. */
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;

@@ -1,8 +1,7 @@
 import { invertStep } from "../kinds";
 import type { Facts } from "../model/facts";
-import { LOCK_DIR } from "../model/paths";
-import type { Step } from "../model/steps";
-import { quote, renderWriteFiles, textFile } from "./shell";
+import type { Step } from "../model/items";
+import { LOCK_DIR, quote, renderWriteFiles, textFile } from "./shell";
 
 /**
  * A timer on the host that reverts a change unless its script is moved away in time. It needs no connection and

@@ -1,12 +1,10 @@
 import type { Family } from "../../addressing/ip";
 import { renderSteps } from "../kinds";
 import { acceptPeerRule, INPUT, iptablesTool, TABLES } from "../kinds/firewall";
-import { type ScriptParts, WARNING_PREFIX } from "../kinds/kind";
-import type { Address, HostRecord } from "../model/items";
-import { RECORD_DIR, recordPath } from "../model/paths";
-import { formatRecord } from "../model/record";
-import type { Step } from "../model/steps";
-import { type FileToWrite, quote, renderWriteFiles, textFile } from "./shell";
+import type { ScriptParts } from "../kinds/kind";
+import type { Address, HostRecord, Step } from "../model/items";
+import { formatRecord, RECORD_DIR, recordPath } from "../model/record";
+import { type FileToWrite, quote, renderWriteFiles, textFile, WARNING_PREFIX } from "./shell";
 
 /**
  * The whole change of a host as one script. It writes all files first, and ends if it cannot: no item

@@ -81,3 +81,22 @@ export function renderWriteFiles(files: FileToWrite[]): string {
   const names = files.map(({ path }) => path).join(" ");
   return `{ ${commands.join(" && ")} || { rm -f ${temporary.join(" ")}; echo ${quote(`cannot write ${names}`)} >&2; false; }; }`;
 }
+
+/**
+ * The host's lock: conversations and the boot script hold a `flock` on this directory. Only root can open
+ * it: on one that others can open, any local user could hold the lock. It stays until the next boot, because removing it
+ * would let a waiting process and a new one lock two different directories.
+ */
+export const LOCK_DIR = "/run/pulumi-overlay";
+
+/** Names the process that holds the lock, and since when. */
+export const LOCK_HOLDER_FILE = `${LOCK_DIR}/holder`;
+
+/**
+ * Creates the directory. Fails if something else has its name: a symbolic link, or a directory that others can open. Uses no
+ * output of `stat` that depends on the language of the host.
+ */
+export const MAKE_LOCK_DIR = `{ mkdir -m 0700 ${LOCK_DIR} 2>/dev/null; [ -d ${LOCK_DIR} ] && [ ! -L ${LOCK_DIR} ] && [ "$(stat -c "%u %a" ${LOCK_DIR})" = "0 700" ]; }`;
+
+/** A script on a host prints a warning for the user as a line that starts with this. */
+export const WARNING_PREFIX = "@@ warning ";

@@ -1,6 +1,6 @@
 import { PassThrough } from "node:stream";
 import { expect, test } from "vitest";
-import { Frames } from "../../../provider/host/ssh/shell-protocol";
+import { Frames } from "../../../provider/host/ssh/shell";
 
 const MARK = "overlay-0123456789abcdef";
 

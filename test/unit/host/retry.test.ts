@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import type { Connection } from "../../../provider/host/connection";
-import { DialFailed, type DialOutcome } from "../../../provider/host/ssh/dial";
-import { DialRetries } from "../../../provider/host/ssh/retry";
+import { DialFailed, type DialOutcome, DialRetries } from "../../../provider/host/ssh/dial";
 
 const SETTINGS = { connectTimeout: 15, operationTimeout: 120, parallelHosts: 16 };
 

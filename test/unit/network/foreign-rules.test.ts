@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import type { Item } from "../../../provider/network/model/items";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
 import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign-rules";
 import { hub, runner, training } from "../../network";

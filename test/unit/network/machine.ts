@@ -1,8 +1,7 @@
 import { isPassRule } from "../../../provider/network/kinds/firewall";
 import type { Facts } from "../../../provider/network/model/facts";
-import type { HostRecord, Item, Link } from "../../../provider/network/model/items";
-import { recordPath } from "../../../provider/network/model/paths";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import type { DesiredState, HostRecord, Item, Link } from "../../../provider/network/model/items";
+import { recordPath } from "../../../provider/network/model/record";
 import { parseFacts } from "../../../provider/network/read/facts";
 
 /** A machine on which exactly these wants have been fulfilled. */

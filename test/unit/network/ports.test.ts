@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
 import { tapName } from "../../../provider/addressing/layout";
-import type { Link } from "../../../provider/network/model/items";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import type { DesiredState, Link } from "../../../provider/network/model/items";
 import { planRunner } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { findLostPorts, parsePortFacts } from "../../../provider/network/read/ports";

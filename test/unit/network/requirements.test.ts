@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import type { DesiredState } from "../../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";

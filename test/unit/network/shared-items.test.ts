@@ -1,9 +1,8 @@
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, itemKey } from "../../../provider/network/model/items";
-import { scriptPath } from "../../../provider/network/model/paths";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import { type DesiredState, type Item, itemKey } from "../../../provider/network/model/items";
+import { scriptPath } from "../../../provider/network/model/record";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";

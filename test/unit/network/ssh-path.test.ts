@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
-import { type Item, itemKey } from "../../../provider/network/model/items";
-import type { Step } from "../../../provider/network/model/steps";
+import { type Item, itemKey, type Step } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { containsIp, findRiskySteps } from "../../../provider/network/preflight/ssh-path";
 import { parseFacts } from "../../../provider/network/read/facts";

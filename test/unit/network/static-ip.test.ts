@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
 import { diffItems } from "../../../provider/network/kinds";
-import { type Item, itemKey } from "../../../provider/network/model/items";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import { type DesiredState, type Item, itemKey } from "../../../provider/network/model/items";
 import { type Forward, planCarrier, planReturn, type StaticAddress } from "../../../provider/network/plan/static-ip";
 import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { preflight } from "../../../provider/network/preflight/preflight";

@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
-import type { Item } from "../../../provider/network/model/items";
-import type { DesiredState } from "../../../provider/network/model/steps";
+import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { withLocalRules } from "../../../provider/network/plan/local-rules";
 import { renderChange } from "../../../provider/network/render/script";

@@ -1,7 +1,7 @@
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { expect, test } from "vitest";
-import { rootCommand, scriptCommand } from "../../../provider/host/ssh/shell-protocol";
+import { rootCommand, scriptCommand } from "../../../provider/host/ssh/shell";
 
 const mark = "overlay-feed";
 const shells = ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/fish", "/bin/csh"].filter((shell) => existsSync(shell));
