@@ -1,6 +1,7 @@
 /** `npm run lab -- …`: the lab from a terminal. */
 import { spawn } from "node:child_process";
 import { Command } from "commander";
+import { pulumiBinDir, pulumiEnv } from "../setup/tools.mjs";
 import { Lab, refuseWithoutRoot } from "./lab";
 import { isLeftOver, list, read, remove } from "./record";
 
@@ -70,7 +71,7 @@ function show(lab: Lab): void {
     console.log(`  ${host.name.padEnd(6)} ${host.address.padEnd(14)} ${lab.state(host.name)}`);
   console.log(`To look around:
   npm run lab -- exec${name} hub -- ip route             a command on a host
-  npm run lab -- exec${name} controller                  a shell where pulumi would run; there:
+  npm run lab -- exec${name} controller                  a shell that reaches the hosts, with pulumi on its PATH; there:
     ssh -F ${lab.sshConfig} hub
     pulumi config set --secret privateKey < ${lab.privateKeyPath}
     pulumi config set overlay:knownHosts ${lab.knownHosts}
@@ -79,7 +80,8 @@ function show(lab: Lab): void {
 
 function interact([command, ...args]: string[]): Promise<number> {
   process.on("SIGINT", () => {}); // the command's to deal with: the terminal sends it to both
-  const child = spawn(command!, args, { stdio: "inherit" });
+  const env = pulumiBinDir() === undefined ? process.env : pulumiEnv();
+  const child = spawn(command!, args, { stdio: "inherit", env });
   return new Promise((resolve, reject) => {
     child.once("error", reject);
     child.once("close", (code) => resolve(code ?? 255));

@@ -64,9 +64,10 @@ const forMachines = [
   { name: "e2fsprogs", isInstalled: hasCommand("mkfs.ext4") },
 ];
 
-/** What each purpose needs, and how it is called; a new one is a line here. @type {Record<string, { packages: DebianPackage[], users: string }>} */
+/** The packages that each purpose needs, and what uses them, for the message. @type {Record<string, { packages: DebianPackage[], users: string }>} */
 const purposes = {
   start: { packages: forLab, users: "lab hosts" },
+  lab: { packages: forLab, users: "lab hosts" },
   bench: { packages: [...forLab, ...forTests, ...forBenchmarks], users: "the benchmarks and chaos tests" },
   test: { packages: [...forLab, ...forTests], users: "the tests" },
   vm: { packages: [...forLab, ...forMachines], users: "emulated machines" },

@@ -1,9 +1,9 @@
-/** What set-up says: one line for each thing it does and why, and a sign of life while that takes long. */
+/** Messages of set-up: a line for each action and its reason, and progress for long ones. On standard error, so that output can be piped. */
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 
 /** @param {string} line */
-export const say = (line) => console.log(line);
+export const say = (line) => console.error(line);
 
 /**
  * Shows "  label: 12 s, detail" until it is done: in place on a terminal, else a line every 15 seconds.
@@ -11,11 +11,11 @@ export const say = (line) => console.log(line);
  */
 export async function during(label, work) {
   const started = Date.now();
-  const tty = process.stdout.isTTY;
+  const tty = process.stderr.isTTY;
   let detail = "";
   const line = () => `  ${label}: ${Math.round((Date.now() - started) / 1000)} s${detail && `, ${detail}`}`;
   const show = () =>
-    process.stdout.write(tty ? `\r\x1b[K${line().slice(0, (process.stdout.columns ?? 80) - 1)}` : `${line()}\n`);
+    process.stderr.write(tty ? `\r\x1b[K${line().slice(0, (process.stderr.columns ?? 80) - 1)}` : `${line()}\n`);
   const timer = setInterval(show, tty ? 500 : 15_000);
   try {
     const result = await work((text) => {
@@ -29,7 +29,7 @@ export async function during(label, work) {
   } finally {
     clearInterval(timer);
     show();
-    if (tty) process.stdout.write("\n");
+    if (tty) process.stderr.write("\n");
   }
 }
 

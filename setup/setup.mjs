@@ -1,7 +1,7 @@
 /**
- * Makes a machine that has Node and npm ready for `npm start`, `npm test`, `npm run test:vm`, `npm run bench` or `npm run check`: npm
- * packages and dist/, and for all but `check` Debian packages and a Pulumi CLI. Says what it does; does nothing when all is there.
- * Without any dependency: it comes first.
+ * Installs what a command of package.json needs on a machine with Node and npm. `check` and `overlayctl` need npm packages. All
+ * others also need Debian packages and a Pulumi CLI. All but `overlayctl` need dist/. Prints what it does, on standard error, and does
+ * nothing if nothing is missing. It imports no npm package, because it runs before they are installed.
  */
 import { parseArgs } from "node:util";
 import { build, isBuilt } from "./build.mjs";
@@ -10,6 +10,11 @@ import { say } from "./progress.mjs";
 import { ensurePulumi, NoPulumi } from "./pulumi.mjs";
 import { whyNoLab } from "./tools.mjs";
 import { ensureVmImage } from "./vm-image.mjs";
+
+/** Commands that make no hosts. */
+const WITHOUT_LAB = ["check", "overlayctl"];
+/** Commands that work, in part, without a Pulumi CLI. */
+const WITHOUT_PULUMI = ["test", "lab"];
 
 const { values } = parseArgs({ options: { for: { type: "string", default: "start" } } });
 setUp(values.for).catch((error) => {
@@ -22,17 +27,17 @@ async function setUp(purpose) {
   const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
   if (major < 20 || (major === 20 && minor < 12))
     throw new Error(`Node 20.12 or later is needed, not ${process.version}.`);
-  const needsLab = purpose !== "check";
+  const needsLab = !WITHOUT_LAB.includes(purpose);
   const reason = needsLab ? whyNoLab() : undefined;
   if (reason !== undefined && purpose !== "test")
     throw new Error(
-      `This makes Linux hosts out of the kernel's namespaces, which takes Linux and root: ${reason}. ` +
-        "What works without: `npm test` (its unit and contract tests), `npm run overlayctl`, and the provider itself.",
+      `This command makes hosts out of network namespaces, which needs Linux and root: ${reason}. ` +
+        "Without them these work: `npm test` (unit and contract tests), `npm run overlayctl`, and the provider itself.",
     );
   await ensureNpmPackages();
   linkItself();
   if (needsLab && reason === undefined) await setUpLab(purpose);
-  if (!isBuilt()) {
+  if (purpose !== "overlayctl" && !isBuilt()) {
     say("Compiling provider/ and sdk/ to dist/.");
     build();
   }
@@ -43,7 +48,7 @@ async function setUpLab(purpose) {
   await ensureDebianPackages(purpose);
   if (purpose === "vm") await ensureVmImage();
   await ensurePulumi().catch((error) => {
-    if (purpose !== "test" || !(error instanceof NoPulumi)) throw error;
-    say(error.message); // the other tests do without
+    if (!WITHOUT_PULUMI.includes(purpose) || !(error instanceof NoPulumi)) throw error;
+    say(error.message);
   });
 }

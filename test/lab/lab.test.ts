@@ -5,8 +5,9 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { type Identity, identityOf, isAlive } from "../../lab/process";
+import { type Identity, identityOf, isAlive, run } from "../../lab/process";
 import { folderOf, holder } from "../../lab/record";
+import { pulumiBinDir, root } from "../../setup/tools.mjs";
 
 /** The namespaces of a process that are not the machine's. */
 function namespaces(pid: number): string[] {
@@ -85,6 +86,13 @@ describe("a lab of two runners", () => {
     expect(await out("r2", "ls -A /root; ls -d /var/lib/overlay /etc/overlay 2>/dev/null; ls -A /tmp /home")).toBe(
       [".ssh", "/home:", "ops", "", "/tmp:"].join("\n"),
     );
+  });
+
+  test.skipIf(pulumiBinDir() === undefined)("`exec controller` has pulumi on its PATH", async () => {
+    const command = ["npm", "run", "--silent", "lab", "--", "exec", "--name", lab.name, "controller", "--"];
+    const { code, stdout, stderr } = await run([...command, "pulumi", "version"], { cwd: root });
+    expect(code, stderr).toBe(0);
+    expect(stdout).toMatch(/^v3\.\d+\.\d+\s*$/);
   });
 
   test("the controller sees the machine's files, the hosts by name, and no other network", async () => {
