@@ -1,6 +1,6 @@
 import { parseLayout } from "../provider/addressing/layout";
 import { createFleet } from "../provider/host/fleet";
-import { Reconciler } from "../provider/host/reconcile/queue";
+import { Reconciler } from "../provider/host/reconcile/reconciler";
 import type { ApplyRequest } from "../provider/host/reconcile/types";
 import { openHosts } from "../provider/host/ssh/hosts";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";

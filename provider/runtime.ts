@@ -1,7 +1,7 @@
 import { appendFileSync, readFileSync } from "node:fs";
 import { escapeControls, isOverlayError, OverlayError } from "./errors";
 import { createFleet } from "./host/fleet";
-import { Reconciler } from "./host/reconcile/queue";
+import { Reconciler } from "./host/reconcile/reconciler";
 import { openHosts } from "./host/ssh/hosts";
 import { readDeclared } from "./lifecycle/declared";
 import type { Dependencies } from "./lifecycle/dependencies";

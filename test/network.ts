@@ -1,7 +1,7 @@
 import { parseLayout } from "../provider/addressing/layout";
 import type { Item } from "../provider/network/model/items";
 import type { Machine, Network } from "../provider/network/plan/hub";
-import { withLocalRules } from "../provider/network/plan/local-rules";
+import { withLocalRules } from "../provider/network/plan/this-host";
 import { parseFacts } from "../provider/network/read/facts";
 
 /** The network that most tests are about, and the two machines of its first tunnel. */

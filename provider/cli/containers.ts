@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection } from "../host/connection";
-import { readHostFacts } from "../host/reconcile/facts";
+import { readHostFacts } from "../host/reconcile/host-state";
 import { containersOn, isOurDockerNetwork } from "../network/kinds/docker";
 import type { Container, Facts } from "../network/model/facts";
 import type { Fact, Lease, Pool } from "../pool";

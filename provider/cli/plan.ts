@@ -6,7 +6,7 @@ import { isOverlayError, OverlayError } from "../errors";
 import { type Connection, machineKey } from "../host/connection";
 import { createFleet } from "../host/fleet";
 import { type DryRun, dryRun } from "../host/reconcile/dry-run";
-import { Reconciler } from "../host/reconcile/queue";
+import { Reconciler } from "../host/reconcile/reconciler";
 import type { ApplyRequest } from "../host/reconcile/types";
 import { desiredStates } from "../lifecycle/hosts";
 import { buildRequest, readStoreId } from "../lifecycle/lease";

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { tryParseIp } from "../addressing/ip";
 import { parseLayout, runnerLayout } from "../addressing/layout";
 import { type Connection, connectionName } from "../host/connection";
-import { namingHost, readHostFacts } from "../host/reconcile/facts";
+import { namingHost, readHostFacts } from "../host/reconcile/host-state";
 import { devicesWithAddress } from "../network/kinds/device";
 import type { Facts } from "../network/model/facts";
 import { boundedArray, parseHostJson } from "../network/model/record";

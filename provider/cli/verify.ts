@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Connection, Host } from "../host/connection";
-import { readHostFacts } from "../host/reconcile/facts";
+import { readHostFacts } from "../host/reconcile/host-state";
 import { openPool, type Pool } from "../pool";
 import { command, guarded, wholeNumber } from "./command";
 import {

@@ -7,8 +7,8 @@ import { boundedArray, parseHostJson } from "../network/model/record";
 import type { Machine } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
 import { type Connection, type Host, type Hosts, machineKey } from "./connection";
-import { namingHost } from "./reconcile/facts";
-import type { Reconciler } from "./reconcile/queue";
+import { namingHost } from "./reconcile/host-state";
+import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, InspectResult } from "./reconcile/types";
 import { busyboxTool } from "./ssh/shell-errors";
 

@@ -9,8 +9,7 @@ import {
   parseLayout,
   runnerLayout,
 } from "../addressing/layout";
-import type { DockerPlan, Network } from "../network/plan/hub";
-import type { HostAccess, HostPort } from "../network/plan/isolation";
+import type { DockerPlan, HostAccess, HostPort, Network } from "../network/plan/hub";
 import type { PoolSpec } from "../pool/types";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";

@@ -1,5 +1,5 @@
 import type { Connection } from "../../provider/host/connection";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/types";
 import { openHosts } from "../../provider/host/ssh/hosts";
 import type { Item } from "../../provider/network/model/items";

@@ -4,7 +4,7 @@ import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
 import { parseLayout, tapName } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
 import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";

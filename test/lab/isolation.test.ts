@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { Lab } from "../../lab/lab";
 import { parseLayout } from "../../provider/addressing/layout";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ApplyRequest } from "../../provider/host/reconcile/types";
 import { formatDifference } from "../../provider/network/kinds";
 import type { DesiredState, Item } from "../../provider/network/model/items";

@@ -8,7 +8,7 @@ import { formatIp } from "../../provider/addressing/ip";
 import { parseLayout, runnerLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { readUnderlay } from "../../provider/host/fleet";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
 import type { Item } from "../../provider/network/model/items";
 import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";

@@ -2,7 +2,7 @@ import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
 import { type Host, type Hosts, machineKey } from "../../provider/host/connection";
 import { createFleet } from "../../provider/host/fleet";
-import { Reconciler } from "../../provider/host/reconcile/queue";
+import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/types";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";

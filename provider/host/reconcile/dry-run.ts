@@ -1,12 +1,13 @@
 import { factsAfterRemoval, planSteps } from "../../network/diff/steps";
 import type { HostRecord, Step } from "../../network/model/items";
 import { adaptToHost } from "../../network/plan/this-host";
-import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
+import { findBlockedRemovals } from "../../network/preflight/foreign";
 import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
-import { acceptRequests, desiredOf } from "./conversation";
-import { parseHostFacts, withHostName } from "./facts";
+import { desiredOf } from "./change";
+import { parseHostFacts, withHostName } from "./host-state";
+import { acceptRequests } from "./reconciler";
 import type { ApplyRequest, Job } from "./types";
 
 export interface DryRun {

@@ -66,3 +66,8 @@ export interface RecordChange {
   /** Files in its place that are not records. They are renamed first. */
   invalidFiles: string[];
 }
+
+/** An accepted request, with what it does to its record. */
+export interface Accepted extends RecordChange {
+  job: ApplyJob;
+}

@@ -12,8 +12,7 @@ import {
   type Link,
   type Step,
 } from "../model/items";
-import { findAdoptedLinks } from "./adopt";
-import { findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
+import { findAdoptedLinks, findKeptKeys, findOwnedItems, isOwnRecord, recordsOfOthers } from "./ownership";
 
 /**
  * The steps from the observed to the desired state, for all owners with a request at once. Removes only what an owner has

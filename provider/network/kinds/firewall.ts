@@ -11,7 +11,7 @@ import type { ItemKind, ScriptParts, StepOf } from "./kind";
  *   mangle FORWARD → OVERLAY-GUARD     what is routed into or out of the overlay without a right to
  *   filter INPUT   → OVERLAY-IN        VXLAN from peers, what workloads may reach on the host itself
  *   filter FORWARD → OVERLAY-FWD       what the overlay needs to pass; nothing is dropped here
- *   filter FORWARD → OVERLAY-REST      after all other rules: see plan/local-rules.ts
+ *   filter FORWARD → OVERLAY-REST      after all other rules: see plan/this-host.ts
  *
  * In a chain, rules that pass packets (ACCEPT, RETURN) precede those that do not. Several owners share a chain, and add their rules
  * in any order, so the former are inserted at the top and the latter appended.

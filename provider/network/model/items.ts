@@ -245,7 +245,7 @@ export interface DesiredState {
   record: Omit<HostRecord, "items">;
   /** Empty: everything of this owner is removed. */
   items: Item[];
-  /** Take over devices and routes that are as desired and in no record: see diff/adopt.ts. */
+  /** Take over devices and routes that are as desired and in no record: see `withAdoptedMacs`. */
   adopt?: boolean;
   /** Restore it when the host boots. */
   persist?: boolean;

@@ -1,7 +1,6 @@
 import { type Extent, type Family, familyExtent, overlaps, parseRange, subnetOf } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
-import { isAdoptableRoute } from "../diff/adopt";
-import { findLostTunnels } from "../diff/ownership";
+import { findLostTunnels, isAdoptableRoute } from "../diff/ownership";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, OtherTableRoute, RouteFact, RoutingRuleFact } from "../model/facts";
 import type { DesiredState, Item, Route } from "../model/items";

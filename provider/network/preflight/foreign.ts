@@ -1,12 +1,24 @@
 import { OverlayError } from "../../errors";
-import { isAdoptable, isAdoptableRoute, refuseOtherId } from "../diff/adopt";
-import { isOwnRecord, isProvenAddress, isProvenLink } from "../diff/ownership";
+import { sameStack } from "../../owner";
+import {
+  findOwnedItems,
+  isAdoptable,
+  isAdoptableRoute,
+  isOwnRecord,
+  isProvenAddress,
+  isProvenLink,
+  refuseOtherId,
+  unlistedOwners,
+} from "../diff/ownership";
+import { planSteps } from "../diff/steps";
 import { devicesWithAddress, isOurLink } from "../kinds/device";
 import { sha256 } from "../kinds/file";
+import { iptablesTool } from "../kinds/firewall";
 import { isOurRoute } from "../kinds/route";
 import type { Facts, LinkFact } from "../model/facts";
 import {
   type Address,
+  type Chain,
   type DesiredState,
   type FileItem,
   type HostRecord,
@@ -18,8 +30,8 @@ import {
   type Route,
 } from "../model/items";
 import { isBootFile } from "../model/record";
+import { quoteCommand } from "../render/shell";
 import { effectiveMetric, findForeignRoutes, formatForeignRoute } from "./foreign-routes";
-import { describeForeignRules } from "./foreign-rules";
 
 /** Objects of other programs under the key of an item of ours, and devices with its VNI and port. `up` refuses both. */
 
@@ -115,7 +127,7 @@ const FOREIGN_CHECKS: { [K in Item["kind"]]: ForeignCheck<Extract<Item, { kind: 
   address: refuseForeignAddress,
   route: refuseForeignRoute,
   file: refuseForeignFile,
-  docker: undefined, // see `refuseDocker` in preflight.ts
+  docker: undefined, // see `refuseDocker`
   sysctl: undefined,
   policy: undefined,
   chain: undefined,
@@ -221,3 +233,104 @@ export const describeForeign = (desired: DesiredState, facts: Facts): string[] =
 /** Without the differences of devices that other programs created: no `up` changes those. */
 export const excludeForeign = (all: ItemDifference[], desired: DesiredState, facts: Facts): ItemDifference[] =>
   all.filter(({ item }) => !isForeignDevice(item, desired, facts));
+
+/**
+ * Rules of other programs in chains of ours, and rules of other programs elsewhere that jump to them. They are shown, and
+ * stay as long as the chain does. A chain cannot be deleted while it has rules or is jumped to, so an owner whose removal
+ * would delete it is refused.
+ */
+export interface ForeignRule {
+  /** Ours. */
+  chain: Chain;
+  /** The chain of the rule: our chain, or another one that jumps to it. */
+  in: string;
+  rule: string;
+}
+
+/** `known`: the rules of all owners on this host, observed or desired. */
+function findForeignRules(chain: Chain, known: Set<string>, { chains }: Facts): ForeignRule[] {
+  const { family, table, chain: name } = chain;
+  const start = `${family} ${table} `;
+  const leadsHere = new RegExp(` -[jg] ${name}$`);
+  return [...chains].flatMap(([key, rules]) => {
+    if (!key.startsWith(start)) return [];
+    const at = key.slice(start.length);
+    const candidates = at === name ? rules : rules.filter((rule) => leadsHere.test(` ${rule}`));
+    return [...new Set(candidates)]
+      .filter((rule) => !known.has(`${key} ${rule}`))
+      .map((rule) => ({ chain, in: at, rule }));
+  });
+}
+
+/** Rules and jumps as `4 filter OVERLAY-FWD -s 10.128.0.0/12 -j ACCEPT`. */
+const knownRules = (owners: { items: Item[] }[]): Set<string> =>
+  new Set(
+    owners.flatMap(({ items }) =>
+      items.flatMap((item) => {
+        if (item.kind === "rule") return [`${item.family} ${item.table} ${item.chain} ${item.rule}`];
+        return item.kind === "jump" ? [`${item.family} ${item.table} ${item.from} -j ${item.chain}`] : [];
+      }),
+    ),
+  );
+
+const chainsOf = (items: Item[]): Chain[] => items.filter((item) => item.kind === "chain");
+
+const deleteCommand = ({ chain: { family, table }, in: at, rule }: ForeignRule): string =>
+  quoteCommand(`${iptablesTool(family)} -t ${table} -D ${at} ${rule}`);
+
+const describeRule = ({ chain: { family, table, chain }, in: at, rule }: ForeignRule): string =>
+  at === chain
+    ? `rule '${rule}' in ${chain} (IPv${family} ${table})`
+    : `rule '${rule}' in ${at} (IPv${family} ${table}), which jumps to ${chain}`;
+
+/**
+ * As drift. Of the owners of one stack that have the chain, one reports them. While a record of an owner is lost, its rules
+ * cannot be distinguished from those of other programs.
+ */
+export function describeForeignRules(desired: DesiredState, facts: Facts): string[] {
+  if (unlistedOwners([desired], facts).length > 0) return [];
+  const known = knownRules([desired, ...facts.records]);
+  return chainsOf(desired.items)
+    .flatMap((chain) => findForeignRules(chain, known, facts))
+    .filter(({ chain }) => reporterOf(chain, desired, facts) === desired.record.uid)
+    .map((found) => `foreign ${describeRule(found)}: remove it with \`${deleteCommand(found)}\``);
+}
+
+/** The network's own record before those of its runners. */
+function reporterOf(chain: Chain, { record }: DesiredState, { records }: Facts): string {
+  const sharing = records.filter(
+    (other) => (other.uid === record.uid || sameStack(other.owner, record.owner)) && hasItem(other, chain),
+  );
+  const hasAnchor = ({ items }: HostRecord) => items.some((item) => item.kind === "link" && item.type === "anchor");
+  const [first] = sharing.sort(
+    (a, b) => Number(hasAnchor(b)) - Number(hasAnchor(a)) || (a.uid < b.uid ? -1 : Number(a.uid > b.uid)),
+  );
+  return first?.uid ?? record.uid;
+}
+
+/** What prevents the removal of these owners, by uid: foreign rules in, or jumps to, chains that would be removed with the last of them. */
+export function findBlockedRemovals(desiredStates: DesiredState[], facts: Facts): Map<string, OverlayError> {
+  const gone = planSteps(desiredStates, facts).flatMap(({ verb, item }) =>
+    verb === "remove" && item.kind === "chain" ? [item] : [],
+  );
+  const known = knownRules([
+    ...desiredStates,
+    ...desiredStates.map((desired) => ({ items: findOwnedItems(desired, facts) })),
+    ...facts.records,
+  ]);
+  const found = gone.flatMap((chain) => findForeignRules(chain, known, facts));
+  const blocked = desiredStates.flatMap((desired): [string, OverlayError][] => {
+    const mine = { items: findOwnedItems(desired, facts) };
+    const keep = new Set(desired.items.map(itemKey));
+    const inTheWay = found.filter(({ chain }) => !keep.has(itemKey(chain)) && hasItem(mine, chain));
+    return inTheWay.length > 0 ? [[desired.record.uid, foreignRuleError(inTheWay)]] : [];
+  });
+  return new Map(blocked);
+}
+
+const foreignRuleError = (found: ForeignRule[]): OverlayError =>
+  new OverlayError(
+    "RULE_FOREIGN",
+    `Rules of other programs are in chains of ours that are to be removed, or jump to them: ${found.map(describeRule).join("; ")}. Nothing was changed.`,
+    `Remove them, and try again: ${found.map((each) => `\`${deleteCommand(each)}\``).join(", ")}.`,
+  );

@@ -1,3 +1,4 @@
+import { type Extent, type Family, overlaps, parseRange } from "../../addressing/ip";
 import { OverlayError } from "../../errors";
 import {
   findOtherRules,
@@ -9,12 +10,20 @@ import {
   unlistedOwners,
 } from "../diff/ownership";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
-import type { Facts } from "../model/facts";
-import { type Chain, type DesiredState, type DockerNetwork, hasItem, type Item, itemKey } from "../model/items";
+import type { BlockingChain, Facts } from "../model/facts";
+import {
+  type Chain,
+  type DesiredState,
+  type DockerNetwork,
+  hasItem,
+  type Item,
+  itemKey,
+  type Link,
+} from "../model/items";
 import { recordPath } from "../model/record";
-import { refuseBlockingChains } from "../read/blocking-firewalls";
+import { quoteCommand } from "../render/shell";
 import { refuseForeign, refuseVniConflicts } from "./foreign";
-import { refuseUnmetRequirements } from "./requirements";
+import { isOverlayRoute, refuseForeignRoutes } from "./foreign-routes";
 
 /** Refuses everything that is known to fail, or to harm other programs, before the first change, with a remedy. */
 export function preflight(desired: DesiredState, facts: Facts): void {
@@ -124,4 +133,154 @@ function chainsWithUnrecordedRules(desired: DesiredState, facts: Facts): { item:
     .filter((item) => !others.has(itemKey(item)))
     .map((item) => ({ item, rules: findOtherRules(item, mine, facts) }))
     .filter(({ rules }) => rules.length > 0);
+}
+
+export function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
+  refuseMissingFeatures(desired.items, facts);
+  refuseSmallMtu(desired.items);
+  const ranges = desired.items.flatMap((item) =>
+    isOverlayRoute(item) ? [{ text: item.dst, extent: parseRange(item.dst)! }] : [],
+  );
+  for (const range of ranges) {
+    refuseUnderlayInRange(range, desired.items, facts);
+    refuseDockerNetworks(range, desired, facts);
+  }
+  refuseForeignRoutes(desired, facts);
+}
+
+interface OverlayRange {
+  text: string;
+  extent: Extent;
+}
+
+function refuseMissingFeatures(items: Item[], { missingFeatures, links }: Facts): void {
+  const missing = items.find(
+    (item): item is Link => item.kind === "link" && !links.has(item.name) && missingFeatures.includes(item.type),
+  );
+  if (missing) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      `The kernel has no ${missing.type} devices, and ${missing.name} must be one.`,
+      `Load the module there (modprobe ${missing.type}), or install the kernel package that has it.`,
+    );
+  }
+  if (missingFeatures.includes("ip6tables-restore") && items.some((item) => "table" in item && item.family === 6)) {
+    throw new OverlayError(
+      "HOST_TOOL_MISSING",
+      "There is no 'ip6tables-restore'.",
+      "Install it there (Debian: apt-get install iptables).",
+    );
+  }
+}
+
+/** The least MTU is 1280 for IPv6 (RFC 8200), and 576 for IPv4 (RFC 791). */
+function refuseSmallMtu(items: Item[]): void {
+  const v6 = items.some((item) => item.kind === "address" && item.address.includes(":"));
+  const least = v6 ? 1280 : 576;
+  const small = items.find((item): item is Link => item.kind === "link" && item.mtu !== undefined && item.mtu < least);
+  if (!small) return;
+  throw new OverlayError(
+    "MTU_TOO_SMALL",
+    `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
+    "Give the network below a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
+  );
+}
+
+/** The addresses of tunnels and SSH must not be in the overlay's range, or they would be routed into the overlay. */
+function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Facts): void {
+  const tunnels = items.flatMap((item) => (item.kind === "link" && item.vxlan ? [item.vxlan] : []));
+  const ends: [what: string, address: string | undefined][] = [
+    ["the address from which SSH reaches it", ssh?.client],
+    ["the address at which SSH reaches it", ssh?.server],
+    ...tunnels.flatMap(({ local, remote }): [string, string][] => [
+      ["its own underlay address", local],
+      ["its peer's underlay address", remote],
+    ]),
+  ];
+  for (const [what, address] of ends) {
+    const place = address ? parseRange(address) : undefined;
+    if (!place || !overlaps(place, range.extent)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
+      "Choose another range for the network (subnets), or reach the machine by another address.",
+    );
+  }
+}
+
+/** Docker networks with the desired name are checked in preflight.ts. */
+function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
+  const ours = [desired, ...records].flatMap(({ items }) =>
+    items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
+  );
+  for (const { name, bridge, subnets } of docker?.networks ?? []) {
+    const subnet = subnets.find(
+      (each) => each.subnet && parseRange(each.subnet) && overlaps(parseRange(each.subnet)!, extent),
+    );
+    if (!subnet || ours.includes(name)) continue;
+    throw new OverlayError(
+      "ROUTE_OVERLAP",
+      `Docker network ${name} (${subnet.subnet}${bridge ? ` on ${bridge}` : ""}) overlaps the overlay's range ${text}. It was left as it is.`,
+      "Remove that Docker network, or choose another range for the network (subnets).",
+    );
+  }
+}
+
+/** Packets that a hook must not drop. */
+interface Traffic {
+  hook: BlockingChain["hook"];
+  family: Family;
+  what: string;
+  passes(accepting: string): boolean;
+  remedy(barrier: BlockingChain): string[];
+}
+
+/** Throws if packets of this plan would be dropped. */
+export function refuseBlockingChains(items: Item[], barriers: BlockingChain[]): void {
+  for (const traffic of items.flatMap(requiredTraffic)) {
+    const barrier = barriers.find(
+      ({ hook, families, accepts }) =>
+        hook === traffic.hook && families.includes(traffic.family) && !accepts.some(traffic.passes),
+    );
+    if (!barrier) continue;
+    throw new OverlayError(
+      "FIREWALL_BLOCKED",
+      `${barrier.tool} ${barrier.where} (${barrier.why}) would drop ${traffic.what}; what is accepted elsewhere does not overrule it. Nothing was changed.`,
+      `Let it pass there, for now with \`${traffic.remedy(barrier).map(quoteCommand).join("; ")}\` and in that firewall's own configuration.`,
+    );
+  }
+}
+
+function requiredTraffic(item: Item): Traffic[] {
+  if (item.kind === "route" && item.table === undefined) {
+    const { family, dst } = item;
+    const remedy = ({ tool, where }: BlockingChain): string[] =>
+      tool === "nft"
+        ? ["saddr", "daddr"].map((end) => `nft insert rule ${where} ${nftFamily(family)} ${end} ${dst} accept`)
+        : ["-s", "-d"].map((end) => `${tool} -I ${where} ${end} ${dst} -j ACCEPT`);
+    return [{ hook: "forward", family, what: `the overlay's packets (${dst})`, passes: acceptsRange(dst), remedy }];
+  }
+  if (item.kind !== "link" || !item.vxlan) return [];
+  const { remote, port } = item.vxlan;
+  const family = remote.includes(":") ? 6 : 4;
+  const remedy = ({ tool, where }: BlockingChain): string[] => [
+    tool === "nft"
+      ? `nft insert rule ${where} ${nftFamily(family)} saddr ${remote} udp dport ${port} accept`
+      : `${tool} -I ${where} -s ${remote} -p udp --dport ${port} -j ACCEPT`,
+  ];
+  const passes = (line: string): boolean =>
+    new RegExp(`dport\\b.*\\b${port}\\b`).test(line) || acceptsRange(remote)(line);
+  return [{ hook: "input", family, what: `VXLAN from ${remote} (UDP port ${port})`, passes, remedy }];
+}
+
+const nftFamily = (family: Family): string => (family === 4 ? "ip" : "ip6");
+
+/** Whether a line names the range, or one that it lies in. */
+function acceptsRange(text: string): (line: string) => boolean {
+  const inner = parseRange(text)!;
+  return (line) =>
+    line.split(/[\s,{}"]+/).some((word) => {
+      const outer = /[.:]/.test(word) ? parseRange(word) : undefined;
+      return outer !== undefined && outer.first <= inner.first && inner.last <= outer.last;
+    });
 }

@@ -1,8 +1,7 @@
-import { z } from "zod";
 import type { Family } from "../../addressing/ip";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
-import type { Facts, LinkFact, ServiceFact, SshPath } from "../model/facts";
+import type { BlockingChain, Facts, ServiceFact, SshPath } from "../model/facts";
 import type { DesiredState } from "../model/items";
 import {
   BOOT_SCRIPT,
@@ -18,22 +17,21 @@ import {
   unitPath,
 } from "../model/record";
 import { quote, requireWord } from "../render/shell";
-import { BLOCKING_FIREWALLS_SCRIPT, parseLegacyChains, parseNftChains } from "./blocking-firewalls";
-import { OUR_ROUTES4, OUR_ROUTES6, ROUTING4, ROUTING6, readOurRouting, readRouting } from "./routing";
+import {
+  ipBatch,
+  ipv6Part,
+  LINKS_AND_ROUTING,
+  OUR_ROUTES4,
+  OUR_ROUTES6,
+  ROUTING6,
+  rawLink,
+  readLink,
+  readOurRouting,
+  readRouting,
+} from "./ip";
 
 const TOOLS =
   "for tool in ip iptables-save iptables-restore sha256sum; do command -v $tool >/dev/null || { echo $tool >&2; exit 127; }; done";
-const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
-
-/** Several commands in one `ip` process, which prints a line for each: starting the process is the most expensive part. */
-const ipBatch = (options: string, questions: string[], otherwise: string): string =>
-  `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
-
-/** Devices with their addresses, and IPv4 routes in the same process, which has the names of the devices already. */
-const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
-const ipv6Part = (part: string, questions: string[]): string =>
-  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${ipBatch("-6", questions, "")}\n) || exit 1; echo "$answers"`;
-
 const FORWARDING_FILES = `/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding ${RECORD_DIR}/former/net.ipv4.ip_forward ${RECORD_DIR}/former/net.ipv6.conf.all.forwarding`;
 /** accept_ra of every device, which is slow on a hub: only if there are routes from router advertisements, or saved values. */
 const ACCEPT_RA_SCRIPT = `set -- ${RECORD_DIR}/former/*.accept_ra; case "$answers$1" in *'"ra"'* | *[!*].accept_ra) grep -sH . /proc/sys/net/ipv6/conf/*/accept_ra ;; esac`;
@@ -223,73 +221,6 @@ function readRecords(facts: Facts, body: string): void {
   }
 }
 
-/** Hosts are not trusted: only what can be an address, a name or a number is accepted. */
-const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
-const rawLink = z.object({
-  ifname: z.string(),
-  address: hexText.optional(),
-  mtu: z.int().min(0),
-  flags: boundedArray(z.string()),
-  master: z.string().optional(),
-  linkinfo: z
-    .object({
-      info_kind: z
-        .string()
-        .regex(/^[\w-]{0,32}$/)
-        .optional(),
-      info_data: z
-        .object({
-          id: z.int().optional(),
-          port: z.int().optional(),
-          remote: hexText.optional(),
-          remote6: hexText.optional(),
-          group: hexText.optional(),
-          group6: hexText.optional(),
-          local: hexText.optional(),
-          local6: hexText.optional(),
-          learning: z.boolean().optional(),
-        })
-        .catch({})
-        .optional(),
-    })
-    .optional(),
-  addr_info: boundedArray(
-    z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() }),
-  ).optional(),
-});
-type RawLink = z.output<typeof rawLink>;
-
-function toLinkFact(raw: RawLink): LinkFact {
-  const data = raw.linkinfo?.info_data ?? {};
-  const type = raw.linkinfo?.info_kind ?? "";
-  return {
-    type,
-    mac: raw.address ?? "",
-    mtu: raw.mtu,
-    up: raw.flags.includes("UP"),
-    ...(raw.master && { master: raw.master }),
-    ...(type === "vxlan" && {
-      vxlan: {
-        vni: Number(data.id),
-        port: Number(data.port),
-        remote: String(data.remote ?? data.remote6 ?? data.group ?? data.group6 ?? ""),
-        local: String(data.local ?? data.local6 ?? ""),
-        learning: data.learning === true,
-      },
-    }),
-  };
-}
-
-/** The kernel allows nearly any name. A device whose name cannot be in a command is not ours, and is ignored. */
-function readLink(facts: Facts, link: RawLink): void {
-  if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
-  facts.links.set(link.ifname, toLinkFact(link));
-  for (const { local, prefixlen } of link.addr_info ?? [])
-    if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
-}
-
-const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);
-
 /** `CLIENT PORT SERVER PORT`; a link-local address has its zone behind it. */
 function parseSshPath(body: string): SshPath {
   const [client = "", , server = "", port] = body.split(" ").map((word) => word.split("%")[0]!);
@@ -318,3 +249,55 @@ export const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
 export const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
+
+/** Without iptables' own chains, in which our jumps come first, and without firewalld's, for which there are zones. */
+export const BLOCKING_FIREWALLS_SCRIPT = [
+  "if read -r x 2>/dev/null </proc/net/ip_tables_names && command -v iptables-legacy-save >/dev/null; then echo '@@ legacy4'; iptables-legacy-save; fi",
+  "if read -r x 2>/dev/null </proc/net/ip6_tables_names && command -v ip6tables-legacy-save >/dev/null; then echo '@@ legacy6'; ip6tables-legacy-save; fi",
+  'if command -v nft >/dev/null; then echo \'@@ nft\'; nft list chains 2>/dev/null | awk \'$1 == "table" { t = $2 " " $3 } $1 == "chain" { c = $2 } / hook (forward|input) / && !(t ~ /^ip6? filter$/ && c ~ /^[A-Z]+$/) && t != "inet firewalld" && !(t in seen) { seen[t]; print t }\' | while read -r family table; do nft list table "$family" "$table"; done; fi',
+].join("\n");
+
+/** `nft list table` of one or more tables. */
+export function parseNftChains(body: string): BlockingChain[] {
+  return body.split(/^(?=table )/m).flatMap((text) => {
+    const [, family = "", table = ""] = /^table (\S+) (\S+) \{/.exec(text) ?? [];
+    const families = { ip: [4], ip6: [6], inet: [4, 6] }[family] as Family[] | undefined;
+    const accepts = text.split("\n").filter((line) => /\baccept\b/.test(line) && !/\bhook\b/.test(line));
+    return text.split("\n\tchain ").flatMap((block): BlockingChain[] => {
+      const [, chain] = /^(\S+) \{\n/.exec(block) ?? [];
+      const [rules = ""] = block.split("\n\t}");
+      const [, hook, policy] = /type filter hook (forward|input) [^;]*;(?: policy (\w+);)?/.exec(rules) ?? [];
+      const why = policy === "drop" ? "policy drop" : finalDrop(rules);
+      if (!families || !chain || !hook || !why) return [];
+      return [
+        {
+          tool: "nft",
+          where: `${family} ${table} ${chain}`,
+          hook: hook as BlockingChain["hook"],
+          families,
+          why,
+          accepts,
+        },
+      ];
+    });
+  });
+}
+
+/** A rule that drops or rejects all packets. */
+const finalDrop = (rules: string): string | undefined =>
+  /^\s*((?:drop|reject)\b.*?)\s*$/m.exec(rules.replace(/^\s*counter packets \d+ bytes \d+ /gm, ""))?.[1];
+
+/** The text of iptables-legacy-save. */
+export function parseLegacyChains(family: Family, body: string): BlockingChain[] {
+  const [, table = ""] = `\n${body}`.split("\n*filter\n");
+  const [filter = ""] = table.split("\nCOMMIT");
+  const accepts = filter.split("\n").filter((line) => line.endsWith("-j ACCEPT"));
+  return (["FORWARD", "INPUT"] as const).flatMap((chain): BlockingChain[] => {
+    const policy = new RegExp(`^:${chain} DROP`, "m").test(filter) ? "policy DROP" : undefined;
+    const why = policy ?? new RegExp(`^-A ${chain} (-j (?:DROP|REJECT).*)$`, "m").exec(filter)?.[1];
+    const tool = family === 4 ? "iptables-legacy" : "ip6tables-legacy";
+    return why
+      ? [{ tool, where: chain, hook: chain === "FORWARD" ? "forward" : "input", families: [family], why, accepts }]
+      : [];
+  });
+}

@@ -77,7 +77,7 @@ export function flushConntrack(steps: Step[]): string[] {
 /** Long enough for the peer to be changed by the same run. */
 const PEER_EXPIRY_SECONDS = 60;
 
-/** Peers with a new address are accepted from their former one for a while: see plan/local-rules.ts. */
+/** Peers with a new address are accepted from their former one for a while: see plan/this-host.ts. */
 export function renderPeerExpiry(steps: Step[]): string[] {
   const peers = steps.flatMap(({ formerPeer }) => formerPeer ?? []);
   return peers.map(({ remote, port }) => {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { withAdoptedMacs } from "../../../provider/network/diff/adopt";
+import { withAdoptedMacs } from "../../../provider/network/diff/ownership";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { DesiredState, HostRecord, Item } from "../../../provider/network/model/items";

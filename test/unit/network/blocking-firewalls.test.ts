@@ -2,12 +2,8 @@ import { expect, test } from "vitest";
 import type { BlockingChain } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import {
-  parseLegacyChains,
-  parseNftChains,
-  refuseBlockingChains,
-} from "../../../provider/network/read/blocking-firewalls";
-import { parseFacts } from "../../../provider/network/read/facts";
+import { refuseBlockingChains } from "../../../provider/network/preflight/preflight";
+import { parseFacts, parseLegacyChains, parseNftChains } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 
 const network = training();

@@ -2,9 +2,8 @@ import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { Item } from "../../../provider/network/model/items";
-import { type Network, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import type { HostAccess } from "../../../provider/network/plan/isolation";
-import { localWarnings, withLocalRules } from "../../../provider/network/plan/local-rules";
+import { type HostAccess, type Network, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { localWarnings, withLocalRules } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
 

@@ -3,9 +3,8 @@ import { parseLayout } from "../../../provider/addressing/layout";
 import type { Facts } from "../../../provider/network/model/facts";
 import { type Item, itemKey, type Step } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { containsIp, findRiskySteps } from "../../../provider/network/preflight/ssh-path";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { invertSteps } from "../../../provider/network/render/revert";
+import { containsIp, findRiskySteps, invertSteps } from "../../../provider/network/render/revert";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 

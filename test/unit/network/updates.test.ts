@@ -3,7 +3,7 @@ import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
-import { withLocalRules } from "../../../provider/network/plan/local-rules";
+import { withLocalRules } from "../../../provider/network/plan/this-host";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
 import { machineWith } from "./machine";

@@ -1,41 +1,128 @@
-import { findKeptKeys, findOwnedItems } from "../../network/diff/ownership";
-import { findItemsToRemove, planSteps } from "../../network/diff/steps";
-import { diffItems, formatDifference } from "../../network/kinds";
-import { devicesWithAddress, findEmptiedBridges, formerPeer } from "../../network/kinds/device";
+import { planSteps } from "../../network/diff/steps";
+import { diffItems } from "../../network/kinds";
+import { findEmptiedBridges, formerPeer } from "../../network/kinds/device";
 import { containersOn } from "../../network/kinds/docker";
 import type { Facts } from "../../network/model/facts";
-import { type DesiredState, type ItemDifference, itemKey, type Step } from "../../network/model/items";
-import { recordPath, scriptPath } from "../../network/model/record";
-import { localWarnings } from "../../network/plan/local-rules";
-import { adaptToHost } from "../../network/plan/this-host";
-import { describeForeign, excludeForeign } from "../../network/preflight/foreign";
-import { findBlockedRemovals } from "../../network/preflight/foreign-rules";
+import type { DesiredState, ItemDifference } from "../../network/model/items";
+import { BOOT_SCRIPT, scriptPath } from "../../network/model/record";
+import { adaptToHost, localWarnings } from "../../network/plan/this-host";
+import { describeForeign, excludeForeign, findBlockedRemovals } from "../../network/preflight/foreign";
 import { preflight } from "../../network/preflight/preflight";
-import { findRiskySteps } from "../../network/preflight/ssh-path";
-import { filesOf, NOT_READ, preflightScript, readbackScript } from "../../network/read/facts";
+import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
 import { REVERT_UNCONFIRMED } from "../../network/render/revert";
-import { parseWarnings, renderChange } from "../../network/render/script";
-import type { CommandResult, Host, Shell } from "../connection";
-import { commandFailed, namingHost, parseHostFacts, readHostFacts, withHostName } from "./facts";
-import { applyGuarded } from "./guarded-change";
-import { findUnpluggedPorts, withLostPorts } from "./lost-ports";
+import { parseWarnings } from "../../network/render/script";
+import type { Host, Shell } from "../connection";
+import { applySteps, checkResult, desiredOf, findUnpluggedPorts, withLostPorts } from "./change";
 import {
+  commandFailed,
   desiredRecord,
   dockerWarnings,
   findStaleUids,
   invalidWarnings,
+  namingHost,
+  parseHostFacts,
   planRecord,
+  readHostFacts,
   recordDifferences,
   refuseUnplanned,
   renderFinalRecords,
-  wasRecordWritten,
-} from "./records";
-import type { ApplyJob, ApplyRequest, CheckJob, InspectResult, Job, ReconcileOptions, RecordChange } from "./types";
+  withHostName,
+} from "./host-state";
+import type {
+  Accepted,
+  ApplyJob,
+  ApplyRequest,
+  CheckJob,
+  ConversationReport,
+  InspectResult,
+  Job,
+  ReconcileOptions,
+} from "./types";
 
-/** An accepted request, with what it does to its record. */
-export interface Accepted extends RecordChange {
-  job: ApplyJob;
+/**
+ * Brings hosts to the desired state: lock, facts, is the lease still ours?, steps, one batch, read back. It compares with the host,
+ * never with memory. Requests that wait for one host share one conversation, so that 63 runners do not cause 63 scans of
+ * the hub; the error of one owner does not fail the others.
+ */
+export class Reconciler {
+  readonly #waiting = new Map<string, Job[]>();
+  readonly #options: ReconcileOptions;
+  /** Names of hosts without systemd, by machine; undefined: the user was warned. */
+  readonly #withoutSystemd = new Map<string, string | undefined>();
+  readonly #written = new Set<string>();
+
+  constructor(
+    private readonly onConversation: (report: ConversationReport) => void = () => {},
+    options: Partial<ReconcileOptions> = {},
+  ) {
+    const begin = ({ machine }: Host, states: DesiredState[]): void => {
+      for (const { record } of states) this.#written.add(`${machine} ${record.uid}`);
+    };
+    const warnWithoutSystemd = (host: Host): void => this.#addWithoutSystemd(host);
+    this.#options = { warn: () => {}, revertAfter: 60, ...options, begin, warnWithoutSystemd };
+  }
+
+  /** Changes the host until it has the desired state; one without items removes everything of this owner. */
+  apply(host: Host, request: ApplyRequest): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "apply", request, host, ...waiting }));
+  }
+
+  /** How the host differs from the desired state. Changes nothing. */
+  inspect(host: Host, request: DesiredState): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "inspect", request, host, ...waiting }));
+  }
+
+  /** Throws the error with which an apply of this request would be refused. Changes nothing. */
+  check(host: Host, request: ApplyRequest): Promise<InspectResult> {
+    return this.#enqueue((waiting) => ({ action: "check", request, host, ...waiting }));
+  }
+
+  /** Whether a write for this owner was begun on the machine. */
+  wasWritten(machine: string, uid: string): boolean {
+    return this.#written.has(`${machine} ${uid}`);
+  }
+
+  #addWithoutSystemd({ machine, name }: Host): void {
+    if (!this.#withoutSystemd.has(machine)) this.#withoutSystemd.set(machine, name);
+  }
+
+  /** One warning for all hosts that are done at the same time. */
+  #warnWithoutSystemd(): void {
+    const names = [...this.#withoutSystemd.values()].filter((name) => name !== undefined);
+    if (names.length > 0) this.#options.warn(systemdWarning(names));
+    for (const machine of this.#withoutSystemd.keys()) this.#withoutSystemd.set(machine, undefined);
+  }
+
+  #enqueue(toJob: (waiting: Pick<Job, "done" | "fail">) => Job): Promise<InspectResult> {
+    return new Promise((done, fail) => {
+      const job = toJob({ done, fail });
+      const waiting = this.#waiting.get(job.host.machine);
+      if (waiting) waiting.push(job);
+      else {
+        this.#waiting.set(job.host.machine, [job]);
+        void this.#drain(job.host);
+      }
+    });
+  }
+
+  async #drain({ machine, name }: Host): Promise<void> {
+    for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
+      const later: Job[] = [];
+      this.#waiting.set(machine, later);
+      const started = performance.now();
+      const steps = await runConversation(jobs, later, this.#options);
+      const works = jobs.filter(({ action }) => action === "apply").length;
+      const milliseconds = Math.round(performance.now() - started);
+      this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
+    }
+    this.#waiting.delete(machine);
+    if (this.#waiting.size === 0) this.#warnWithoutSystemd();
+  }
 }
+
+const systemdWarning = (names: string[]): string =>
+  `Hosts without systemd: ${names.sort().join(", ")}. They do not restore their part of the overlay after a boot until their init runs ` +
+  `\`sh ${BOOT_SCRIPT}\`, or until the next \`pulumi up --refresh\`. Set persist: false if that is meant.`;
 
 /** Answers every job, with a result or an error, and returns the number of steps applied. `later` gets the jobs that arrive meanwhile. */
 export async function runConversation(jobs: Job[], later: Job[], options: ReconcileOptions): Promise<number> {
@@ -153,8 +240,6 @@ function refuseBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted
   return refuseBlocked(host, others, facts);
 }
 
-export const desiredOf = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
-
 async function applyUnderLock(
   host: Host,
   shell: Shell,
@@ -189,67 +274,4 @@ async function applyUnderLock(
   }
   for (const { job, desired } of passed) job.done(inspectResult(desired, facts, []));
   return steps.length;
-}
-
-/** Writes the records, applies the steps and reads back, in one message; in several if a step could cut SSH. */
-async function applySteps(
-  host: Host,
-  shell: Shell,
-  accepted: Accepted[],
-  steps: Step[],
-  facts: Facts,
-  revertAfter: number,
-): Promise<{ script: string; result: CommandResult }> {
-  const records = accepted.flatMap(({ written }) => written);
-  const invalidFiles = accepted.flatMap((each) => each.invalidFiles);
-  const script = renderChange(steps, records, invalidFiles);
-  const risky = findRiskySteps(steps, facts);
-  if (risky.length === 0) {
-    const readback = renderReadback(accepted, facts);
-    return { script, result: await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readback}`) };
-  }
-  const change = { steps, states: desiredOf(accepted), risky, records, invalidFiles, before: facts };
-  return { script, result: await applyGuarded(host, shell, change, revertAfter) };
-}
-
-/** Reads all that these requests can have changed, now or before. */
-function renderReadback(accepted: Accepted[], facts: Facts): string {
-  const items = accepted.flatMap(({ desired }) => [...desired.items, ...findOwnedItems(desired, facts)]);
-  const files = [...filesOf({ items }), ...accepted.flatMap(({ written }) => written.map(recordPath))];
-  const devices = items.flatMap((item) => {
-    if (item.kind === "link") return [item.name];
-    if (item.kind === "zone") return item.underlay ? devicesWithAddress(item.underlay, facts) : [];
-    return "dev" in item && item.dev !== undefined ? [item.dev] : [];
-  });
-  return readbackScript({
-    devices: [...new Set(devices)].sort(),
-    files: [...new Set(files)].sort(),
-    v6: items.some((item) => "family" in item && item.family === 6),
-  });
-}
-
-/** The requests whose desired state the host now has. The exit code is that of a batch which several owners share, and decides nothing. */
-function checkResult(
-  host: Host,
-  accepted: Accepted[],
-  before: Facts,
-  result: CommandResult,
-  script: string,
-): Accepted[] {
-  const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
-  const after = parseHostFacts(host, result);
-  const ownOf = (desired: DesiredState) => findOwnedItems(desired, before);
-  const states = desiredOf(accepted);
-  const keep = findKeptKeys(states.flatMap(ownOf), states, before);
-  return accepted.filter((each) => {
-    const { job, desired } = each;
-    const remaining = findItemsToRemove(ownOf(desired), keep, after).filter(({ kind }) => kind !== "sysctl");
-    const failed = [
-      ...(wasRecordWritten(each, after) ? [] : [`${recordPath(desired.record)}: not written`]),
-      ...diffItems(desired.items, after).map(formatDifference),
-      ...remaining.map((item) => `${itemKey(item)}: still there`),
-    ];
-    if (failed.length > 0) job.fail(commandFailed(host, code, result.stderr, script, failed));
-    return failed.length === 0;
-  });
 }
