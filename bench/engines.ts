@@ -6,7 +6,7 @@ import { keysUnder } from "../provider/pool/engines/etcd/commit-log";
 import { openEtcdStore } from "../provider/pool/engines/etcd/store";
 import { openPostgresStore } from "../provider/pool/engines/postgres/store";
 import { openSqliteStore } from "../provider/pool/engines/sqlite/store";
-import type { Row, Store } from "../provider/pool/store";
+import type { Row, Store } from "../provider/pool/storage/store";
 import { type EtcdCluster, etcdMissing, startEtcd } from "../test/contract/servers/etcd";
 import { type PostgresServer, postgresMissing, startPostgres } from "../test/contract/servers/postgres";
 

@@ -4,7 +4,7 @@ import type { Connection } from "./host/connection";
 import type { Container } from "./network/model/facts";
 import type { Item } from "./network/model/items";
 import type { Machine } from "./network/plan/hub";
-import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "./pool/types";
+import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
 import { describePool } from "./pool-names";
 
 /**
@@ -29,7 +29,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
 
   id(props: Props<Inputs, Computed>): string;
   /** What it asks of which pool. Also called in previews, where a connection may be unknown: it is absent then. */
-  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "opens" | "data" | "by">;
+  request(inputs: z.output<Inputs>, owner: string): Omit<Request, "owner" | "type" | "childPool" | "data" | "by">;
   /** The computed values that follow from the extents of its lease. */
   values(inputs: z.output<Inputs>, extents: Extent[]): z.output<Computed>;
   /** The inverse of `values`: the extents of its lease. */
@@ -52,7 +52,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
   validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
   /** The pool that its lease opens; it may depend on the extents of the lease. */
-  opens?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
+  childPool?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
   /** Stored with the lease, for `validate` of other resources. */
   leaseData?(inputs: z.output<Inputs>): Record<string, string>;
   /** Outputs that follow from the lease or from the pool. */
@@ -72,7 +72,7 @@ export interface SourcePool<Inputs, Props> {
   /** Claims leases that its own claim needs and that no other resource holds. */
   claimPrerequisites?(props: Props, context: AllocationContext): Promise<void>;
   /** Those leases, for a store that is rebuilt. */
-  prerequisiteLeases?(props: Props, tenantDefaults: TenantDefaults): Fact[];
+  prerequisiteLeases?(props: Props, tenantDefaults: TenantDefaults): ExistingLease[];
 }
 
 /** About the hosts of a resource that has any. */
@@ -88,7 +88,7 @@ export interface HostDefinition<Props> {
   /** Outputs that follow from the facts of its hosts. */
   report?(props: Props, machines: Machines): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from the pool that it opens, whether or not they are held. */
-  containerLeases?(props: Props, containers: Container[]): Fact[];
+  containerLeases?(props: Props, containers: Container[]): ExistingLease[];
   /** A script that proves, on one of the hosts, that the resource works. */
   probe?(props: Props, machines: Machines): Probe | undefined;
 }

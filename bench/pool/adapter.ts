@@ -28,8 +28,8 @@ export async function openAdapter(url: string): Promise<Adapter> {
   return {
     createPool: async () => {
       const extents = [{ first: 0xffff_ac10_0000n, last: 0xffff_ac10_3fffn }];
-      const opens = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-      await store.claim({ pool: "space/default", owner: "creator", type: "IPPool", want: extents, opens });
+      const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
+      await store.claim({ pool: "space/default", owner: "creator", type: "IPPool", want: extents, childPool });
     },
     offer: (pool, owner) => store.offer({ pool, owner, type }, { inUp: true }),
     claim: async (pool, owner) => {

@@ -1,10 +1,10 @@
 import { randomBytes } from "node:crypto";
 import { parseIp } from "../../provider/addressing/ip";
 import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
-import { countsKey } from "../../provider/pool/keys";
-import { freeRows } from "../../provider/pool/pools";
-import { rowsOf } from "../../provider/pool/rows";
-import type { Row } from "../../provider/pool/store";
+import { freeRows } from "../../provider/pool/rules/pools";
+import { countsKey } from "../../provider/pool/storage/keys";
+import { rowsOf } from "../../provider/pool/storage/rows";
+import type { Row } from "../../provider/pool/storage/store";
 import type { Engine } from "../engines";
 
 /** A pool, and how full it is when claims in it are timed. */
@@ -56,7 +56,7 @@ export const roomIn = ({ spec: { extents }, leases }: Case): number =>
 /** Opens the pool of a case the way users do. */
 export async function openCase(on: Pool, { spec }: Case): Promise<void> {
   const request = { pool: "space/default", owner: `opener of ${spec.name}`, type: "IPPool", want: spec.extents };
-  await on.claim({ ...request, opens: spec });
+  await on.claim({ ...request, childPool: spec });
 }
 
 /** Fills it with rows instead of claims: all that `fsck` wants to see, in a hundredth of the time. */
@@ -65,7 +65,7 @@ export const fillCase = (engine: Engine, one: Case): Promise<void> => engine.loa
 export function rowsFor({ spec, leases: count, filled }: Case): Row[] {
   const values = filled === "at random" ? scattered(spec.extents[0]!, count) : fromBottom(spec.extents[0]!, count);
   const leases = values.map((value, i) => leaseOn(spec.name, value, i));
-  const counts = { offered: 0, reserved: leases.length, used: 0, resting: 0, held: BigInt(leases.length) };
+  const counts = { offered: 0, reserved: leases.length, used: 0, quarantined: 0, held: BigInt(leases.length) };
   const rows: Row[] = leases.flatMap((lease) => [...rowsOf(lease, spec)]);
   return [...rows, ...freeRows(spec, leases), [countsKey(spec.name).at, countsKey(spec.name).codec.encode(counts)]];
 }

@@ -1,4 +1,4 @@
-import { given } from "../../provider/pool/records";
+import { omitUndefined } from "../../provider/pool/storage/records";
 import type { Entry, Grant, Result } from "./ledger";
 
 /**
@@ -53,7 +53,7 @@ function cutOff(before: Belief, entry: Entry): Belief {
   // A claim may have renewed the id, a use may have changed the state.
   const { leaseId, state, ...rest } = before.held;
   const kept = entry.call === "claim" ? { state } : { leaseId };
-  return { free: false, held: { ...rest, ...given<Partial<Grant>>(kept) } };
+  return { free: false, held: { ...rest, ...omitUndefined<Partial<Grant>>(kept) } };
 }
 
 function claimed({ free, held }: Belief, result: Result): Step {

@@ -8,8 +8,8 @@ export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
 export async function openWorld(pool: Pool): Promise<void> {
   const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
-  const opens = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
-  await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, opens });
+  const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
+  await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, childPool });
 }
 
 export const grantOf = ({ extents, leaseId, state }: Lease): Grant => ({

@@ -117,7 +117,7 @@ async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
     if (left) throw new Error(`something is left on ${name}`);
   }
   const pool = await openPool(`sqlite:${join(folder, "home/overlay/pool.db")}`, { offerTtl: 0, quarantine: 0 });
-  const held = (await pool.leases("space/default")).filter(({ state }) => state !== "resting");
+  const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   const findings = await pool.fsck();
   await pool.end();
   console.log(`  pool leases held: ${held.length}, problems that fsck found: ${findings.length}`);

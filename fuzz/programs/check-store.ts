@@ -1,6 +1,6 @@
 import { isStackOwner } from "../../provider/owner";
 import { openPool } from "../../provider/pool";
-import { isFirm, type Lease } from "../../provider/pool/types";
+import { isCommitted, type Lease } from "../../provider/pool/types";
 
 /** What is wrong with a store whose stacks have leases of these ids in their states. */
 export async function checkStore(store: string, leaseIds: string[]): Promise<string[]> {
@@ -11,7 +11,7 @@ export async function checkStore(store: string, leaseIds: string[]): Promise<str
     const ports = opened.map((name) => name.replace(/^pool\//, "space/ports/"));
     const leases: Lease[] = [];
     for (const name of new Set([...opened, ...ports, "space/default", "space/lab"]))
-      leases.push(...(await pool.leases(name)).filter((lease) => isFirm(lease) && isStackOwner(lease.owner)));
+      leases.push(...(await pool.leases(name)).filter((lease) => isCommitted(lease) && isStackOwner(lease.owner)));
     const held = new Set(leases.map(({ leaseId }) => leaseId));
     const known = new Set(leaseIds);
     return [

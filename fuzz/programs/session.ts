@@ -200,12 +200,13 @@ export class Session {
     if (step.kill) {
       if (wasKilled) this.counts.kills++;
       await stack.cancel();
+      const left = stack.state(); // what is not in it any more is made anew, with the defaults of its present name
       this.counts.ups++;
       const { code: upCode, text: upText } = await stack.up();
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
       await this.#checkDone(stack, program, before, undefined);
       for (const [name, { inputs }] of stack.state()) {
-        const held = before.get(name);
+        const held = left.get(name);
         if (held) mustAgree("up after a killed destroy gives another value", name, held.inputs, inputs);
       }
       return "done";

@@ -3,8 +3,8 @@ import type { Connection } from "../host/connection";
 import { readHostFacts } from "../host/reconcile/host-state";
 import { containersOn, isOurDockerNetwork } from "../network/kinds/docker";
 import type { Container, Facts } from "../network/model/facts";
-import type { Fact, Lease, Pool } from "../pool";
-import { isFirm } from "../pool/types";
+import type { ExistingLease, Lease, Pool } from "../pool";
+import { isCommitted } from "../pool/types";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
 import { resourceOf } from "../resources";
 import { userName } from "../resources/runner-subnet";
@@ -74,10 +74,10 @@ export function containersIn(reads: Pick<Read, "facts">[]): Map<string, Containe
  */
 export async function withContainerUsers(
   pool: Pool,
-  facts: Fact[],
+  facts: ExistingLease[],
   found: Exported[],
   containers: Map<string, Container[]>,
-): Promise<Fact[]> {
+): Promise<ExistingLease[]> {
   const result = [...facts];
   const taken = new Set(facts.flatMap(({ names = [] }) => names));
   for (const { type, props } of found) {
@@ -91,18 +91,18 @@ export async function withContainerUsers(
   return result;
 }
 
-const holdsSome = (fact: Fact, use: Fact): boolean =>
+const holdsSome = (fact: ExistingLease, use: ExistingLease): boolean =>
   fact.pool === use.pool && fact.want.some(({ first }) => use.want.some((extent) => extent.first === first));
 
 /** A user has one address on a network: its name goes to the first. */
-function withUser(fact: Fact, usedBy: string, name: string, taken: Set<string>): Fact {
+function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<string>): ExistingLease {
   if (fact.usedBy !== undefined) return fact;
   const names = taken.has(name) ? {} : { names: [...(fact.names ?? []), name] };
   taken.add(name);
   return { ...fact, usedBy, state: "used", ...names };
 }
 
-async function isHeld(pool: Pool, { pool: name, owner, want }: Fact): Promise<boolean> {
+async function isHeld(pool: Pool, { pool: name, owner, want }: ExistingLease): Promise<boolean> {
   const lease = await pool.find(name, { value: want[0]!.first });
-  return lease !== undefined && isFirm(lease) && lease.owner !== owner;
+  return lease !== undefined && isCommitted(lease) && lease.owner !== owner;
 }

@@ -5,8 +5,8 @@ import { isOverlayError, OverlayError } from "../errors";
 import { forgottenHosts } from "../lifecycle/delete";
 import { isForgotten, isStackOwner } from "../owner";
 import type { Lease, Pool } from "../pool";
-import { isFirm } from "../pool/types";
-import { listOf } from "../pool/wording";
+import { formatExtents } from "../pool/errors";
+import { isCommitted } from "../pool/types";
 import { command, type Session, wholeNumber, withPool } from "./command";
 import { withoutContainer } from "./containers";
 import { type Login, withLogin } from "./hosts";
@@ -89,7 +89,7 @@ const nameOf = (stack: string): string => stack.replace(PARTS, "$1/$3/$2");
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
-  return openersFirst(leases.filter((lease) => isFirm(lease) && stackOf(lease))).reverse();
+  return openersFirst(leases.filter((lease) => isCommitted(lease) && stackOf(lease))).reverse();
 }
 
 const forgotten = async (pool: Pool): Promise<Lease[]> =>
@@ -158,7 +158,7 @@ const rows = async (pool: Pool, orphans: Lease[]) =>
   Promise.all(
     orphans.map(async (lease) => ({
       action: "release",
-      value: listOf((await pool.spec(lease.pool))!.kind, lease.extents),
+      value: formatExtents((await pool.spec(lease.pool))!.kind, lease.extents),
       pool: lease.pool,
       type: lease.type,
       owner: lease.owner,
@@ -205,7 +205,7 @@ const noSuchHost = (host: string, known: string[]): OverlayError =>
 
 /** Hosts that may still use what a lease holds, or what others hold in the pool that it opens. */
 export function hostsOf(lease: Lease, all: Lease[]): string[] {
-  const within = all.filter(({ pool }) => pool === lease.opens).flatMap((each) => hostsOf(each, all));
+  const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOf(each, all));
   return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN]), ...within])];
 }
 

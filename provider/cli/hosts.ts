@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import type { Connection, Host, Hosts } from "../host/connection";
 import { openHosts } from "../host/ssh/hosts";
 import type { Lease, Pool } from "../pool";
-import { isFirm } from "../pool/types";
+import { isCommitted } from "../pool/types";
 import { NETWORKS, networkOfPool } from "../pool-names";
 import { networkSpec, runnerNameOf } from "../reservations/runners";
 import { machineName } from "../resources/inputs";
@@ -132,7 +132,7 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
     const what = `The store does not know on which machine the hub of ${network} is.`;
     throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");
   }
-  const leases = (await pool.leases(spec.name)).filter(isFirm);
+  const leases = (await pool.leases(spec.name)).filter(isCommitted);
   const named = leases.flatMap((lease) => {
     const [name, machine] = [runnerNameOf(lease, network), machineIn(lease)];
     return name !== undefined && machine !== undefined ? [[name, connectionAt(machine)] as const] : [];

@@ -27,7 +27,7 @@ export const importCommand = () =>
         if (problems.length > 0) throw refusal(file!, rows.length, problems);
         out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
         const verb = dryRun ? "Would be entered" : "Entered";
-        out.note(`${verb}: ${result.added.length}; there already: ${result.known.length + known}.`);
+        out.note(`${verb}: ${result.added.length}; there already: ${result.unchanged.length + known}.`);
       }),
     );
 

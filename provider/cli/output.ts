@@ -70,7 +70,7 @@ export class Output {
 }
 
 /** By what a cell says: what is in use stands out, what is passing steps back. */
-const COLOURS: Record<string, number> = { used: 32, reserved: 36, offered: 33, resting: 2, add: 32, release: 31 };
+const COLOURS: Record<string, number> = { used: 32, reserved: 36, offered: 33, quarantined: 2, add: 32, release: 31 };
 
 /** Programs get numbers, people numbers with their unit. */
 export type Units<T> = { [K in keyof T]?: (value: T[K]) => string };

@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
-import { listOf } from "../pool/wording";
+import { formatExtents } from "../pool/errors";
 import { describePool } from "../pool-names";
 import {
   addressInput,
@@ -31,7 +31,7 @@ export const listCommand = () =>
       }),
     );
 
-const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "resting", "utilization"] as const;
+const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "quarantined", "utilization"] as const;
 
 const fullText = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
   `warning: ${describePool(pool)} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;
@@ -55,18 +55,18 @@ export const showCommand = () =>
         const leases = await pool.leases(spec.name);
         out.list(
           leases.map((lease) => view(spec, lease)),
-          ["value", "state", "usedBy", "owner", "opens", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
+          ["value", "state", "usedBy", "owner", "childPool", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
         );
       }),
     );
 
 const view = ({ kind }: PoolSpec, lease: Lease) => ({
-  value: listOf(kind, lease.extents),
+  value: formatExtents(kind, lease.extents),
   state: lease.state,
   type: lease.type,
   usedBy: lease.usedBy,
   owner: lease.owner,
-  opens: lease.opens,
+  childPool: lease.childPool,
   names: lease.names,
   labels: lease.labels,
   leaseId: lease.leaseId,

@@ -4,8 +4,8 @@ import type { Connection } from "../host/connection";
 import { parseStamp } from "../lifecycle/lease";
 import type { HostRecord } from "../network/model/items";
 import type { DiscoveredRunner } from "../network/read/survey";
-import type { Enrolment, Fact, Lease, Pool } from "../pool";
-import { listOf } from "../pool/wording";
+import type { ExistingLease, ImportResult, Lease, Pool } from "../pool";
+import { formatExtents } from "../pool/errors";
 import { describePool, NETWORKS } from "../pool-names";
 import { networkSettings } from "../resources/network-settings";
 import { command, type Session, wholeNumber, withPool } from "./command";
@@ -81,8 +81,8 @@ async function adoptIdentity(
 async function enter({ pool, out, settings }: Session, found: Exported[], reads: Read[], yes: boolean): Promise<void> {
   const all = factsOf(found, settings.tenantDefaults);
   const facts = openersFirst(await withContainerUsers(pool, all, found, containersIn(reads)));
-  const plan = await pool.enrol(facts, { dryRun: !yes });
-  out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "opens", "owner"]);
+  const plan = await pool.importLeases(facts, { dryRun: !yes });
+  out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "childPool", "owner"]);
   if (plan.conflicts.length > 0) throw contradicting(plan, found);
   out.note(summary(plan, yes));
 }
@@ -90,47 +90,50 @@ async function enter({ pool, out, settings }: Session, found: Exported[], reads:
 const HOSTS_UNKNOWN =
   "Connections are encrypted in these exports, so the names of machines are not written; `pulumi stack export --show-secrets` has them.";
 
-const summary = ({ added, known }: Enrolment, yes: boolean): string =>
+const summary = ({ added, unchanged }: ImportResult, yes: boolean): string =>
   added.length === 0
-    ? `Nothing to do: all ${known.length} leases are in the store.`
+    ? `Nothing to do: all ${unchanged.length} leases are in the store.`
     : yes
-      ? `Written: ${added.length}; there already: ${known.length}.`
-      : `Would be written: ${added.length}; there already: ${known.length}. Nothing is written without --yes.`;
+      ? `Written: ${added.length}; there already: ${unchanged.length}.`
+      : `Would be written: ${added.length}; there already: ${unchanged.length}. Nothing is written without --yes.`;
 
-async function rows(pool: Pool, { added, known, conflicts }: Enrolment, found: Exported[]) {
+async function rows(pool: Pool, { added, unchanged, conflicts }: ImportResult, found: Exported[]) {
   const row = async (
     action: string,
-    lease: Pick<Lease, "pool" | "type" | "owner" | "extents" | "leaseId"> & { opens?: string },
+    lease: Pick<Lease, "pool" | "type" | "owner" | "extents" | "leaseId"> & { childPool?: string },
   ) => ({
     action,
     type: lease.type,
-    value: listOf(await kindOf(pool, lease.pool), lease.extents),
+    value: formatExtents(await kindOf(pool, lease.pool), lease.extents),
     pool: lease.pool,
-    opens: lease.opens,
+    childPool: lease.childPool,
     owner: lease.owner,
     leaseId: lease.leaseId,
   });
-  const refused = conflicts.map(async ({ fact, error }) => ({
-    ...(await row("conflict", { ...withoutOpens(fact), extents: fact.want, leaseId: fact.identity?.leaseId ?? "" })),
-    source: sourceOf(fact, found),
+  const refused = conflicts.map(async ({ lease, error }) => ({
+    ...(await row("conflict", { ...withoutSpec(lease), extents: lease.want, leaseId: lease.identity?.leaseId ?? "" })),
+    source: sourceOf(lease, found),
     error: error.code,
     message: error.message,
   }));
-  const fine = [...added.map((lease) => row("add", lease)), ...known.map((lease) => row("known", lease))];
+  const fine = [...added.map((lease) => row("add", lease)), ...unchanged.map((lease) => row("known", lease))];
   return Promise.all([...fine, ...refused]);
 }
 
-const withoutOpens = ({ opens, ...fact }: Fact) => ({ ...fact, ...(opens && { opens: opens.name }) });
+const withoutSpec = ({ childPool, ...lease }: ExistingLease) => ({
+  ...lease,
+  ...(childPool && { childPool: childPool.name }),
+});
 
 /** In a dry run the pools of networks are not open yet. */
 const kindOf = async (pool: Pool, name: string) =>
   (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
-const sourceOf = ({ identity }: Fact, found: Exported[]): string | undefined =>
+const sourceOf = ({ identity }: ExistingLease, found: Exported[]): string | undefined =>
   found.find(({ props }) => props.leaseId === identity?.leaseId)?.source;
 
-function contradicting({ conflicts }: Enrolment, found: Exported[]): OverlayError {
-  const lines = conflicts.map(({ fact, error }) => `\n  ${fact.owner} (${sourceOf(fact, found)}): ${error.what}`);
+function contradicting({ conflicts }: ImportResult, found: Exported[]): OverlayError {
+  const lines = conflicts.map(({ lease, error }) => `\n  ${lease.owner} (${sourceOf(lease, found)}): ${error.what}`);
   const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n `;
   return new OverlayError("STORE_CONFLICT", what, "Leave out exports that are not of today, and settle who is right.");
 }

@@ -3,7 +3,7 @@ import { text as streamText } from "node:stream/consumers";
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import type { Values } from "../lifecycle/values";
-import type { Fact } from "../pool";
+import type { ExistingLease } from "../pool";
 import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 
@@ -104,7 +104,7 @@ function shown(value: unknown): unknown {
 }
 
 /** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
-export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): Fact[] {
+export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): ExistingLease[] {
   const below = found.flatMap(
     ({ type, props }) => resourceOf(type).sourcePool?.prerequisiteLeases?.(props, tenantDefaults) ?? [],
   );
@@ -116,10 +116,10 @@ export const hidesMachines = ({ type, props }: Exported): boolean =>
   "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
 
 /** The lease that a resource in state must have. */
-export function factOf({ type, props }: Exported): Fact {
+export function factOf({ type, props }: Exported): ExistingLease {
   const def = resourceOf(type);
   const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
-  const opens = def.opens?.(props, def.extentsFromProps(props));
+  const childPool = def.childPool?.(props, def.extentsFromProps(props));
   return {
     pool,
     owner: props.owner,
@@ -133,7 +133,7 @@ export function factOf({ type, props }: Exported): Fact {
     // Used by the bearer of its token, as of the last up or refresh.
     ...(props.state === "used" && { state: "used" as const }),
     ...(names && { names }),
-    ...(opens && { opens }),
+    ...(childPool && { childPool }),
     ...(labels && { labels }),
     ...(sharingKey !== undefined && { sharingKey }),
     ...(ports && { ports }),
@@ -143,12 +143,14 @@ export function factOf({ type, props }: Exported): Fact {
 /** Something that lies in a pool and may open another one: a lease, or what is to become one. */
 export interface Nested {
   pool: string;
-  opens?: string | { name: string };
+  childPool?: string | { name: string };
 }
 
 /** In an order in which every pool is there before anything lies in it; otherwise as they were. */
 export function openersFirst<T extends Nested>(all: T[]): T[] {
-  const openers = new Map(all.flatMap((each): [string, T][] => (each.opens ? [[nameOf(each.opens), each]] : [])));
+  const openers = new Map(
+    all.flatMap((each): [string, T][] => (each.childPool ? [[nameOf(each.childPool), each]] : [])),
+  );
   const depth = ({ pool }: Nested): number => {
     const opener = openers.get(pool);
     return opener ? 1 + depth(opener) : 0;
@@ -157,4 +159,5 @@ export function openersFirst<T extends Nested>(all: T[]): T[] {
   return [...all].sort((a, b) => depths.get(a)! - depths.get(b)!);
 }
 
-const nameOf = (opens: string | { name: string }): string => (typeof opens === "string" ? opens : opens.name);
+const nameOf = (childPool: string | { name: string }): string =>
+  typeof childPool === "string" ? childPool : childPool.name;

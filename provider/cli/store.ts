@@ -1,8 +1,8 @@
 import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../errors";
 import { checkStore, openPool, openStore, placeOf } from "../pool";
+import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
 import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
-import { move, reopen, type Site, snapshot } from "../pool/transfer";
 import { command, group, guarded, readSecret, withPool } from "./command";
 import { jsonLine } from "./output";
 

@@ -50,7 +50,7 @@ export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): To
   const hub = readHub(spec);
   const layouts = layoutsOf(settings.subnets);
   const runners = leases
-    .filter(({ state }) => state !== "resting")
+    .filter(({ state }) => state !== "quarantined")
     .map((lease): Runner => {
       const id = Number(lease.extents[0]!.first);
       return {

@@ -1,5 +1,5 @@
 import { isOverlayError } from "../errors";
-import { type Extent, isFirm, type Lease, type Pool } from "../pool/types";
+import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
@@ -34,7 +34,7 @@ export async function allocateOrKeep(
   const lease = await offerLease(def, deps, { ...caller, prefer: caller.prefer ?? before }, inputs);
   if (!lease) return unknownValues(def);
   for (const warning of lease.warnings ?? []) deps.warn(warning);
-  if (!olds && !caller.isReplacement && isFirm(lease)) deps.warn(takeoverWarning(def, lease));
+  if (!olds && !caller.isReplacement && isCommitted(lease)) deps.warn(takeoverWarning(def, lease));
   const computed = def.values(inputs, lease.extents);
   await validate(def, pool, caller.owner, { ...inputs, ...computed }, olds);
   return computed;
@@ -48,12 +48,12 @@ async function planReplacement(
   olds: Values,
   inputs: Values,
 ): Promise<void> {
-  if (!def.opens || !hasKnownValues(def, olds)) return;
+  if (!def.childPool || !hasKnownValues(def, olds)) return;
   const pool = await openPool();
   const before = String(olds.owner);
   const lease = await pool.find(def.request(olds, before).pool, { owner: before });
-  const { name } = def.opens(olds, def.extentsFromProps(olds));
-  if (lease?.opens !== name) return; // it has ended, and another owner may have a pool of this name
+  const { name } = def.childPool(olds, def.extentsFromProps(olds));
+  if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
   await pool.planReplacement({
     pool: name,
     owners: [before, owner],
@@ -63,7 +63,7 @@ async function planReplacement(
 
 /** `olds`: the properties of the resource that it replaces. */
 async function validate(def: Definition, pool: Pool, owner: string, props: Values, olds?: Values): Promise<void> {
-  const replacedPool = olds && def.opens?.(olds, def.extentsFromProps(olds)).name;
+  const replacedPool = olds && def.childPool?.(olds, def.extentsFromProps(olds)).name;
   await def.validate?.(props, { pool, owner, replacedPool });
 }
 
@@ -77,14 +77,14 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
     const owner = String(olds.owner);
     const { pool: name } = def.request(olds, owner);
     const lease = await pool.find(name, { owner });
-    if (lease && isFirm(lease)) {
-      await pool.stays(lease);
+    if (lease && isCommitted(lease)) {
+      await pool.markKept(lease);
       if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
       return true;
     }
     if (def.createBeforeDelete || !equal(kept, def.extentsFromProps(olds))) return false;
     const holder = await pool.find(name, { value: kept[0]!.first });
-    return !holder || !isFirm(holder) || holder.owner === owner;
+    return !holder || !isCommitted(holder) || holder.owner === owner;
   } catch (error) {
     if (isOverlayError(error, "STORE_UNAVAILABLE") && !def.createBeforeDelete) return true;
     throw error;
@@ -109,9 +109,9 @@ async function offerLease(
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
   if (change?.replaced) return unshown("it is being replaced");
-  const opens = def.opens && { opens: (extents: Extent[]) => def.opens!(inputs, extents) };
+  const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };
-  const full = { ...request, ...opens, ...data, owner, type: def.type };
+  const full = { ...request, ...childPool, ...data, owner, type: def.type };
   const options = { inUp: !dryRun, ...(movesAway && { movesAway }) };
   try {
     const lease = await pool.offer(
@@ -139,7 +139,15 @@ const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: 
 const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = without(inputs, unknownPaths(inputs));
   const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
-  return { names, tenant, sharingKey, ports, takes, opens: def.opens?.(known, extents), data: def.leaseData?.(known) };
+  return {
+    names,
+    tenant,
+    sharingKey,
+    ports,
+    takes,
+    childPool: def.childPool?.(known, extents),
+    data: def.leaseData?.(known),
+  };
 };
 
 /**
@@ -162,7 +170,7 @@ async function canChange(def: Definition, pool: Pool, olds: Values, props: Value
 
 /** A preview that changes nothing also warns of a pool that is nearly full. */
 async function warnIfFull(def: Definition, deps: Dependencies, inputs: Values, extents: Extent[]): Promise<void> {
-  const spec = def.opens?.(inputs, extents);
+  const spec = def.childPool?.(inputs, extents);
   if (spec?.warnAtPercent === undefined) return;
   try {
     const usage = await (await deps.pool()).usage(spec.name);

@@ -1,7 +1,7 @@
 import { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import { forgottenOwner, isForgotten, shortName } from "../owner";
-import { type Changes, isFirm, type Lease, type Pool } from "../pool/types";
+import { type Changes, isCommitted, type Lease, type Pool } from "../pool/types";
 import { type Definition, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
@@ -36,13 +36,14 @@ export async function removeAndRelease(
   clean: string[],
 ): Promise<void> {
   const inputs = pickInputs(def, props);
-  const released = def.host?.containerLeases && owned.opens ? await releaseContainerLeases(pool, owned.opens) : [];
+  const released =
+    def.host?.containerLeases && owned.childPool ? await releaseContainerLeases(pool, owned.childPool) : [];
   // The resource stays, so its pool is opened again, with the leases of containers. If hosts were changed, so does the mark of the delete.
   const restore = async (changes: Changes): Promise<void> => {
-    const opens = openedPool(def, inputs);
+    const childPool = openedPool(def, inputs);
     const data = buildLeaseData(def, inputs, owned.run, clean);
-    await amendOwned(pool, owned, { ...changes, data, ...(opens && { opens }) }).catch(ignoreFenced);
-    if (released.length > 0) await pool.enrol(released);
+    await amendOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
+    if (released.length > 0) await pool.importLeases(released);
   };
   const restoreAndThrow = (changes: Changes) => async (error: unknown) => {
     await restore(changes).catch((failure: Error) =>
@@ -65,7 +66,7 @@ async function closeChildPool(deps: Dependencies, pool: Pool, owned: TakenLease)
     return false;
   } catch (error) {
     if (!isOverlayError(error, "POOL_IN_USE") || deps.unreachableOnDelete !== "forget") throw error;
-    const leases = (await pool.leases(owned.opens!)).filter(isFirm);
+    const leases = (await pool.leases(owned.childPool!)).filter(isCommitted);
     if (!leases.every(({ owner }) => isForgotten(owner))) throw error;
     return true;
   }
@@ -118,7 +119,7 @@ export async function deleteWithoutLease(
   if (isEmpty) await rejectLostStore(def, pool, props);
   const owned = await leaseInState(def, pool, props);
   const later = await pool.find(owned.pool, { uid: owned.uid });
-  if (later && isFirm(later) && !isOfThisRun(later)) deps.warn(takenOverWarning(def, later));
+  if (later && isCommitted(later) && !isOfThisRun(later)) deps.warn(takenOverWarning(def, later));
   if (later || targets.length === 0) return;
   const rejectIfRecreated = async (): Promise<void> => {
     if (!(await isLeaseGone(pool, owned, owned.uid)))

@@ -7,7 +7,7 @@ import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Machine } from "../network/plan/hub";
 import { isContainers } from "../owner";
-import { type Fact, isFirm, type Pool } from "../pool/types";
+import { type ExistingLease, isCommitted, type Pool } from "../pool/types";
 import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
@@ -287,12 +287,17 @@ export async function readDrift(
  */
 
 /** Addresses of containers that have no committed lease. */
-async function findUnleased(def: Definition, pool: Pool, props: Values, seen: InspectResult[]): Promise<Fact[]> {
+async function findUnleased(
+  def: Definition,
+  pool: Pool,
+  props: Values,
+  seen: InspectResult[],
+): Promise<ExistingLease[]> {
   const containers = seen.flatMap(({ containers }) => containers);
   const facts = def.host?.containerLeases?.(props, containers) ?? [];
   if (facts.length === 0) return [];
   const leases = await pool.leases(facts[0]!.pool);
-  const held = new Set(leases.filter(isFirm).flatMap(({ extents }) => extents.map(({ first }) => first)));
+  const held = new Set(leases.filter(isCommitted).flatMap(({ extents }) => extents.map(({ first }) => first)));
   return facts
     .map((fact) => ({ ...fact, want: fact.want.filter(({ first }) => !held.has(first)) }))
     .filter(({ want }) => want.length > 0);
@@ -308,15 +313,15 @@ async function importContainerLeases(
 ): Promise<void> {
   const facts = await findUnleased(def, pool, props, seen);
   if (facts.length === 0) return;
-  const { conflicts } = await pool.enrol(facts);
-  for (const { fact, error } of conflicts) deps.warn(`Container ${fact.usedBy}: ${error.message}`);
+  const { conflicts } = await pool.importLeases(facts);
+  for (const { lease, error } of conflicts) deps.warn(`Container ${lease.usedBy}: ${error.message}`);
 }
 
 /**
  * Leases that were only imported from Docker do not prevent the delete of a runner; a running container does, on the host. Returns
  * what to import again if the delete fails.
  */
-export async function releaseContainerLeases(pool: Pool, name: string): Promise<Fact[]> {
+export async function releaseContainerLeases(pool: Pool, name: string): Promise<ExistingLease[]> {
   const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
   for (const { leaseId } of imported) await pool.release(name, leaseId);
   return imported.map(({ owner, type, extents, usedBy }) => ({

@@ -24,7 +24,7 @@ export function buildRequest(def: Definition, inputs: Values): Request {
 
 /** The pool that its lease opens. */
 export const openedPool = (def: Definition, inputs: Values) =>
-  def.opens?.(without(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
+  def.childPool?.(without(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
 
 /** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. */
 export const buildLeaseData = (def: Definition, inputs: Values, run: string, clean: string[] = []) => ({
@@ -49,7 +49,7 @@ export async function leaseInState(def: Definition, pool: Pool, props: Values): 
 /** Changes of the lease that follow from a change of inputs. Changes by others are kept: the user, the expiry. */
 export function diffLease(def: Definition, olds: Values, news: Values, lease: Lease): Changes {
   const [before, after] = [buildRequest(def, olds), buildRequest(def, news)];
-  const opens = openedPool(def, news);
+  const childPool = openedPool(def, news);
   const [extentsBefore, extents] = [def.extentsFromProps(olds), def.extentsFromProps(news)];
   // Names that are not from the resource, such as that of the container that uses the address.
   const otherNames = lease.names?.filter((name) => !before.names?.includes(name)) ?? [];
@@ -57,7 +57,7 @@ export function diffLease(def: Definition, olds: Values, news: Values, lease: Le
     owner: after.owner,
     names: [...new Set([...otherNames, ...(after.names ?? [])])],
     labels: after.labels ?? {},
-    ...(opens && { opens }),
+    ...(childPool && { childPool }),
     tenant: after.tenant ?? null,
     ...(!equal(extentsBefore, extents) && { extents }),
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
@@ -175,7 +175,7 @@ export async function rejectLostStore(def: Definition, pool: Pool, olds: Values)
   if (await hasEnded(pool, from, olds)) return;
   if (parseStamp(olds)) throw notRecoveredError(def, olds, from);
   // An address space always exists; a resource in it has opened a pool.
-  const name = from.startsWith(SPACES) ? def.opens!(olds, def.extentsFromProps(olds)).name : from;
+  const name = from.startsWith(SPACES) ? def.childPool!(olds, def.extentsFromProps(olds)).name : from;
   if (await pool.spec(name)) return;
   throw new OverlayError(
     "STORE_LOST",

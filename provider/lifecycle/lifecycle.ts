@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError } from "../errors";
-import { type Extent, isFirm, type Lease, type Pool } from "../pool/types";
+import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
@@ -114,12 +114,12 @@ export class Lifecycle {
     const { def, deps } = this;
     const pool = await deps.pool();
     const run = randomUUID();
-    const opens = openedPool(def, inputs);
+    const childPool = openedPool(def, inputs);
     const request = {
       ...buildRequest(def, inputs),
       data: buildLeaseData(def, inputs, run),
       want: def.extentsFromProps(inputs),
-      ...(opens && { opens }),
+      ...(childPool && { childPool }),
     };
     const { owner } = request;
     await def.sourcePool?.claimPrerequisites?.(inputs, { pool, owner, tenantDefaults: deps.tenantDefaults });
@@ -130,7 +130,7 @@ export class Lifecycle {
     this.#claimed.add(lease.leaseId);
     const store = await readStoreId(pool);
     const props = { ...inputs, leaseId: lease.leaseId, uid: lease.uid, ...makeStamp(pool, store, lease) };
-    const before = earlier && isFirm(earlier) ? targets : [];
+    const before = earlier && isCommitted(earlier) ? targets : [];
     const id = def.id(inputs);
     return { id, props: await this.#applyToHosts(pool, id, props, { ...lease, run, store }, before) };
   }

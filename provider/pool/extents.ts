@@ -8,27 +8,28 @@ export { mergeExtents };
 export const single = (value: bigint): Extent => ({ first: value, last: value });
 export const sizeOf = ({ first, last }: Extent): bigint => last - first + 1n;
 export const total = (extents: Extent[]): bigint => extents.reduce((sum, extent) => sum + sizeOf(extent), 0n);
-export const meets = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;
-export const meetsAny = (extents: Extent[], other: Extent): boolean => extents.some((extent) => meets(extent, other));
-export const larger = (a: bigint, b: bigint): bigint => (a > b ? a : b);
-export const smaller = (a: bigint, b: bigint): bigint => (a < b ? a : b);
+export const overlaps = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;
+export const overlapsAny = (extents: Extent[], other: Extent): boolean =>
+  extents.some((extent) => overlaps(extent, other));
+export const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
+export const min = (a: bigint, b: bigint): bigint => (a < b ? a : b);
 
 export const sameExtents = (a: Extent[], b: Extent[]): boolean =>
   a.length === b.length && a.every((extent, i) => extent.first === b[i]!.first && extent.last === b[i]!.last);
 
-export function common(some: Extent[], others: Extent[]): Extent[] {
+export function intersect(some: Extent[], others: Extent[]): Extent[] {
   const [a, b] = [mergeExtents(some), mergeExtents(others)];
   const result: Extent[] = [];
   for (let i = 0, j = 0; i < a.length && j < b.length; ) {
     const [x, y] = [a[i]!, b[j]!];
-    if (meets(x, y)) result.push({ first: larger(x.first, y.first), last: smaller(x.last, y.last) });
+    if (overlaps(x, y)) result.push({ first: max(x.first, y.first), last: min(x.last, y.last) });
     if (x.last < y.last) i++;
     else j++;
   }
   return result;
 }
 
-export function without(extents: Extent[], holes: Extent[]): Extent[] {
+export function subtract(extents: Extent[], holes: Extent[]): Extent[] {
   const gaps = mergeExtents(holes);
   const result: Extent[] = [];
   let next = 0;
@@ -44,7 +45,7 @@ export function without(extents: Extent[], holes: Extent[]): Extent[] {
   return result;
 }
 
-export const covers = (extents: Extent[], parts: Extent[]): boolean => without(parts, extents).length === 0;
+export const covers = (extents: Extent[], parts: Extent[]): boolean => subtract(parts, extents).length === 0;
 
 /** The value at `index` when all values of the extents are counted through from 0. */
 export function valueAt(extents: Extent[], index: bigint): bigint {
@@ -63,9 +64,9 @@ export const isBoundary = (value: bigint): boolean =>
   ((value + 1n) & 0xfen) === 0n && value >= V4.first && value <= V4.last;
 
 /** How many of them lie in the extents. In each 256 there are two, so counting is arithmetic. */
-function boundaries(extents: Extent[]): bigint {
+function countBoundaries(extents: Extent[]): bigint {
   const below = (value: bigint): bigint => ((value + 255n) >> 8n) + (value >> 8n);
-  return common(extents, [V4]).reduce((sum, { first, last }) => sum + below(last + 1n) - below(first), 0n);
+  return intersect(extents, [V4]).reduce((sum, { first, last }) => sum + below(last + 1n) - below(first), 0n);
 }
 
 /** What a pool can give out: `automatic` to anyone, `onRequest` only by value. */
@@ -77,15 +78,15 @@ export interface Zones {
 const zones = new WeakMap<PoolSpec, Zones>();
 
 export function zonesOf(spec: PoolSpec): Zones {
-  const known = zones.get(spec) ?? computedZones(spec);
+  const known = zones.get(spec) ?? computeZones(spec);
   zones.set(spec, known);
   return known;
 }
 
-function computedZones(spec: PoolSpec): Zones {
-  const usable = without(spec.extents, spec.reserved ?? []);
-  const onRequest = common(usable, spec.staticOnly ?? []);
-  return { automatic: without(usable, onRequest), onRequest };
+function computeZones(spec: PoolSpec): Zones {
+  const usable = subtract(spec.extents, spec.reserved ?? []);
+  const onRequest = intersect(usable, spec.staticOnly ?? []);
+  return { automatic: subtract(usable, onRequest), onRequest };
 }
 
 /** Whether `avoidBoundaryIps` excludes it. */
@@ -99,15 +100,15 @@ export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolea
 }
 
 export function capacityOf(spec: PoolSpec): bigint {
-  const usable = without(spec.extents, spec.reserved ?? []);
-  return total(usable) - (spec.avoidBoundaryIps ? boundaries(usable) : 0n);
+  const usable = subtract(spec.extents, spec.reserved ?? []);
+  return total(usable) - (spec.avoidBoundaryIps ? countBoundaries(usable) : 0n);
 }
 
 /**
  * A free extent as it is written down. Where .0 and .255 are avoided they are cut from both ends, so that every free
  * extent holds something to give and a full pool is seen to be full in one look. Between the ends they may stay.
  */
-export function trimmed(spec: PoolSpec, { first, last }: Extent): Extent | undefined {
+export function trimBoundaries(spec: PoolSpec, { first, last }: Extent): Extent | undefined {
   let [from, to] = [first, last];
   while (spec.avoidBoundaryIps && from <= to && isBoundary(from)) from++;
   while (spec.avoidBoundaryIps && from <= to && isBoundary(to)) to--;
@@ -115,8 +116,8 @@ export function trimmed(spec: PoolSpec, { first, last }: Extent): Extent | undef
 }
 
 /** The opposite of `trimmed`: with the avoided values beside it, which nobody can hold. */
-export function widened(spec: PoolSpec, { first, last }: Extent, zone: Extent[]): Extent {
-  const avoided = (value: bigint) => isBoundary(value) && meetsAny(zone, single(value));
+export function addBoundaries(spec: PoolSpec, { first, last }: Extent, zone: Extent[]): Extent {
+  const avoided = (value: bigint) => isBoundary(value) && overlapsAny(zone, single(value));
   let [from, to] = [first, last];
   while (spec.avoidBoundaryIps && avoided(from - 1n)) from--;
   while (spec.avoidBoundaryIps && avoided(to + 1n)) to++;
@@ -124,4 +125,4 @@ export function widened(spec: PoolSpec, { first, last }: Extent, zone: Extent[])
 }
 
 export const freeIn = (spec: PoolSpec, zone: Extent[], taken: Extent[]): Extent[] =>
-  without(zone, taken).flatMap((extent) => trimmed(spec, extent) ?? []);
+  subtract(zone, taken).flatMap((extent) => trimBoundaries(spec, extent) ?? []);

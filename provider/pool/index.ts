@@ -2,10 +2,10 @@ import { resolve } from "node:path";
 import { escapeControls, OverlayError } from "../errors";
 import { createMemoryStore } from "./engines/memory/store";
 import { openSqliteStore } from "./engines/sqlite/store";
-import { LivePool, type Settings } from "./pool";
-import type { Store } from "./store";
+import { type Settings, StoredPool } from "./pool";
+import { ensureLayout } from "./storage/layout";
+import type { Store } from "./storage/store";
 import type { Finding, Pool } from "./types";
-import { ensureVersion } from "./version";
 
 export type { Settings } from "./pool";
 export type * from "./types";
@@ -80,9 +80,9 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
 export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
   const store = await openStore(url, settings);
-  await ensureVersion(store, settings.looking).catch(async (error: unknown) => {
+  await ensureLayout(store, settings.looking).catch(async (error: unknown) => {
     await store.close();
     throw error;
   });
-  return new LivePool(store, { ...settings, place: placeOf(url) });
+  return new StoredPool(store, { ...settings, place: placeOf(url) });
 }

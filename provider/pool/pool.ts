@@ -3,52 +3,52 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, type OverlayError } from "../errors";
 import { sameStack } from "../owner";
 import { SPACES } from "../pool-names";
-import { amend, close, release, touch } from "./changing";
-import { type Draft, drafted, type Terms } from "./draft";
-import { meetsAny } from "./extents";
-import { fsck } from "./fsck";
-import { claim, offer } from "./granting";
-import { adoptIdentity, findSeen, readIdentity } from "./identity";
-import { secretKey } from "./keys";
+import { takenError } from "./errors";
+import { overlapsAny } from "./extents";
 import { Queue } from "./queue";
-import { enrol } from "./recover";
 import { Replacements } from "./replacements";
-import type { Store } from "./store";
+import { amend, closeChildPool, release, touch } from "./rules/amend";
+import { fsck } from "./rules/fsck";
+import { claim, offer } from "./rules/grant";
+import { importLeases } from "./rules/import";
+import * as views from "./rules/queries";
+import { adoptIdentity, findSeen, readIdentity } from "./storage/identity";
+import { secretKey } from "./storage/keys";
+import type { Store } from "./storage/store";
+import { type PoolOptions, type WriteBuffer, withBuffer } from "./storage/write-buffer";
 import type {
   By,
   Changes,
   Condition,
+  ExistingLease,
   Extent,
-  Fact,
   Lease,
+  MissingPool,
   OfferOptions,
-  Opening,
   Pool,
   Replacement,
   Request,
   StoreIdentity,
   StoreVersion,
 } from "./types";
-import * as views from "./views";
-import { taken } from "./wording";
 
-export interface Settings extends Terms {
+export interface Settings extends PoolOptions {
   /** Where the store is, for messages. */
   place?: string;
   /** How long a claim waits for a neighbour in its stack to leave the value that it wants. Seconds; default 5. */
-  swapPatience?: number;
+  swapWait?: number;
 }
 
 /** An up needs its offers only from its check to its claim. Seconds. */
 const UP_OFFER_TTL = 600;
 
 /** The pool over any store: rules, group commit, and what only this run knows. */
-export class LivePool implements Pool {
+export class StoredPool implements Pool {
   readonly #queue: Queue;
   /** What owners get in this run. Never stored: a preview that is not merged must not move anything. */
-  readonly #intents = new Map<string, Extent[]>();
+  readonly #planned = new Map<string, Extent[]>();
   /** Leases that their owners give up in this run, as the program says: not all of these were checked yet. */
-  readonly #leaving = new Set<string>();
+  readonly #releasing = new Set<string>();
   /** Leases that their owners keep in this run. */
   readonly #kept = new Set<string>();
   readonly #replacements = new Replacements((view) => this.#read(view), this.#kept);
@@ -57,7 +57,7 @@ export class LivePool implements Pool {
   /** Offers that are being made. */
   readonly #offering = new Set<Promise<Lease>>();
   /** Owners that this run has met. */
-  readonly #met = new Set<string>();
+  readonly #requested = new Set<string>();
   /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & { first: number; last: number; recovered: boolean })[] = [];
   /** Which version of the store the commit of an answer has made. */
@@ -69,9 +69,9 @@ export class LivePool implements Pool {
     settings: Settings,
   ) {
     // Offers to other requests of an owner are of other branches of its program.
-    const abandoned = (holder: Lease, owner: string) =>
-      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#isUsed(holder));
-    this.settings = { ...settings, abandoned };
+    const isAbandoned = (holder: Lease, owner: string) =>
+      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#isPlanned(holder));
+    this.settings = { ...settings, isAbandoned: isAbandoned };
     this.#queue = new Queue(store, this.settings);
   }
 
@@ -81,22 +81,27 @@ export class LivePool implements Pool {
   }
 
   async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
-    const intended = this.#intents.get(intentKey(request));
-    this.#meet(request, request.want);
+    const plannedExtents = this.#planned.get(planKey(request));
+    this.#notePlan(request, request.want);
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
-    const terms = { request, firm: false, planned: false, inUp, offerTtl, chance: randomUUID() };
-    const leaves = (holder: Lease) => this.#mayLeave(request, holder, movesAway);
+    const terms = { request, isClaim: false, wasPreviewed: false, inUp, offerTtl, seed: randomUUID() };
+    const willRelease = (holder: Lease) => this.#mayBeReleased(request, holder, movesAway);
     // A transaction may be tried again: the refusal of the attempt that is committed counts.
-    const attempt = async (tx: Draft): Promise<{ lease: Lease; refusal?: OverlayError }> => {
+    const attempt = async (tx: WriteBuffer): Promise<{ lease: Lease; refusal?: OverlayError }> => {
       let refusal: OverlayError | undefined;
-      const refuse = (error: OverlayError) => {
+      const refuseLater = (error: OverlayError) => {
         refusal = error;
       };
-      const lease = await offer(tx, { ...terms, ...(intended && { intended }), leaves, refuse });
+      const lease = await offer(tx, {
+        ...terms,
+        ...(plannedExtents && { plannedExtents: plannedExtents }),
+        willRelease: willRelease,
+        refuseLater: refuseLater,
+      });
       return { lease, ...(refusal && { refusal }) };
     };
     const granted = this.#queue.add(request.pool, attempt, true).then(({ lease, refusal }) => {
-      this.#meet(request, lease.extents);
+      this.#notePlan(request, lease.extents);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
       if (refusal) throw refusal;
       return lease;
@@ -106,31 +111,33 @@ export class LivePool implements Pool {
   }
 
   async claim(request: Request): Promise<Lease> {
-    this.#meet(request, request.want);
-    const deadline = Date.now() + (this.settings.swapPatience ?? 5) * 1000;
+    this.#notePlan(request, request.want);
+    const deadline = Date.now() + (this.settings.swapWait ?? 5) * 1000;
     for (;;) {
-      let metNeighbour = false;
-      const leaves = (holder: Lease) => {
-        metNeighbour ||= sameStack(holder.owner, request.owner);
-        return this.#isLeaving(request, holder);
+      let isHeldInStack = false;
+      const willRelease = (holder: Lease) => {
+        isHeldInStack ||= sameStack(holder.owner, request.owner);
+        return this.#isReleasing(request, holder);
       };
       try {
         const { offerTtl } = this.settings;
-        const terms = { firm: true, planned: true, inUp: true, offerTtl, chance: randomUUID() };
-        const lease = await this.#commitLease(request.pool, (tx) => claim(tx, { request, leaves, ...terms }));
-        this.#meet(request, lease.extents);
-        if (lease.opens !== undefined) this.#replacements.finish(lease.opens);
+        const terms = { isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: randomUUID() };
+        const lease = await this.#commitLease(request.pool, (tx) =>
+          claim(tx, { request, willRelease: willRelease, ...terms }),
+        );
+        this.#notePlan(request, lease.extents);
+        if (lease.childPool !== undefined) this.#replacements.finish(lease.childPool);
         return lease;
       } catch (error) {
         // The neighbour may be about to ask for another value, or to release this one.
-        if (!metNeighbour || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
+        if (!isHeldInStack || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
       }
       await sleep(100);
     }
   }
 
-  async stays(lease: Lease): Promise<void> {
-    this.#meet(lease, lease.extents);
+  async markKept(lease: Lease): Promise<void> {
+    this.#notePlan(lease, lease.extents);
     this.#kept.add(lease.uid);
     await this.#replacements.refuseKept(lease);
     await Promise.allSettled(this.#offering); // those that come later know that it is kept
@@ -138,7 +145,7 @@ export class LivePool implements Pool {
     const spec = waiter && (await this.spec(lease.pool));
     if (!spec) return;
     await this.release(waiter.pool, waiter.leaseId); // refused with this lease: nothing is promised by it
-    throw taken(spec, lease.extents[0]!, waiter, lease.owner);
+    throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
   planReplacement(replacement: Replacement): Promise<void> {
@@ -199,12 +206,12 @@ export class LivePool implements Pool {
     changes: Changes,
     { dryRun = false, onlyIf }: { dryRun?: boolean; onlyIf?: Condition } = {},
   ): Promise<Lease> {
-    const work = (tx: Draft) => amend(tx, pool, leaseId, changes, onlyIf);
+    const work = (tx: WriteBuffer) => amend(tx, pool, leaseId, changes, onlyIf);
     return dryRun ? this.#read(work) : this.#commitLease(pool, work);
   }
 
   close(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<void> {
-    return this.#queue.add(pool, (tx) => close(tx, pool, leaseId, onlyIf));
+    return this.#queue.add(pool, (tx) => closeChildPool(tx, pool, leaseId, onlyIf));
   }
 
   release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
@@ -215,8 +222,11 @@ export class LivePool implements Pool {
     return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId, ttl));
   }
 
-  enrol(facts: Fact[], { opening = [], dryRun = false }: { opening?: Opening[]; dryRun?: boolean } = {}) {
-    const work = (tx: Draft) => enrol(tx, facts, opening);
+  importLeases(
+    facts: ExistingLease[],
+    { opening = [], dryRun = false }: { opening?: MissingPool[]; dryRun?: boolean } = {},
+  ) {
+    const work = (tx: WriteBuffer) => importLeases(tx, facts, opening);
     return dryRun ? this.#read(work) : this.#queue.add("", work);
   }
 
@@ -234,7 +244,7 @@ export class LivePool implements Pool {
 
   async secret(name: string, initial: string): Promise<string> {
     const kept = await this.findSecret(name);
-    return kept ?? this.#queue.add("", (tx) => keepSecret(tx, name, initial));
+    return kept ?? this.#queue.add("", (tx) => initSecret(tx, name, initial));
   }
 
   async identity(): Promise<StoreIdentity> {
@@ -266,18 +276,18 @@ export class LivePool implements Pool {
     await this.store.close();
   }
 
-  async #commitLease(pool: string, work: (tx: Draft) => Promise<Lease>): Promise<Lease> {
+  async #commitLease(pool: string, work: (tx: WriteBuffer) => Promise<Lease>): Promise<Lease> {
     const [lease, version] = await this.#queue.commit(pool, work);
     if (version) this.#versions.set(lease, version);
     return lease;
   }
 
-  #meet(owner: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
+  #notePlan(owner: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
     for (const name of [owner.owner, owner.formerOwner]) {
       if (name === undefined) continue;
-      const key = intentKey({ pool: owner.pool, owner: name });
-      this.#met.add(key);
-      if (extents) this.#intents.set(key, extents);
+      const key = planKey({ pool: owner.pool, owner: name });
+      this.#requested.add(key);
+      if (extents) this.#planned.set(key, extents);
     }
   }
 
@@ -285,41 +295,41 @@ export class LivePool implements Pool {
    * Whether a request may be promised what another lease still holds: its own former life's, or that of a neighbour in its stack
    * that may ask for another value in the same run. The blocks of networks and pools are not swapped.
    */
-  #mayLeave(request: Request, holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
+  #mayBeReleased(request: Request, holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
     if (!sameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
     if (this.#kept.has(holder.uid)) return false;
-    const intent = this.#intents.get(intentKey(holder));
-    if (intent) return !meet(intent, holder.extents);
+    const intent = this.#planned.get(planKey(holder));
+    if (intent) return !overlap(intent, holder.extents);
     const moves = movesAway(holder);
-    if (moves) this.#leaving.add(holder.uid);
+    if (moves) this.#releasing.add(holder.uid);
     return moves !== false;
   }
 
   /** Whether this run has met the owner of an offer, and may give it these values. */
-  #isUsed(offer: Lease): boolean {
-    const key = intentKey(offer);
-    const intent = this.#intents.get(key);
-    return this.#met.has(key) && (!intent || meet(intent, offer.extents));
+  #isPlanned(offer: Lease): boolean {
+    const key = planKey(offer);
+    const intent = this.#planned.get(key);
+    return this.#requested.has(key) && (!intent || overlap(intent, offer.extents));
   }
 
-  #isLeaving(request: Request, holder: Lease): boolean {
+  #isReleasing(request: Request, holder: Lease): boolean {
     if (!sameStack(holder.owner, request.owner)) return false;
-    const intent = this.#intents.get(intentKey(holder));
-    return intent ? !meet(intent, holder.extents) : this.#leaving.has(holder.uid);
+    const intent = this.#planned.get(planKey(holder));
+    return intent ? !overlap(intent, holder.extents) : this.#releasing.has(holder.uid);
   }
 
-  #read<T>(view: (tx: Draft) => Promise<T>): Promise<T> {
-    return this.store.read((tx) => drafted(tx, this.settings, view));
+  #read<T>(view: (tx: WriteBuffer) => Promise<T>): Promise<T> {
+    return this.store.read((tx) => withBuffer(tx, this.settings, view));
   }
 }
 
-const meet = (some: Extent[], others: Extent[]): boolean => some.some((extent) => meetsAny(others, extent));
+const overlap = (some: Extent[], others: Extent[]): boolean => some.some((extent) => overlapsAny(others, extent));
 
-async function keepSecret(tx: Draft, name: string, initial: string): Promise<string> {
+async function initSecret(tx: WriteBuffer, name: string, initial: string): Promise<string> {
   const kept = await tx.get(secretKey(name));
   if (kept === undefined) tx.put(secretKey(name), initial);
   return kept ?? initial;
 }
 
-const intentKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);
+const planKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);

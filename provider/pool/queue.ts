@@ -1,10 +1,10 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
-import type { Draft, Terms } from "./draft";
-import { EngineFault, type Store, type Tx } from "./store";
+import { writeWithBuffer } from "./storage/layout";
+import { EngineFault, type Store, type Tx } from "./storage/store";
+import type { PoolOptions, WriteBuffer } from "./storage/write-buffer";
 import type { StoreVersion } from "./types";
-import { writing } from "./version";
 
-type Work<T> = (tx: Draft) => Promise<T>;
+type Work<T> = (tx: WriteBuffer) => Promise<T>;
 type Outcome = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
@@ -29,7 +29,7 @@ export class Queue {
 
   constructor(
     private readonly store: Store,
-    private readonly terms: Terms,
+    private readonly terms: PoolOptions,
   ) {}
 
   /** `promised`: a power cut may take it back. */
@@ -81,7 +81,7 @@ export class Queue {
   #transact(group: Member[]): Promise<[Outcome[], CommitVersion]> {
     const { terms } = this;
     const all = (tx: Tx) =>
-      writing(tx, terms, async (draft): Promise<Outcome[]> => {
+      writeWithBuffer(tx, terms, async (draft): Promise<Outcome[]> => {
         const outcomes: Outcome[] = [];
         for (const { work } of group) outcomes.push(await attempt(draft, work));
         return outcomes;
@@ -92,14 +92,14 @@ export class Queue {
 }
 
 /** One member's error is its own; only the engine's concern all, since then nobody knows what is written. */
-async function attempt(draft: Draft, work: Work<unknown>): Promise<Outcome> {
+async function attempt(draft: WriteBuffer, work: Work<unknown>): Promise<Outcome> {
   try {
     const value = await work(draft);
-    draft.keep();
+    draft.savepoint();
     return { value };
   } catch (error) {
     if (error instanceof EngineFault) throw error;
-    draft.discard();
+    draft.rollback();
     return { error };
   }
 }

@@ -1,10 +1,10 @@
 import { isContainers, sameStack } from "../owner";
-import type { Draft } from "./draft";
-import { leasesOf } from "./keys";
-import { poolOf } from "./pools";
-import { isLive } from "./rows";
-import { isFirm, type Lease, type PoolSpec, type Replacement } from "./types";
-import { cannotReplace } from "./wording";
+import { cannotReplaceError } from "./errors";
+import { findPool } from "./rules/pools";
+import { leasesOf } from "./storage/keys";
+import { isLive } from "./storage/rows";
+import type { WriteBuffer } from "./storage/write-buffer";
+import { isCommitted, type Lease, type PoolSpec, type Replacement } from "./types";
 
 /**
  * Pools that one run replaces. Pulumi deletes a pool before it makes it anew, and before that the resources that refer to it. What
@@ -20,7 +20,7 @@ export class Replacements {
   readonly #verified = new Map<Replacement, Promise<unknown>>();
 
   constructor(
-    private readonly read: <T>(view: (tx: Draft) => Promise<T>) => Promise<T>,
+    private readonly read: <T>(view: (tx: WriteBuffer) => Promise<T>) => Promise<T>,
     /** Uids of leases that their owners keep in this run. */
     private readonly kept: ReadonlySet<string>,
   ) {}
@@ -39,8 +39,8 @@ export class Replacements {
   /** Refuses a lease that its owner keeps, in a pool that is replaced. */
   async refuseKept(lease: Lease): Promise<void> {
     const replacement = this.#byPool.get(lease.pool);
-    const pool = replacement && (await this.read((tx) => poolOf(tx, lease.pool)));
-    if (pool) throw cannotReplace(replacement, pool.spec, [lease]);
+    const pool = replacement && (await this.read((tx) => findPool(tx, lease.pool)));
+    if (pool) throw cannotReplaceError(replacement, pool.spec, [lease]);
   }
 
   /** Before a lease of this pool ends. */
@@ -60,28 +60,28 @@ export class Replacements {
   }
 
   async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
-    const pools = await this.read((tx) => poolsUnder(tx, replacement.pool));
+    const pools = await this.read((tx) => poolsDeletedWith(tx, replacement.pool));
     for (const { spec, held } of pools) {
-      const rest = held.filter((lease) => !ends(lease) && !isDropped(lease));
-      if (rest.length > 0) throw cannotReplace(replacement, spec, rest.slice(0, 10));
+      const rest = held.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
+      if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
     }
     return pools.map(({ spec }) => spec);
   }
 }
 
 /** What the delete of a runner drops itself. */
-const isDropped = ({ owner, state }: Lease): boolean => isContainers(owner) && state === "used";
+const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainers(owner) && state === "used";
 
 /** A pool and all that leases in it have opened, with what is held in each. */
-async function poolsUnder(tx: Draft, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
+async function poolsDeletedWith(tx: WriteBuffer, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
   const found: { spec: PoolSpec; held: Lease[] }[] = [];
   for (const names = [root]; names.length > 0; ) {
     const name = names.shift()!;
-    const pool = await poolOf(tx, name);
+    const pool = await findPool(tx, name);
     if (!pool) continue;
-    const held = (await tx.all(leasesOf(name))).filter((lease) => isFirm(lease) && isLive(lease, tx.now));
+    const held = (await tx.all(leasesOf(name))).filter((lease) => isCommitted(lease) && isLive(lease, tx.now));
     found.push({ spec: pool.spec, held });
-    names.push(...held.flatMap(({ opens }) => opens ?? []));
+    names.push(...held.flatMap(({ childPool }) => childPool ?? []));
   }
   return found;
 }

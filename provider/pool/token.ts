@@ -49,7 +49,7 @@ export function keyRing(text: string): KeyRing {
   );
 }
 
-export function sealed({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): string {
+export function signToken({ value, expiresAt, ...grant }: Grant, [key]: KeyRing): string {
   const exp = expiresAt === undefined ? {} : { exp: expiresAt / 1000 };
   const payload = Buffer.from(JSON.stringify({ ...grant, value: String(value), ...exp })).toString("base64url");
   const text = `${PREFIX}.${key.id}.${payload}`;
@@ -61,7 +61,7 @@ export async function isSignedHere(token: string, pool: Pool, tokenKeys: string 
   const keys = tokenKeys ?? (await pool.findSecret(STORED_KEYS));
   if (keys === undefined) return false;
   try {
-    opened(token, keyRing(keys));
+    openToken(token, keyRing(keys));
     return true;
   } catch (error) {
     if (isOverlayError(error, "TOKEN_SIGNATURE", "TOKEN_FORMAT")) return false;
@@ -82,7 +82,7 @@ export const ringOf = async (pool: Pool, tokenKeys: string | undefined): Promise
 
 /** The token of a lease on an address: of a runner, or else of the pool by its name. */
 export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, ring: KeyRing): string =>
-  sealed(
+  signToken(
     {
       pool,
       owner,
@@ -101,52 +101,53 @@ export interface Expected {
   now?: number;
 }
 
-export function opened(token: string, ring: KeyRing, { runner, now }: Expected = {}): Grant {
+export function openToken(token: string, ring: KeyRing, { runner, now }: Expected = {}): Grant {
   const [, text, id, payload, given] = FORM.exec(token) ?? [];
-  if (text === undefined) throw malformed(token);
+  if (text === undefined) throw malformedError(token);
   const key = ring.find((key) => key.id === id);
-  if (!key || !equal(mac(key.secret, text), given!)) throw forged(key === undefined);
+  if (!key || !isEqual(mac(key.secret, text), given!)) throw signatureError(key === undefined);
   const grant = grantOf(payload!);
-  if (runner !== undefined && !`/${grant.runner}`.endsWith(`/${runner}`)) throw otherRunner(grant, runner);
-  if (now !== undefined && isOver(grant, now)) throw tokenExpired(grant);
+  if (runner !== undefined && !`/${grant.runner}`.endsWith(`/${runner}`)) throw otherRunnerError(grant, runner);
+  if (now !== undefined && isTokenExpired(grant, now)) throw tokenExpiredError(grant);
   return grant;
 }
 
 /** Both are 43 characters of base64url: `FORM` has looked at the length. */
-const equal = (a: string, b: string): boolean => timingSafeEqual(Buffer.from(a), Buffer.from(b));
+const isEqual = (a: string, b: string): boolean => timingSafeEqual(Buffer.from(a), Buffer.from(b));
 
 function grantOf(payload: string): Grant {
   const { exp, value, ...rest } = JSON.parse(Buffer.from(payload, "base64url").toString());
   return { ...rest, value: BigInt(value), ...(exp !== undefined && { expiresAt: Math.round(exp * 1000) }) };
 }
 
-export const isOver = ({ expiresAt }: Grant, now: number): boolean => expiresAt !== undefined && now > expiresAt;
+export const isTokenExpired = ({ expiresAt }: Grant, now: number): boolean =>
+  expiresAt !== undefined && now > expiresAt;
 
-const malformed = (token: string): OverlayError =>
+const malformedError = (token: string): OverlayError =>
   new OverlayError(
     "TOKEN_FORMAT",
     `This is no token of ours, or not the whole of one (${token.length} characters).`,
     `Pass it exactly as it was given out: ${PREFIX}.KEY.PAYLOAD.SIGNATURE.`,
   );
 
-const forged = (otherKey: boolean): OverlayError =>
+const signatureError = (otherKey: boolean): OverlayError =>
   new OverlayError(
     "TOKEN_SIGNATURE",
     otherKey ? "The token is signed with a key that is not in the key ring." : "The token's signature is wrong.",
     "Reserve again; if keys were rotated, keep the old one in tokenKeys until its tokens are over.",
   );
 
-const otherRunner = (grant: Grant, runner: string): OverlayError =>
+const otherRunnerError = (grant: Grant, runner: string): OverlayError =>
   new OverlayError("TOKEN_RUNNER", `The token is for runner ${grant.runner}, not for ${runner}.`, "Use it there.");
 
-export const tokenExpired = ({ expiresAt, runner }: Grant): OverlayError =>
+export const tokenExpiredError = ({ expiresAt, runner }: Grant): OverlayError =>
   new OverlayError(
     "TOKEN_EXPIRED",
     `The token for runner ${runner} ended at ${new Date(expiresAt!).toISOString()}.`,
     "Reserve again, with a longer ttl if need be.",
   );
 
-export const tokenUsed = ({ runner, leaseId }: Grant, usedBy?: string): OverlayError =>
+export const tokenUsedError = ({ runner, leaseId }: Grant, usedBy?: string): OverlayError =>
   new OverlayError(
     "TOKEN_USED",
     usedBy === undefined

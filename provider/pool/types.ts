@@ -50,7 +50,7 @@ export interface Port {
 export interface Details {
   /** Keys that must be nobody else's in the whole store, e.g. `runner/training/node1`. Freed with the lease. */
   names?: string[];
-  opens?: PoolSpec;
+  childPool?: PoolSpec;
   tenant?: Tenant;
   labels?: Record<string, string>;
   usedBy?: string;
@@ -61,10 +61,10 @@ export interface Details {
   by?: string;
 }
 
-export interface Request extends Omit<Details, "opens"> {
+export interface Request extends Omit<Details, "childPool"> {
   pool: string;
   /** A function where the pool follows from what the lease gets. */
-  opens?: PoolSpec | ((extents: Extent[]) => PoolSpec);
+  childPool?: PoolSpec | ((extents: Extent[]) => PoolSpec);
   /** scope + the resource's URN. */
   owner: string;
   /** The resource type, e.g. `RunnerSubnet`. */
@@ -96,19 +96,19 @@ export interface Request extends Omit<Details, "opens"> {
   program?: string;
 }
 
-export interface Lease extends Omit<Details, "opens"> {
+export interface Lease extends Omit<Details, "childPool"> {
   pool: string;
   owner: string;
   type: string;
   extents: Extent[];
   /** `ended`: holds nothing any more; a record of how it ended, kept for thirty days. */
-  state: "offered" | "reserved" | "used" | "resting" | "ended";
+  state: "offered" | "reserved" | "used" | "quarantined" | "ended";
   /** Renewed by every claim; a release by an older one does nothing. */
   leaseId: string;
   /** Made at the first claim; survives renewal and rename. Marks what is ours on hosts. */
   uid: string;
   /** Name of the pool that this lease opens. */
-  opens?: string;
+  childPool?: string;
   sharingKey?: string;
   ports?: Port[];
   /** Milliseconds since 1970 by the store's clock. */
@@ -117,12 +117,12 @@ export interface Lease extends Omit<Details, "opens"> {
   lastSeen: number;
   expiresAt?: number;
   /**
-   * Of an offer whose value was resting: unless it is claimed, it goes on resting until then. Of an end: it would rest until then if
+   * Of an offer whose value was quarantined: unless it is claimed, it goes on resting until then. Of an end: it would rest until then if
    * its pool had not been deleted, or its value not been given to another owner.
    */
-  restsUntil?: number;
+  quarantinedUntil?: number;
   /** And for whom, if not for its own owner. */
-  restsFor?: Former;
+  quarantinedFor?: PreviousHolder;
   /** Of an offer: the request that it answers. Another request of the same owner gets an offer of its own. */
   request?: string;
   /** Of an offer that the pool has chosen: the programs whose previews have shown it. */
@@ -146,10 +146,10 @@ export interface LeaseEnd {
 }
 
 /** Who can come back to a value that rests, and as what. */
-export type Former = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
+export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
 
 /** Held by its owner, neither only promised nor at rest nor over. */
-export const isFirm = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
+export const isCommitted = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
 /** What its owner keeps with a lease, by name. */
 export const dataEntries = ({ data }: Pick<Lease, "data">): { [key: string]: Json } =>
@@ -186,9 +186,10 @@ export interface Condition {
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
 /** A lease that stands outside the store, and must be in it. */
-export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also" | "ttl" | "onPortConflict"> {
+export interface ExistingLease
+  extends Omit<Request, "childPool" | "size" | "within" | "also" | "ttl" | "onPortConflict"> {
   want: Extent[];
-  opens?: PoolSpec;
+  childPool?: PoolSpec;
   /** Where it had a place in a store before; else it gets a new one. */
   identity?: Pick<Lease, "uid" | "leaseId">;
   /** `used`: also where it is not known by whom. */
@@ -196,15 +197,15 @@ export interface Fact extends Omit<Request, "opens" | "size" | "within" | "also"
 }
 
 /** A pool that must be open before facts can be entered in it, and the lease that opens it. */
-export interface Opening extends Pick<Lease, "pool" | "leaseId"> {
-  opens: PoolSpec;
+export interface MissingPool extends Pick<Lease, "pool" | "leaseId"> {
+  childPool: PoolSpec;
 }
 
-export interface Enrolment {
+export interface ImportResult {
   added: Lease[];
   /** Stood in the store already, just so. */
-  known: Lease[];
-  conflicts: { fact: Fact; error: OverlayError }[];
+  unchanged: Lease[];
+  conflicts: { lease: ExistingLease; error: OverlayError }[];
 }
 
 /** One line of a pool's history. Offers leave none. */
@@ -221,7 +222,7 @@ export interface Event {
     | "expired"
     | "reclaimed"
     | "handed over"
-    | "enrolled";
+    | "imported";
   pool: string;
   owner: string;
   uid: string;
@@ -246,7 +247,7 @@ export interface Usage {
   offered: number;
   reserved: number;
   used: number;
-  resting: number;
+  quarantined: number;
   /** When it is filled to its `warnAtPercent`. */
   warning?: string;
 }
@@ -306,7 +307,7 @@ export interface Pool {
   /** Whoever has this name, in whatever pool. */
   holder(name: string): Promise<Lease | undefined>;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if one came earlier, this is. */
-  stays(lease: Lease): Promise<void>;
+  markKept(lease: Lease): Promise<void>;
   /**
    * For this run: the pool is to be replaced. `POOL_IN_USE` if it, or a pool that ends with it, has leases of other stacks, or leases
    * that stay; of those that are known to stay later, `stays` is refused.
@@ -337,7 +338,7 @@ export interface Pool {
   /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
   /** Enters what stands already, in Pulumi's state or on machines: all of it, or with a conflict nothing. */
-  enrol(facts: Fact[], options?: { opening?: Opening[]; dryRun?: boolean }): Promise<Enrolment>;
+  importLeases(facts: ExistingLease[], options?: { opening?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;
   /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
   secret(name: string, initial: string): Promise<string>;
   /** The same without making one. */

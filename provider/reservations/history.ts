@@ -98,14 +98,14 @@ export interface AddressStatus {
   before: Holding[];
 }
 
-const BEGINNINGS: Event["what"][] = ["claimed", "enrolled"];
+const BEGINNINGS: Event["what"][] = ["claimed", "imported"];
 const ENDS: Event["what"][] = ["released", "expired", "reclaimed", "handed over"];
 
 /** The present holders of an address, else the offer or the quarantine on it; and the earlier holders, latest first. */
 export async function showAddress(pool: Pool, input: AddressInput): Promise<AddressStatus> {
   const before = holdingsIn(await historyOfAddress(pool, input)).reverse();
   const holders = await findLeases(pool, input);
-  for (const state of ["offered", "resting"] as const)
+  for (const state of ["offered", "quarantined"] as const)
     if (holders.length === 0) holders.push(...(await findLeases(pool, { ...input, state })));
   if (holders.length + before.length === 0) await placeOf(pool, input, input.ip); // refuses what is in no pool
   return { holders, before };

@@ -1,5 +1,5 @@
 import { isOverlayError } from "../errors";
-import type { Enrolment, Fact, Opening, Pool, Tenant } from "../pool/types";
+import type { ExistingLease, ImportResult, MissingPool, Pool, Tenant } from "../pool/types";
 import { describePool } from "../pool-names";
 import { IMPORTED_LABEL, isOf, ownerIn, RESERVATION, valueText } from "./leases";
 import { covers, type Place, placeNamed, placesOf, refuseOtherTenant, single } from "./places";
@@ -14,7 +14,7 @@ export interface UsedAddress {
 }
 
 export interface Imported<A extends UsedAddress> {
-  result: Enrolment;
+  result: ImportResult;
   /** Addresses that their container has already. */
   known: number;
   problems: { address: A; message: string }[];
@@ -26,8 +26,8 @@ export async function importAddresses<A extends UsedAddress>(
   addresses: A[],
   { dryRun = false, tenant }: { dryRun?: boolean; tenant?: Tenant | undefined } = {},
 ): Promise<Imported<A>> {
-  const facts = new Map<Fact, A>();
-  const openings = new Map<string, Opening>();
+  const facts = new Map<ExistingLease, A>();
+  const openings = new Map<string, MissingPool>();
   const problems: Imported<A>["problems"] = [];
   let known = 0;
   for (const address of addresses) {
@@ -38,13 +38,19 @@ export async function importAddresses<A extends UsedAddress>(
     else {
       facts.set(factIn(place, address), address);
       const { runner } = place;
-      if (runner && runner.lease.opens !== runner.pool)
-        openings.set(runner.pool, { pool: runner.lease.pool, leaseId: runner.lease.leaseId, opens: runner.addresses });
+      if (runner && runner.lease.childPool !== runner.pool)
+        openings.set(runner.pool, {
+          pool: runner.lease.pool,
+          leaseId: runner.lease.leaseId,
+          childPool: runner.addresses,
+        });
     }
   }
   const opening = [...openings.values()];
-  const result = await pool.enrol([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
-  problems.push(...result.conflicts.map(({ fact, error }) => ({ address: facts.get(fact)!, message: error.message })));
+  const result = await pool.importLeases([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
+  problems.push(
+    ...result.conflicts.map(({ lease: fact, error }) => ({ address: facts.get(fact)!, message: error.message })),
+  );
   return { result, known, problems };
 }
 
@@ -80,7 +86,7 @@ async function isHeldBy(pool: Pool, place: Place, { ip, by }: UsedAddress): Prom
 }
 
 /** Without a container it is held until it is freed. Entered twice, it is one lease. */
-const factIn = ({ pool, spec }: Place, { ip, by }: UsedAddress): Fact => ({
+const factIn = ({ pool, spec }: Place, { ip, by }: UsedAddress): ExistingLease => ({
   pool,
   owner: ownerIn(pool, by ?? `imported-${valueText(ip)}`),
   type: RESERVATION,

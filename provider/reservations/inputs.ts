@@ -61,7 +61,7 @@ export const searchInput = z.object({
   by: plainName.optional(),
   labels: z.array(label).optional(),
   tenant: tenantText.optional(),
-  state: z.enum(["offered", "reserved", "used", "resting"]).optional(),
+  state: z.enum(["offered", "reserved", "used", "quarantined"]).optional(),
 });
 
 export type Where = z.output<typeof whereInput>;

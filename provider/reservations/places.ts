@@ -1,8 +1,8 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isOfOtherTenant } from "../owner";
+import { tenantError } from "../pool/errors";
 import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
-import { tenantMismatch } from "../pool/wording";
 import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
 import type { Where } from "./inputs";
 import { openAddresses, type Runner, runnerAt, runnerNamed } from "./runners";
@@ -32,7 +32,7 @@ export async function placeNamed(pool: Pool, { network, runner, pool: name }: Wh
  * and acts in every pool.
  */
 export function refuseOtherTenant({ spec }: Place, tenant: Tenant | undefined): void {
-  if (isOfOtherTenant(spec, tenant)) throw tenantMismatch(spec, spec.tenant!, tenant);
+  if (isOfOtherTenant(spec, tenant)) throw tenantError(spec, spec.tenant!, tenant);
 }
 
 const WAYS = "network and runner, or pool";
@@ -80,7 +80,7 @@ export async function placesOf(pool: Pool, ip: bigint): Promise<{ places: Place[
   for (const spec of await addressPools(pool, IP_POOLS)) {
     if (spec.kind !== "address" || !covers(spec, ip)) continue;
     const lease = await pool.find(spec.name, { value: ip });
-    if (lease?.opens === undefined) places.push({ pool: spec.name, spec });
+    if (lease?.childPool === undefined) places.push({ pool: spec.name, spec });
   }
   return { places, reason: runner ?? "it is in no network and no pool of this store" };
 }

@@ -1,6 +1,6 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { isOfOtherTenant } from "../owner";
-import { tokenUsed } from "../pool/token";
+import { tokenUsedError } from "../pool/token";
 import type { Condition, Lease, Pool } from "../pool/types";
 import type { FreeInput, Where } from "./inputs";
 import { ipOf, isOf, isOfStack, userNamesIn } from "./leases";
@@ -23,7 +23,7 @@ export async function releaseByToken(context: Context, token: string): Promise<R
   if (await context.pool.release(lease.pool, lease.leaseId, { onlyIf: { state: "reserved" } }))
     return { leases: [lease], kept: [] };
   mustBeUnused(grant, await leaseOfToken(context, grant));
-  throw tokenUsed(grant);
+  throw tokenUsedError(grant);
 }
 
 /** Gives up all addresses of a container, in every pool or in the named ones; of a caller with a tenant, none of other tenants. */
@@ -72,10 +72,10 @@ export async function free({ pool, tenant }: Context, input: FreeInput): Promise
       "`overlayctl ip list` shows what is held.",
     );
   }
-  if (lease.opens !== undefined)
+  if (lease.childPool !== undefined)
     throw new OverlayError(
       "INPUT_INVALID",
-      `${ipOf(lease)} is the block of ${lease.opens}, not an address.`,
+      `${ipOf(lease)} is the block of ${lease.childPool}, not an address.`,
       "Delete that pool.",
     );
   if (isOfStack(lease) && !force)

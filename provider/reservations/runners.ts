@@ -58,8 +58,8 @@ export const runnerNameOf = (lease: Lease, network: string): string | undefined 
 
 /** Runners of earlier releases have no pool of addresses until the first one is asked for. Opening it twice is harmless. */
 export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
-  if (runner.lease.opens === runner.pool) return;
-  await pool.amend(runner.lease.pool, runner.lease.leaseId, { opens: runner.addresses });
+  if (runner.lease.childPool === runner.pool) return;
+  await pool.amend(runner.lease.pool, runner.lease.leaseId, { childPool: runner.addresses });
 }
 
 /** The runner whose subnet has this address, or why there is none. `networks` are the pools `network/…`. */

@@ -1,4 +1,4 @@
-import { isFirm, type Lease, type Pool, type PoolSpec } from "../pool/types";
+import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
 import { addressPool, RUNNERS } from "../pool-names";
 import type { SearchInput } from "./inputs";
 import { isOf } from "./leases";
@@ -10,7 +10,7 @@ export async function findLeases(pool: Pool, search: Partial<SearchInput> = {}):
   const found: Lease[] = [];
   for (const spec of await poolsFor(pool, search)) {
     const leases = search.ip === undefined ? await pool.leases(spec.name) : await leasesAt(pool, spec, search.ip);
-    found.push(...leases.filter((lease) => lease.opens === undefined && matches(lease, search)));
+    found.push(...leases.filter((lease) => lease.childPool === undefined && matches(lease, search)));
   }
   return found;
 }
@@ -37,7 +37,7 @@ async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolS
 }
 
 function matches(lease: Lease, { owner, by, labels = [], tenant, state }: Partial<SearchInput>): boolean {
-  const isAsked = state === undefined ? isFirm(lease) : lease.state === state;
+  const isAsked = state === undefined ? isCommitted(lease) : lease.state === state;
   return (
     isAsked &&
     (owner === undefined || lease.owner.includes(owner)) &&

@@ -1,4 +1,12 @@
-import { type Grant, isOver, type KeyRing, opened, ringOf, tokenExpired, tokenUsed } from "../pool/token";
+import {
+  type Grant,
+  isTokenExpired,
+  type KeyRing,
+  openToken,
+  ringOf,
+  tokenExpiredError,
+  tokenUsedError,
+} from "../pool/token";
 import type { Lease, Pool, Tenant } from "../pool/types";
 
 /** What the functions of this module work with. */
@@ -14,12 +22,12 @@ export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => rin
 
 /** What a token says, if we signed it and it is for this runner. */
 export const readToken = async (context: Context, token: string, runner?: string): Promise<Grant> =>
-  opened(token, await keyRingOf(context), runner === undefined ? {} : { runner });
+  openToken(token, await keyRingOf(context), runner === undefined ? {} : { runner });
 
 /** The lease of a token. The store decides whether it still stands, and its clock whether it has expired. */
 export async function leaseOfToken({ pool }: Context, grant: Grant): Promise<Lease> {
   const lease = await pool.find(grant.pool, { leaseId: grant.leaseId });
-  if (!lease) throw isOver(grant, Date.now()) ? tokenExpired(grant) : tokenUsed(grant);
+  if (!lease) throw isTokenExpired(grant, Date.now()) ? tokenExpiredError(grant) : tokenUsedError(grant);
   return lease;
 }
 
@@ -30,6 +38,6 @@ export async function validateToken(context: Context, token: string, runner?: st
 }
 
 export function mustBeUnused(grant: Grant, lease: Lease): Lease {
-  if (lease.state === "used") throw tokenUsed(grant, lease.usedBy ?? lease.owner);
+  if (lease.state === "used") throw tokenUsedError(grant, lease.usedBy ?? lease.owner);
   return lease;
 }

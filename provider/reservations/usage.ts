@@ -1,7 +1,7 @@
 import { exactNumber } from "../addressing/ip";
 import { OverlayError } from "../errors";
+import { formatExtents } from "../pool/errors";
 import type { Pool, PoolSpec, Usage } from "../pool/types";
-import { listOf } from "../pool/wording";
 import { capitalize, describePool } from "../pool-names";
 
 /** How full a pool is, as JSON can carry it. Counts past 2^53 are strings. */
@@ -14,7 +14,7 @@ export interface PoolUsage {
   capacity: number | string;
   allocated: number | string;
   offered: number;
-  resting: number;
+  quarantined: number;
   /** Held values in a hundred, offers included, to two places. */
   utilization: number;
 }
@@ -30,17 +30,17 @@ export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
   return describeUsage(spec, usage);
 }
 
-function describeUsage(spec: PoolSpec, { capacity, held, offered, resting }: Usage): PoolUsage {
+function describeUsage(spec: PoolSpec, { capacity, held, offered, quarantined }: Usage): PoolUsage {
   return {
     pool: spec.name,
     kind: spec.kind,
-    range: spec.kind === "space" ? "all addresses" : listOf(spec.kind, spec.extents),
+    range: spec.kind === "space" ? "all addresses" : formatExtents(spec.kind, spec.extents),
     allocation: spec.allocation,
     ...(spec.tenant && { tenant: `${spec.tenant.org}/${spec.tenant.project}` }),
     capacity: exactNumber(capacity),
     allocated: exactNumber(held),
     offered,
-    resting,
+    quarantined,
     utilization: capacity === 0n ? 0 : Number((held * 10_000n) / capacity) / 100,
   };
 }

@@ -1,5 +1,5 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { tokenUsed } from "../pool/token";
+import { tokenUsedError } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
 import type { UseByAddressInput, UseByTokenInput } from "./inputs";
 import { ipOf, isOf, isOfVm, userNamesIn, vmLabel } from "./leases";
@@ -12,7 +12,7 @@ export async function useByToken(context: Context, { token, runner, by, vm }: Us
   const grant = await readToken(context, token, runner);
   return markUsed(context.pool, { by, vm }, async () => {
     const lease = await leaseOfToken(context, grant);
-    if (lease.state === "used" && lease.usedBy !== by) throw tokenUsed(grant, lease.usedBy ?? lease.owner);
+    if (lease.state === "used" && lease.usedBy !== by) throw tokenUsedError(grant, lease.usedBy ?? lease.owner);
     return lease;
   });
 }

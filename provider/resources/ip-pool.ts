@@ -135,7 +135,7 @@ export const ipPool = defineResource({
     ...(inputs.labels && { labels: inputs.labels }),
     ...(inputs.tenant && { tenant: inputs.tenant }),
   }),
-  opens: buildPoolSpec,
+  childPool: buildPoolSpec,
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
   extentsFromProps: ({ ranges, type }) => extentsOf(ranges, type),
   leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.usage(poolNamed(poolName)))!),

@@ -82,7 +82,7 @@ export const overlayNetwork = defineResource({
       ...(labels && { labels }),
     };
   },
-  opens: (inputs) => ({
+  childPool: (inputs) => ({
     name: networkPool(inputs.networkName),
     kind: "id",
     extents: [{ first: 1n, last: BigInt(maxRunnersOf(layoutsOf(inputs.subnets))) }],

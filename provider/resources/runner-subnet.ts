@@ -5,7 +5,7 @@ import { machineKey } from "../host/connection";
 import type { Container } from "../network/model/facts";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { containerOwner } from "../owner";
-import type { Extent, Fact, PoolSpec } from "../pool/types";
+import type { ExistingLease, Extent, PoolSpec } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type InputError, type Machines, parseSettings, type StoredSettings } from "../resource";
 import { address, cidr, connection, deviceName, labels, plainName, resourceName } from "./inputs";
@@ -159,7 +159,7 @@ export const runnerSubnet = defineResource({
     ],
     ...(labels && { labels }),
   }),
-  opens: ({ network, runnerName, docker }, extents) =>
+  childPool: ({ network, runnerName, docker }, extents) =>
     addressPoolSpec(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
   values: (inputs, extents) => {
     const runnerId = Number(extents[0]!.first);
@@ -288,7 +288,7 @@ export function addressPoolSpec(
 }
 
 /** Leases for the addresses of containers outside the range from which Docker picks by itself. */
-export function containerLeases(addresses: PoolSpec, containers: Container[]): Fact[] {
+export function containerLeases(addresses: PoolSpec, containers: Container[]): ExistingLease[] {
   const [, network, runner] = addresses.name.split("/") as [string, string, string];
   const isOurs = (address: Extent): boolean =>
     addresses.extents.some((extent) => overlaps(extent, address)) &&

@@ -234,7 +234,8 @@ export const staticIp = defineResource({
 async function findCoHolders(pool: Pool, name: string, ip: string, owner: string): Promise<Lease[]> {
   const [value, leases] = [parseIp(ip), await pool.leases(name, { after: parseIp(ip) - 1n, limit: 1 })];
   return leases.filter(
-    (lease) => lease.owner !== owner && lease.state !== "resting" && lease.extents.some(({ first }) => first === value),
+    (lease) =>
+      lease.owner !== owner && lease.state !== "quarantined" && lease.extents.some(({ first }) => first === value),
   );
 }
 

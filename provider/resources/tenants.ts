@@ -1,7 +1,7 @@
 import { addressBits, familyOf, formatRange, parseRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { isSameTenant } from "../owner";
-import type { Extent, Fact, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
+import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenant, Usage } from "../pool/types";
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
@@ -111,14 +111,14 @@ async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: stri
 export function tenantBlockLeases(
   { poolName, tenant, type, ranges }: PoolSettings,
   tenantDefaults: TenantDefaults,
-): Fact[] {
+): ExistingLease[] {
   if (poolName !== blockName(tenant!, type)) return [];
   const want = ranges.map((text) => parseRange(text)!);
   const { size: _, ...request } = blockRequest(tenant!, type, 1n);
   const range = tenantDefaults[type]?.range;
   return [
     ...(range ? [sharedRangeRequest(type, range)] : []),
-    { ...request, want, opens: blockSpec(tenant!, type, want) },
+    { ...request, want, childPool: blockSpec(tenant!, type, want) },
   ];
 }
 
@@ -128,7 +128,7 @@ const sharedRangeRequest = (type: string, range: Extent) => ({
   type: "IPPool",
   want: [range],
   names: [poolNamed(sharedName(type))],
-  opens: {
+  childPool: {
     name: poolNamed(sharedName(type)),
     kind: "address",
     extents: [range],
@@ -144,7 +144,7 @@ const blockRequest = (tenant: Tenant, type: string, size: bigint): Request => ({
   size,
   tenant,
   names: [poolNamed(blockName(tenant, type))],
-  opens: (extents) => blockSpec(tenant, type, extents),
+  childPool: (extents) => blockSpec(tenant, type, extents),
 });
 
 function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { keyRing, sealed } from "../../provider/pool/token";
+import { keyRing, signToken } from "../../provider/pool/token";
 import { Ctl, type Deployed, deploy, lifecyclesOn } from "../unit/cli/ctl";
 
 /** The real command line on a SQLite file: reservations and their tokens. */
@@ -65,7 +65,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
 
   test("forged and broken tokens are refused, each with its own code", async () => {
     const { token } = await reserve();
-    const forged = sealed(
+    const forged = signToken(
       { pool: "runner/training/node1", value: 1n, runner: "training/node1", owner: "x", leaseId: "y" },
       keyRing("a key of somebody else"),
     );

@@ -2,8 +2,8 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { openStore } from "../../provider/pool";
-import { snapshot } from "../../provider/pool/transfer";
-import { VERSION } from "../../provider/pool/version";
+import { LAYOUT } from "../../provider/pool/storage/layout";
+import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
 /** The real command line on a SQLite file: looking at pools, importing, and moving a store. */
@@ -116,7 +116,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
         capacity: 63,
         allocated: 2,
         offered: 0,
-        resting: 0,
+        quarantined: 0,
         utilization: 3.17,
       },
       { pool: "runner/training/node1", capacity: 12285, allocated: 4, utilization: 0.03 },
@@ -124,7 +124,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
       { pool: "space/default", allocated: 1048576, utilization: 0 },
     ]);
     const { stdout } = await ctl.run("pool", "list");
-    expect(stdout.split("\n")[0]).toMatch(/^pool +range +capacity +allocated +offered +resting +utilization$/);
+    expect(stdout.split("\n")[0]).toMatch(/^pool +range +capacity +allocated +offered +quarantined +utilization$/);
     expect(stdout).not.toContain("\u001b");
   });
 
@@ -177,7 +177,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     );
     for (const { by } of events) expect(by).toMatch(/^.+@.+$/);
     expect(await ctl.must("ip", "show", "10.128.64.99")).toMatchObject([
-      { ip: "10.128.64.99", state: "resting" },
+      { ip: "10.128.64.99", state: "quarantined" },
       { before: "10.128.64.99", usedBy: "seen", end: "released" },
     ]);
     expect(await ctl.must("history", "runner/training/node1")).not.toEqual([]);
@@ -187,7 +187,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     const [pool, ...leases] = await ctl.must("pool", "show", "network/training");
     expect(pool).toMatchObject({ pool: "network/training", kind: "id", allocation: "lowest", capacity: 63 });
     expect(leases).toMatchObject([
-      { value: "1", state: "reserved", type: "RunnerSubnet", opens: "runner/training/node1" },
+      { value: "1", state: "reserved", type: "RunnerSubnet", childPool: "runner/training/node1" },
       { value: "2", state: "reserved", owner: "organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2" },
     ]);
     expect(await ctl.refusal("pool", "show", "training")).toBe("1 POOL_NOT_FOUND");
@@ -244,7 +244,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("pool", "list")).toBe("1 STORE_MOVED");
     expect((await ctl.run("store", "check", "--repair")).stderr).toContain(`was moved to ${to}.`);
     expect((await ctl.run("store", "check")).code).toBe(0);
-    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v/move", value: { to, version: VERSION } });
+    expect((await ctl.run("store", "dump")).json).toContainEqual({ key: "v/move", value: { to, version: LAYOUT } });
     await ctl.must("store", "migrate", to, ctl.store);
     expect(await raw()).toEqual(rows);
   });
@@ -252,7 +252,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
   test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
     const to = `sqlite:${join(ctl.folder, "half.db")}`;
     await damage("v", String(Number.MAX_SAFE_INTEGER), to);
-    await damage("v/move", JSON.stringify({ from: ctl.store, version: VERSION, move: "m" }), to);
+    await damage("v/move", JSON.stringify({ from: ctl.store, version: LAYOUT, move: "m" }), to);
     await damage("p/half", "{}", to);
     expect(await ctl.refusal("pool", "list", "--store", to)).toBe("1 STORE_MOVED");
     expect(await ctl.refusal("store", "migrate", to, ctl.store)).toBe("1 STORE_MOVED");

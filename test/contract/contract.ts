@@ -2,6 +2,7 @@ import { describe } from "vitest";
 import { identityContract } from "./identity";
 import { leaseContract } from "./leases";
 import { limitContract } from "./limits";
+import { migrationContract } from "./migration";
 import { nameContract } from "./names";
 import { pickContract } from "./picks";
 import { poolContract } from "./pools";
@@ -18,6 +19,7 @@ import type { Engine } from "./world";
 export function contract(engine: Engine): void {
   describe("store", () => storeContract(engine));
   describe("identity", () => identityContract(engine));
+  describe("migration", () => migrationContract(engine));
   describe("leases", () => leaseContract(engine));
   describe("picks", () => pickContract(engine));
   describe("time", () => timeContract(engine));

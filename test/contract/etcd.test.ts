@@ -13,7 +13,7 @@ import { EtcdLock } from "../../provider/pool/engines/etcd/lock";
 import { openEtcdStore } from "../../provider/pool/engines/etcd/store";
 import { readClusterTime } from "../../provider/pool/engines/etcd/time";
 import { parseEtcdUrl } from "../../provider/pool/engines/etcd/url";
-import type { Row, Tx } from "../../provider/pool/store";
+import type { Row, Tx } from "../../provider/pool/storage/store";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";

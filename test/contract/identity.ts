@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Store, Tx, Write } from "../../provider/pool/store";
-import { snapshot } from "../../provider/pool/transfer";
+import type { Store, Tx, Write } from "../../provider/pool/storage/store";
+import { snapshot } from "../../provider/pool/storage/transfer";
 import { by, type Engine, extents, opened, wants, world } from "./world";
 
 /** Puts back exactly these rows, as a restored backup does. */

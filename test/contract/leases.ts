@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Write } from "../../provider/pool/store";
-import { closed } from "../../provider/pool/version";
+import { closingWrites } from "../../provider/pool/storage/layout";
+import type { Write } from "../../provider/pool/storage/store";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
 /** Offers and claims: who gets what, and keeps it. */
@@ -118,7 +118,7 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.find("pool/p", { owner: "a" })).toEqual(next);
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ uid: old.uid, names: [] });
     await pool.release("pool/p", old.leaseId);
-    expect((await pool.leases("pool/p")).map(({ state }) => state)).toEqual(["resting", "reserved"]);
+    expect((await pool.leases("pool/p")).map(({ state }) => state)).toEqual(["quarantined", "reserved"]);
     await expect(pool.claim(by("b", { names: ["runner/n/a"] }))).rejects.toMatchObject({ code: "RUNNER_NAME_TAKEN" });
   });
 
@@ -236,11 +236,11 @@ export function leaseContract(engine: Engine): void {
     [
       "brought to a newer version",
       [["v", "99"]],
-      "STORE_VERSION: The store has version 99; this program knows versions up to 3.",
+      "STORE_VERSION: The store has layout 99; this program knows layouts up to 4.",
     ],
     [
       "moved away",
-      closed({ to: "sqlite:/new.db", version: 2 }),
+      closingWrites({ to: "sqlite:/new.db", version: 2 }),
       "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
     ],
   ])("a store that was %s while it was open takes no more writes", async (_what, state, message) => {

@@ -38,10 +38,10 @@ export function limitContract(engine: Engine): void {
     await expect(amend({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));
     await expect(amend({ tenant: null })).rejects.toMatchObject(refused("no tenant"));
     expect(await amend({ labels: { a: "b" } })).toMatchObject({ tenant: ours });
-    const { conflicts } = await pool.enrol([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
+    const { conflicts } = await pool.importLeases([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
     expect(conflicts.map(({ error }) => error)).toMatchObject([refused("tenant b/p")]);
     // What stands already was given out by an earlier release, which took the tenant from the pool.
-    expect((await pool.enrol([fact(by("y"), "10.0.0.7")])).added).toMatchObject([{ tenant: ours }]);
+    expect((await pool.importLeases([fact(by("y"), "10.0.0.7")])).added).toMatchObject([{ tenant: ours }]);
   });
 
   test("a lease in a pool of no tenant can change its tenant, or have none any more", async () => {

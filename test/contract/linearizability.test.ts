@@ -10,9 +10,9 @@ import { openWorld, SETTINGS } from "../../chaos/pool/world";
 import { isOverlayError } from "../../provider/errors";
 import { openStore } from "../../provider/pool";
 import { createMemoryStore } from "../../provider/pool/engines/memory/store";
-import { LivePool } from "../../provider/pool/pool";
-import type { Store, Tx, Write } from "../../provider/pool/store";
-import { ensureVersion } from "../../provider/pool/version";
+import { StoredPool } from "../../provider/pool/pool";
+import { ensureLayout } from "../../provider/pool/storage/layout";
+import type { Store, Tx, Write } from "../../provider/pool/storage/store";
 import { etcdMissing, startEtcd } from "./servers/etcd";
 import { postgresMissing, startPostgres } from "./servers/postgres";
 
@@ -107,7 +107,7 @@ function rendezvous(): () => Promise<void> {
 async function historyOf(name: string, stores: Store[], rounds: number, isFaulty = false): Promise<Operation[]> {
   const folder = newFolder();
   const clients = stores.map((store, i) => ({
-    pool: new LivePool(store, SETTINGS),
+    pool: new StoredPool(store, SETTINGS),
     ledger: new LedgerWriter(folder, `w${i}`, 0),
     states: new Map<string, OwnerState>(),
     owners: [0, 1, 2, 3].map((n) => `${name}/w${i}/${n}`),
@@ -143,8 +143,8 @@ describe.each(PLACES)("%s", (_, missing, start) => {
     beforeAll(async () => {
       place = await start();
       stores = [await place.open(), await place.open()];
-      await ensureVersion(stores[0]!);
-      await openWorld(new LivePool(stores[0]!, SETTINGS));
+      await ensureLayout(stores[0]!);
+      await openWorld(new StoredPool(stores[0]!, SETTINGS));
     });
     afterAll(async () => {
       await Promise.all((stores ?? []).map((store) => store.close()));

@@ -1,11 +1,11 @@
 import { describe, expect, test } from "vitest";
-import { textOf } from "../../provider/pool/wording";
+import { formatExtent } from "../../provider/pool/errors";
 import { by, type Engine, extent, extents, firstOf, opened, wants, world } from "./world";
 
 /** Which value is given where several are free, and what cannot be had. */
 export function pickContract(engine: Engine): void {
   const lan = { extents: extents("10.0.0.0/29"), reserved: extents("10.0.0.0-10.0.0.1", "10.0.0.7") };
-  const address = (lease: { extents: { first: bigint; last: bigint }[] }) => textOf("address", lease.extents[0]!);
+  const address = (lease: { extents: { first: bigint; last: bigint }[] }) => formatExtent("address", lease.extents[0]!);
 
   test("lowest gives the lowest, also between others", async () => {
     const { pool } = await world(engine, { quarantine: 0 });
@@ -67,7 +67,7 @@ export function pickContract(engine: Engine): void {
     await opened(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
     expect(new Set(leases.map(firstOf)).size).toBe(20);
-    for (const { extents } of leases) expect(textOf("address", extents[0]!)).toMatch(/^fd00:1::/);
+    for (const { extents } of leases) expect(formatExtent("address", extents[0]!)).toMatch(/^fd00:1::/);
     expect(await pool.usage("pool/p")).toMatchObject({ capacity: 1n << 64n, held: 20n });
     expect(await pool.fsck()).toEqual([]);
   });

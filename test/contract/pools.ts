@@ -10,7 +10,7 @@ export function poolContract(engine: Engine): void {
     expect(firstOf(await pool.offer(runner("n", "r")))).toBe(1n);
     const promised = await pool.offer(address("n", "r", "ip"));
     const up = another();
-    expect(await up.spec("network/n")).toEqual({ ...network("n", "10.0.0.0/8").opens, data: { vni: 100 } });
+    expect(await up.spec("network/n")).toEqual({ ...network("n", "10.0.0.0/8").childPool, data: { vni: 100 } });
     await up.claim(network("n", "10.0.0.0/8"));
     await up.claim({ ...runner("n", "r"), want: extents("1") });
     expect((await up.claim(address("n", "r", "ip"))).extents).toEqual(promised.extents);
@@ -89,7 +89,7 @@ export function poolContract(engine: Engine): void {
     await pool.offer(runner("n", "s"));
     await pool.close("space/default", net.leaseId);
     expect(await pool.leases("network/n")).toMatchObject([
-      { owner: "runner r", state: "resting" },
+      { owner: "runner r", state: "quarantined" },
       { owner: "runner s", state: "offered" },
     ]);
     expect(await pool.offer(runner("n", "r"))).toMatchObject({ state: "offered" });
@@ -119,7 +119,7 @@ export function poolContract(engine: Engine): void {
     const { pool, pass } = await world(engine, { quarantine: 0 });
     const opener = (i: number) => ({
       ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
-      opens: {
+      childPool: {
         name: `pool/${i}`,
         kind: "address" as const,
         extents: extents(`10.0.${i}.0/24`),
@@ -167,10 +167,12 @@ export function poolContract(engine: Engine): void {
     const { pool } = await world(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
-    const { opens } = network("m", "10.0.0.0/8");
-    await expect(pool.amend("space/default", net.leaseId, { opens })).rejects.toMatchObject({ code: "POOL_IN_USE" });
+    const { childPool } = network("m", "10.0.0.0/8");
+    await expect(pool.amend("space/default", net.leaseId, { childPool })).rejects.toMatchObject({
+      code: "POOL_IN_USE",
+    });
     await pool.release("network/n", held.leaseId);
-    expect(await pool.amend("space/default", net.leaseId, { opens })).toMatchObject({ opens: "network/m" });
+    expect(await pool.amend("space/default", net.leaseId, { childPool })).toMatchObject({ childPool: "network/m" });
     expect((await pool.pools("network/")).map(({ name }) => name)).toEqual(["network/m"]);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -198,7 +200,7 @@ export function poolContract(engine: Engine): void {
     const rival = { ...network("n", "11.0.0.0/8"), owner: "other" };
     await expect(pool.claim(rival)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     pass(3601);
-    expect(await pool.claim(rival)).toMatchObject({ owner: "other", opens: "network/n" });
+    expect(await pool.claim(rival)).toMatchObject({ owner: "other", childPool: "network/n" });
     expect(await pool.find("space/default", { owner: "network n" })).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
@@ -212,8 +214,8 @@ export function poolContract(engine: Engine): void {
       extents: extents(`10.0.${first}.2-10.0.${first}.9`),
       allocation: "lowest",
     });
-    const request: Request = { pool: "network/n", owner: "r", type: "RunnerSubnet", opens: ([id]) => named(id!) };
-    await pool.claim({ ...request, owner: "first", opens: ([id]) => ({ ...named(id!), name: "runner/n/first" }) });
+    const request: Request = { pool: "network/n", owner: "r", type: "RunnerSubnet", childPool: ([id]) => named(id!) };
+    await pool.claim({ ...request, owner: "first", childPool: ([id]) => ({ ...named(id!), name: "runner/n/first" }) });
     await pool.offer(request);
     expect(firstOf(await pool.offer(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
     await pool.claim(request);

@@ -8,9 +8,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vite
 import { openPool, type Pool } from "../../provider/pool";
 import { openPostgresStore } from "../../provider/pool/engines/postgres/store";
 import { VIEWS } from "../../provider/pool/engines/view-names";
-import type { Tx } from "../../provider/pool/store";
-import { snapshot } from "../../provider/pool/transfer";
-import { VERSION } from "../../provider/pool/version";
+import { LAYOUT } from "../../provider/pool/storage/layout";
+import type { Tx } from "../../provider/pool/storage/store";
+import { snapshot } from "../../provider/pool/storage/transfer";
 import { contract } from "./contract";
 import { Cables } from "./servers/cables";
 import { type Authority, newAuthority } from "./servers/certificates";
@@ -71,7 +71,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       await server.sql(`CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shown TO reader; ${grant}`);
       const store = await open(server.url({ schema: "shown", login: "reader" }));
       expect(store.readOnly).toBe(true);
-      expect(await store.read(version)).toBe(String(VERSION));
+      expect(await store.read(version)).toBe(String(LAYOUT));
       await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
       await server.sql("DROP OWNED BY reader; DROP ROLE reader");
     });
@@ -82,7 +82,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       try {
         const store = await openPostgresStore(standby.url({ schema: "followed" }));
         expect(store.readOnly).toBe(true);
-        expect(await store.read(version)).toBe(String(VERSION));
+        expect(await store.read(version)).toBe(String(LAYOUT));
         await expect(store.transact(write)).rejects.toMatchObject({ code: "STORE_READ_ONLY" });
         await store.close();
         await expect(openPostgresStore(standby.url({ schema: "missing" }))).rejects.toMatchObject({

@@ -79,7 +79,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("a value that a neighbour releases meanwhile is had after a short wait", async () => {
-    const { pool, another } = await world(engine, { quarantine: 0, swapPatience: 3 });
+    const { pool, another } = await world(engine, { quarantine: 0, swapWait: 3 });
     await opened(pool, small);
     const held = await pool.claim(wants(b, "2"));
     const waiting = another().claim(wants(a, "2"));

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { snapshot } from "../../provider/pool/transfer";
+import { snapshot } from "../../provider/pool/storage/transfer";
 import type { Pool, Request } from "../../provider/pool/types";
 import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
 
@@ -162,7 +162,7 @@ export function promiseContract(engine: Engine): void {
     const opener = await opened(pool, small);
     await pool.offer(by(n));
     const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
-    await another().amend(opener.pool, opener.leaseId, { opens: { ...spec, reserved: extents("1") } });
+    await another().amend(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
     await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
       /^PLAN_STALE: Runner id 1 .* is no longer given out by the pool/,
     );
@@ -189,7 +189,7 @@ export function promiseContract(engine: Engine): void {
     const held = await pool.claim(wants(n, "1"));
     const run = another();
     await run.offer(wants(r, "1"));
-    await expect(run.stays(held)).rejects.toThrow(/RUNNER_ID_TAKEN: .* promised to \S*::r/);
+    await expect(run.markKept(held)).rejects.toThrow(/RUNNER_ID_TAKEN: .* promised to \S*::r/);
     await pool.release("pool/p", held.leaseId);
     expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
     expect(firstOf(await another().offer(by(n)))).toBe(1n);
@@ -262,7 +262,7 @@ export function promiseContract(engine: Engine): void {
     await opened(pool, small);
     const { uid, leaseId } = await pool.claim(wants(n, "1"));
     await pool.release("pool/p", leaseId);
-    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "resting" });
+    expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "quarantined" });
     pass(301);
     await another().claim(by("somebody"));
     expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "ended", end: { reason: "released" } });
@@ -285,7 +285,7 @@ export function promiseContract(engine: Engine): void {
     const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", want: extents("6") };
     const opening = {
       ...ofStack,
-      opens: { name: "pool/p", kind: "id", extents: extents("1-9999"), allocation: "random" },
+      childPool: { name: "pool/p", kind: "id", extents: extents("1-9999"), allocation: "random" },
     };
     const open = async (run: Pool) => {
       await run.offer(opening as Request, { inUp: true });
@@ -372,12 +372,12 @@ export function promiseContract(engine: Engine): void {
         extents: extents("10.2.0.0/28"),
       };
       const ofPool = { ...ofStack, pool: "space/default", want: spec.extents };
-      const opener = await pool.claim({ ...ofPool, opens: spec } as Request);
+      const opener = await pool.claim({ ...ofPool, childPool: spec } as Request);
       expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
       if (what === "released") await pool.release("pool/p", (await pool.claim(wants(n, "10.2.0.0"))).leaseId);
       await pool.close("space/default", opener.leaseId);
       await pool.release("space/default", opener.leaseId);
-      await another().claim({ ...ofPool, opens: { ...spec, avoidBoundaryIps: true } } as Request);
+      await another().claim({ ...ofPool, childPool: { ...spec, avoidBoundaryIps: true } } as Request);
       expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.1")[0]!.first);
     });
 
@@ -388,7 +388,7 @@ export function promiseContract(engine: Engine): void {
       await pool.close("space/id", opener.leaseId);
       await pool.release("space/id", opener.leaseId);
       pass(31 * 24 * 3600);
-      await pool.claim({ ...opening, opens: { ...opening.opens, extents: extents("10000-19999") } } as Request);
+      await pool.claim({ ...opening, childPool: { ...opening.childPool, extents: extents("10000-19999") } } as Request);
       expect(firstOf(await another().offer(by(n), { inUp: true }))).toBeGreaterThanOrEqual(10000n);
       expect(await pool.fsck()).toEqual([]);
     });
@@ -399,7 +399,7 @@ export function promiseContract(engine: Engine): void {
       await another().offer(by(n, { program: "branch" }));
       await pool.close("space/id", opener.leaseId);
       await pool.release("space/id", opener.leaseId);
-      await pool.claim({ ...opening, opens: { ...opening.opens, extents: extents("10000-19999") } } as Request);
+      await pool.claim({ ...opening, childPool: { ...opening.childPool, extents: extents("10000-19999") } } as Request);
       const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
       await expect(another().offer(branch, { inUp: true })).rejects.toThrow(/^PLAN_STALE: .* no longer given out/);
       expect(firstOf(await another().offer(main, { inUp: true }))).toBeGreaterThanOrEqual(10000n);

@@ -13,7 +13,7 @@ export function resizingContract(engine: Engine): void {
     const reshape = (...ranges: string[]) =>
       pool.amend("space/address", opener.leaseId, {
         extents: extents(...ranges),
-        opens: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
+        childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
       });
     await reshape("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9");
     expect(await pool.find("pool/p", { owner: "somebody" })).toBeUndefined();
@@ -37,7 +37,7 @@ export function resizingContract(engine: Engine): void {
     await pool.claim(wants("a", "10.0.0.5"));
     const respec = (more: Partial<PoolSpec>) =>
       pool.amend("space/address", opener.leaseId, {
-        opens: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents("10.0.0.0/28"), ...more },
+        childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents("10.0.0.0/28"), ...more },
       });
     await respec({ reserved: extents("10.0.0.0-10.0.0.1"), staticOnly: extents("10.0.0.2-10.0.0.7") });
     expect((await pool.claim(by("b"))).extents).toEqual(extents("10.0.0.8"));
@@ -54,7 +54,7 @@ export function resizingContract(engine: Engine): void {
     const [a, b] = [await pool.claim(carve("a")), await pool.claim(carve("b"))];
     expect([a.extents, b.extents]).toEqual([extents("10.96.0.0/20"), extents("10.96.16.0/20")]);
     await pool.amend("pool/p", a.leaseId, {
-      opens: { name: "pool/a", kind: "address", extents: a.extents, allocation: "lowest" },
+      childPool: { name: "pool/a", kind: "address", extents: a.extents, allocation: "lowest" },
     });
     expect((await pool.claim({ ...by("x"), pool: "pool/a" })).extents).toEqual(extents("10.96.0.0"));
     await expect(pool.release("pool/p", a.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
@@ -81,11 +81,11 @@ export function resizingContract(engine: Engine): void {
     await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
     const offer = await pool.offer(network("n", "11.0.0.0/8"));
-    expect(offer).not.toHaveProperty("opens");
+    expect(offer).not.toHaveProperty("childPool");
     await pool.release("space/default", offer.leaseId);
     expect(await pool.leases("network/n")).toHaveLength(1);
     const moved = await pool.claim(network("n", "11.0.0.0/8"));
-    expect(moved).toMatchObject({ opens: "network/n", names: ["network/n"] });
+    expect(moved).toMatchObject({ childPool: "network/n", names: ["network/n"] });
     const old = await pool.find("space/default", { value: extents("10.0.0.0")[0]!.first });
     expect(await pool.release("space/default", old!.leaseId)).toBe(true);
     expect(await pool.leases("network/n")).toHaveLength(1);

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
+import { formatExtent } from "../../provider/pool/errors";
 import type { Extent, Lease, Port, Request } from "../../provider/pool/types";
-import { textOf } from "../../provider/pool/wording";
 import { by, type Engine, extents, fact, opened, wants, world } from "./world";
 
 /** One address for several leases. */
@@ -46,7 +46,7 @@ export function sharingContract(engine: Engine): void {
       ...shared(owner, "k", ...texts),
       onPortConflict: "anotherAddress",
     });
-    const on = async (request: Promise<Lease>) => textOf("address", (await request).extents[0]!);
+    const on = async (request: Promise<Lease>) => formatExtent("address", (await request).extents[0]!);
     expect(await on(pool.claim(ask("a", "tcp/80")))).toBe("10.0.0.1");
     const b = pool.claim({ ...ask("b", "tcp/80", "tcp/443"), ttl: 60 });
     expect(await on(b)).toBe("10.0.0.2");
@@ -130,7 +130,7 @@ export function sharingContract(engine: Engine): void {
     expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "reserved"]]);
     expect(await pool.fsck()).toEqual([]);
     await pool.release("pool/p", dns.leaseId);
-    expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "resting"]]);
+    expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "quarantined"]]);
     expect((await pool.claim(shared("web", "k", "tcp/80"))).extents).toEqual(extents("10.0.0.2"));
     pass(301);
     expect(await pool.fsck()).toEqual([]);
@@ -153,14 +153,14 @@ export function sharingContract(engine: Engine): void {
     const { pool } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const at5 = (owner: string, port: string, key = "k") => fact(shared(owner, key, port), "10.0.0.5");
-    const refused = await pool.enrol([at5("web", "tcp/80"), at5("dns", "tcp/80")]);
+    const refused = await pool.importLeases([at5("web", "tcp/80"), at5("dns", "tcp/80")]);
     expect(refused.conflicts.map(({ error }) => error.code)).toEqual(["PORT_CONFLICT"]);
-    const { added } = await pool.enrol([at5("web", "tcp/80"), at5("dns", "udp/53")]);
+    const { added } = await pool.importLeases([at5("web", "tcp/80"), at5("dns", "udp/53")]);
     expect(added.map(({ owner, sharingKey }) => [owner, sharingKey])).toEqual([
       ["web", "k"],
       ["dns", "k"],
     ]);
-    const other = await pool.enrol([at5("x", "tcp/81", "other")]);
+    const other = await pool.importLeases([at5("x", "tcp/81", "other")]);
     expect(other.conflicts.map(({ error }) => error.code)).toEqual(["IP_IN_USE"]);
     expect((await pool.claim(shared("mail", "k", "tcp/25"))).extents).toEqual(extents("10.0.0.5"));
     expect(await pool.fsck()).toEqual([]);

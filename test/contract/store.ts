@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Row, Tx } from "../../provider/pool/store";
+import type { Row, Tx } from "../../provider/pool/storage/store";
 import type { Engine } from "./world";
 
 /** What every engine must do, whatever is built on it. */

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
 
-/** Expiry, resting, and who gives way when. */
+/** Expiry, quarantine and preemption. */
 export function timeContract(engine: Engine): void {
   const small = { extents: extents("1-2"), kind: "id" as const };
 
@@ -67,7 +67,7 @@ export function timeContract(engine: Engine): void {
     pass(61);
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
     expect(await pool.leases("pool/p")).toMatchObject([
-      { owner: "a", state: "resting", expiresAt: START + 360_000 },
+      { owner: "a", state: "quarantined", expiresAt: START + 360_000 },
       { owner: "b" },
     ]);
     expect(firstOf(await pool.offer(by("a")))).toBe(1n);
@@ -89,7 +89,7 @@ export function timeContract(engine: Engine): void {
       await around.pool.release("pool/p", (await around.pool.claim(by("a"))).leaseId);
       return { ...around, offer: await around.pool.offer(by("a")) };
     };
-    const rests = { owner: "a", state: "resting", extents: extents("1"), expiresAt: START + 300_000 };
+    const rests = { owner: "a", state: "quarantined", extents: extents("1"), expiresAt: START + 300_000 };
 
     test("when the preview's offer lapses", async () => {
       const { pool, pass } = await rested();
@@ -120,13 +120,13 @@ export function timeContract(engine: Engine): void {
       const { pool } = await rested();
       const lease = await pool.claim(by("a"));
       expect(lease).toMatchObject({ state: "reserved", extents: extents("1") });
-      expect(lease).not.toHaveProperty("restsUntil");
+      expect(lease).not.toHaveProperty("quarantinedUntil");
       await pool.offer(by("b"));
       expect(firstOf(await pool.claim(wants("b", "3")))).toBe(3n);
     });
   });
 
-  test("a resting value may be asked for by name, with a warning", async () => {
+  test("a quarantined value may be requested by value, with a warning", async () => {
     const { pool } = await world(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.7"))).leaseId);
@@ -146,11 +146,11 @@ export function timeContract(engine: Engine): void {
     pass(61);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
     expect(await pool.leases("pool/p")).toMatchObject([
-      { owner: "a", state: "resting", leaseId, expiresAt: START + 300_000 },
+      { owner: "a", state: "quarantined", leaseId, expiresAt: START + 300_000 },
       { owner: "c" },
     ]);
     await pool.offer(wants("b", "1"));
-    expect(await pool.claim(wants("b", "1"))).not.toHaveProperty("restsFor");
+    expect(await pool.claim(wants("b", "1"))).not.toHaveProperty("quarantinedFor");
     expect(firstOf(await pool.claim(by("a")))).toBe(3n);
     expect(await pool.fsck()).toEqual([]);
   });
@@ -267,8 +267,8 @@ export function timeContract(engine: Engine): void {
     const { pool, pass } = await world(engine);
     await opened(pool, { ...small, reclaimAfter: 3600 });
     const inside = { kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
-    await pool.claim(by("a", { opens: { ...inside, name: "runner/n/a" } }));
-    await pool.claim(by("b", { opens: { ...inside, name: "runner/n/b" } }));
+    await pool.claim(by("a", { childPool: { ...inside, name: "runner/n/a" } }));
+    await pool.claim(by("b", { childPool: { ...inside, name: "runner/n/b" } }));
     await pool.claim({ pool: "runner/n/a", owner: "ip", type: "IPReservation" });
     pass(3600);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
@@ -281,7 +281,7 @@ export function timeContract(engine: Engine): void {
     await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
     pass(400);
     expect(await pool.claim(wants("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
-    expect(await pool.usage("pool/p")).toMatchObject({ reserved: 1, resting: 258 });
+    expect(await pool.usage("pool/p")).toMatchObject({ reserved: 1, quarantined: 258 });
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -298,7 +298,7 @@ export function timeContract(engine: Engine): void {
       offered: 0,
       reserved: 1000,
       used: 0,
-      resting: 0,
+      quarantined: 0,
     });
     expect(await pool.fsck()).toEqual([]);
   });

@@ -168,7 +168,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
     test("addresses are written as the pool writes them", async () => {
       const values = Array.from({ length: 300 }, (_, i) => randomAddress(i));
       const pool = await openPool(engine.url, SETTINGS);
-      await pool.enrol(
+      await pool.importLeases(
         values.map((value, i) => ({
           pool: "space/default",
           owner: `random ${i}`,

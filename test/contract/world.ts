@@ -1,7 +1,7 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
-import { LivePool, type Settings } from "../../provider/pool/pool";
-import type { Store } from "../../provider/pool/store";
-import type { Extent, Fact, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
+import { type Settings, StoredPool } from "../../provider/pool/pool";
+import type { Store } from "../../provider/pool/storage/store";
+import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
 /** An engine under test: opens an empty store whose time is the given clock's. */
 export interface Engine {
@@ -24,7 +24,7 @@ export async function world(engine: Engine, settings: Partial<Settings> = {}): P
   let now = START;
   const store = await engine.open(() => now);
   const another = (changes: Partial<Settings> = {}) =>
-    new LivePool(store, { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, ...settings, ...changes });
+    new StoredPool(store, { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings, ...changes });
   return {
     store,
     pool: another(),
@@ -54,7 +54,13 @@ export async function opened(
 ): Promise<Lease> {
   const full: PoolSpec = { name: "pool/p", kind: "address", allocation: "lowest", ...spec };
   const want = full.kind === "address" ? full.extents : extents(`${full.name.length}`);
-  return pool.claim({ pool: `space/${full.kind}`, owner: `opener of ${full.name}`, type: "IPPool", want, opens: full });
+  return pool.claim({
+    pool: `space/${full.kind}`,
+    owner: `opener of ${full.name}`,
+    type: "IPPool",
+    want,
+    childPool: full,
+  });
 }
 
 /** A request in pool/p by somebody. */
@@ -68,7 +74,10 @@ export const by = (owner: string, more: Partial<Request> = {}): Request => ({
 export const wants = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
 
 /** What stands already, and is to be enrolled. */
-export const fact = ({ pool, owner, type, tenant, sharingKey, ports }: Request, ...values: string[]): Fact => ({
+export const fact = (
+  { pool, owner, type, tenant, sharingKey, ports }: Request,
+  ...values: string[]
+): ExistingLease => ({
   pool,
   owner,
   type,
@@ -81,13 +90,17 @@ export const fact = ({ pool, owner, type, tenant, sharingKey, ports }: Request, 
 export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;
 
 /** A network that opens the pool of its runners. */
-export const network = (name: string, cidr: string, more: Partial<PoolSpec> = {}): Request & { opens: PoolSpec } => ({
+export const network = (
+  name: string,
+  cidr: string,
+  more: Partial<PoolSpec> = {},
+): Request & { childPool: PoolSpec } => ({
   pool: "space/default",
   owner: `network ${name}`,
   type: "OverlayNetwork",
   want: extents(cidr),
   names: [`network/${name}`],
-  opens: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
+  childPool: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
 });
 
 /** A runner that opens the pool of its addresses. */
@@ -96,7 +109,7 @@ export const runner = (net: string, name: string): Request => ({
   owner: `runner ${name}`,
   type: "RunnerSubnet",
   names: [`runner/${net}/${name}`],
-  opens: {
+  childPool: {
     name: `runner/${net}/${name}`,
     kind: "address",
     extents: extents("10.1.0.2-10.1.0.9"),

@@ -98,7 +98,7 @@ test("killed when the lease is released and the state does not know it: up makes
   const destroy = await startDestroy();
   process.kill(destroy.cli, "SIGSTOP"); // it hears no answer of its provider, and writes no state
   await release();
-  await until("the runner's lease is released", async () => (await runnerLease())?.state === "resting");
+  await until("the runner's lease is released", async () => (await runnerLease())?.state === "quarantined");
   await destroy.kill();
   expect((await stack.state()).r1).toBeDefined();
   expect(await isUp()).toBe(false);

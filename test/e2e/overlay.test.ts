@@ -200,7 +200,7 @@ test("destroy leaves no interface, route, chain, file or lease", async () => {
   await stack.destroy();
   for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
   const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
-  const held = (await pool.leases("space/default")).filter(({ state }) => state !== "resting");
+  const held = (await pool.leases("space/default")).filter(({ state }) => state !== "quarantined");
   expect(held).toEqual([]);
   expect(await pool.fsck()).toEqual([]);
   await pool.end();

@@ -179,7 +179,7 @@ test("destroy: the address goes with the last of them, and nothing is left", asy
   await shop.destroy();
   for (const { name } of lab.hosts) expect(`${name}: ${await leftOn(lab, name)}`).toBe(`${name}: `);
   const pool = await openPool(workspace.store, { offerTtl: 0, quarantine: 0 });
-  expect((await pool.leases("space/default")).filter(({ state }) => state !== "resting")).toEqual([]);
+  expect((await pool.leases("space/default")).filter(({ state }) => state !== "quarantined")).toEqual([]);
   expect(await pool.fsck()).toEqual([]);
   await pool.end();
 });

@@ -122,7 +122,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/resources",
       "provider/pool/types",
       "provider/pool/token",
-      "provider/pool/wording",
+      "provider/pool/errors",
       "node:crypto",
       "node:timers/promises",
       "zod",

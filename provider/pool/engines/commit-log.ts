@@ -1,5 +1,5 @@
 import type { OverlayError } from "../../errors";
-import type { Row, Tx, Write } from "../store";
+import type { Row, Tx, Write } from "../storage/store";
 import type { KeyRange } from "./execute";
 
 /** What `optimistic.ts` needs of a server: rows, and one version of all of them that each commit compares and replaces. */

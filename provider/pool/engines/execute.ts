@@ -1,5 +1,5 @@
-import { Sorted } from "../sorted";
-import { type Awaitable, EngineFault, type Row, type Tx, type Write } from "../store";
+import { SortedMap } from "../storage/sorted-map";
+import { type Awaitable, EngineFault, type Row, type Tx, type Write } from "../storage/store";
 import { keyAfter, type RowCache } from "./row-cache";
 
 /** The first `limit` rows from `from` on and before `to`. */
@@ -81,7 +81,7 @@ class CacheMiss extends Error {}
 
 /** One run of a transaction, on the cache. Keys inside are bytes. */
 class CachedTx implements Tx {
-  readonly #writes = new Sorted<string | null>();
+  readonly #writes = new SortedMap<string | null>();
   /** Ranges that were needed: if there are any, this run has no result. */
   readonly misses = new Map<string, KeyRange>();
   readonly assumedEmpty = new Map<string, KeyRange>();

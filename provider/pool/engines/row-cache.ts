@@ -1,14 +1,14 @@
-import { Sorted } from "../sorted";
-import type { Row, Write } from "../store";
+import { SortedMap } from "../storage/sorted-map";
+import type { Row, Write } from "../storage/store";
 
 /** The next possible key: no key has the character NUL. */
 export const keyAfter = (key: string): string => `${key}\u0001`;
 
 /** Rows at the newest version that this process knows, and the ranges of which it has all rows. A row can be cached without a range. */
 export class RowCache {
-  readonly #rows = new Sorted<string>();
+  readonly #rows = new SortedMap<string>();
   /** From the end of each range to its start: the first entry after a key tells whether a range covers the key. */
-  readonly #ranges = new Sorted<string>();
+  readonly #ranges = new SortedMap<string>();
 
   get size(): number {
     return this.#rows.size + this.#ranges.size;

@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
-import { LivePool } from "../../../provider/pool/pool";
-import type { Store, Tx } from "../../../provider/pool/store";
+import { StoredPool } from "../../../provider/pool/pool";
+import type { Store, Tx } from "../../../provider/pool/storage/store";
 import type { Event, Lease, Pool } from "../../../provider/pool/types";
 import { raceContract } from "../races";
 import { by, extents, firstOf, opened } from "../world";
@@ -247,11 +247,11 @@ function reachContract(remote: Remote): void {
     async (event, act, answer) => {
       const url = remote.newUrl(cables);
       const terms = { offerTtl: 3600, quarantine: 0 };
-      const pool = new LivePool(await remote.open(url, { timeouts: { conflict: 60, server: 60 } }), terms);
+      const pool = new StoredPool(await remote.open(url, { timeouts: { conflict: 60, server: 60 } }), terms);
       await opened(pool, { extents: extents("10.0.0.0/29") });
       const held = await pool.claim(by("a"));
       const beside = await openBeside(url);
-      const other = new LivePool(beside, terms);
+      const other = new StoredPool(beside, terms);
       const countEvents = async () => (await other.history("pool/p")).filter(({ what }) => what === event).length;
       const before = await countEvents();
       cables.muteFrom = remote.commitBytes;
@@ -323,7 +323,7 @@ function clockContract(remote: Remote): void {
     const url = remote.newUrl();
     let [server, machine] = [Date.now(), Date.now()];
     const store = await remote.open(url, { clock: () => server, machineTime: () => machine });
-    const pool = new LivePool(store, { offerTtl: 3600, quarantine: 0 });
+    const pool = new StoredPool(store, { offerTtl: 3600, quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.0/32") });
     await pool.claim(by("holder", { ttl: 3600 }));
     server += DAY;
@@ -367,7 +367,7 @@ export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: ()
   test("everything that was acknowledged outlives a crash in the middle, and nothing was given twice", async () => {
     const url = remote.newUrl();
     const newPool = async () =>
-      new LivePool(await remote.open(url, { timeouts: { conflict: 30, server: 20 } }), {
+      new StoredPool(await remote.open(url, { timeouts: { conflict: 30, server: 20 } }), {
         offerTtl: 3600,
         quarantine: 300,
       });
@@ -406,7 +406,7 @@ function processContract(remote: Remote): void {
     const values = outputs.flatMap(({ stdout }) => JSON.parse(stdout) as string[]);
     expect(values).toHaveLength(100);
     expect(new Set(values).size).toBe(100);
-    const pool = new LivePool(await remote.open(url), { offerTtl: 3600, quarantine: 300 });
+    const pool = new StoredPool(await remote.open(url), { offerTtl: 3600, quarantine: 300 });
     expect(await pool.usage("pool/p")).toMatchObject({ held: 100n });
     expect(await pool.fsck()).toEqual([]);
   }, 60_000);

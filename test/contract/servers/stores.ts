@@ -1,4 +1,4 @@
-import type { Store } from "../../../provider/pool/store";
+import type { Store } from "../../../provider/pool/storage/store";
 
 /** Closes at the end what a test has left open. */
 export class OpenStores {

@@ -2,14 +2,14 @@ import { expect, test } from "vitest";
 import { SETTINGS } from "../../../bench/pool/adapter";
 import { casesWith, openCase, roomIn, rowsFor } from "../../../bench/pool/cases";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { LivePool } from "../../../provider/pool/pool";
+import { StoredPool } from "../../../provider/pool/pool";
 
 test.each(casesWith(500))(
   "$name is filled as if by claims, and gives out what is left",
   { timeout: 30_000 },
   async (one) => {
     const store = createMemoryStore();
-    const pool = new LivePool(store, SETTINGS);
+    const pool = new StoredPool(store, SETTINGS);
     await openCase(pool, one);
     await store.transact(async (tx) => {
       await tx.write(rowsFor(one));

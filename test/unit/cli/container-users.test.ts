@@ -29,7 +29,7 @@ test("a recovered address that a container has is used by it, whether or not a s
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
   const facts = factsOf(found, tenantDefaults);
   const recover = async () =>
-    pool.enrol(openersFirst(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));
+    pool.importLeases(openersFirst(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));
   expect((await recover()).conflicts).toEqual([]);
   const users = async () =>
     (await pool.leases("runner/training/r1")).map(({ owner, state, usedBy }) => [

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { placeOf } from "../../../provider/pool";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import type { Store } from "../../../provider/pool/store";
-import { move, reopen, type Site, snapshot } from "../../../provider/pool/transfer";
-import { ensureVersion, stateOf, VERSION, writing } from "../../../provider/pool/version";
+import { ensureLayout, LAYOUT, readMoveState, writeWithBuffer } from "../../../provider/pool/storage/layout";
+import type { Store } from "../../../provider/pool/storage/store";
+import { move, reopen, type Site, snapshot } from "../../../provider/pool/storage/transfer";
 
 const put = (store: Store, key: string, value: string): Promise<void> =>
   store.transact(async (tx) => {
@@ -12,7 +12,7 @@ const put = (store: Store, key: string, value: string): Promise<void> =>
 
 async function filled(count: number): Promise<Store> {
   const store = createMemoryStore();
-  await put(store, "v", String(VERSION));
+  await put(store, "v", String(LAYOUT));
   for (let i = 0; i < count; i++) await put(store, `l/pool/${i}`, `{"n":${i}}`);
   return store;
 }
@@ -29,11 +29,11 @@ const watched = (store: Store, onWrite: () => Promise<unknown>): Store => ({
 
 /** The version, or where it went or comes from. */
 const doorOf = async (store: Store): Promise<string> => {
-  const { version, to, from } = await store.read(stateOf);
+  const { version, to, from } = await store.read(readMoveState);
   return to ? `to ${to}` : from ? `from ${from}` : String(version);
 };
 const dataOf = async (store: Store) => (await snapshot(store)).filter(([key]) => !key.startsWith("v"));
-const OPEN = String(VERSION);
+const OPEN = String(LAYOUT);
 const old = (store: Store): Site => ({ store, place: "old" });
 const fresh = (store: Store): Site => ({ store, place: "new" });
 
@@ -56,7 +56,7 @@ test("a store that is closed is closed to programs that know nothing of moves, t
 /** Writes as the pool does, and is refused where the store is closed. */
 const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
   store.transact((tx) =>
-    writing(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
+    writeWithBuffer(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
       await draft.set(key, value);
     }),
   );
@@ -110,7 +110,7 @@ test.each(["fails", "is interrupted"])("a move that %s opens its source again", 
 test("a move that was killed is finished by the same command, or called off by reopening its source", async () => {
   const [from, to] = [await filled(3), createMemoryStore()];
   await killed(from, to);
-  await expect(ensureVersion(from)).rejects.toThrow(/^STORE_MOVED: This store is being moved to new since/);
+  await expect(ensureLayout(from)).rejects.toThrow(/^STORE_MOVED: This store is being moved to new since/);
   await expect(move(old(from), { store: createMemoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source is being moved to new already.",
   );
@@ -174,7 +174,7 @@ test("a store that waits for the rest of a move can neither be used, moved, nor 
   const [from, to] = [await filled(3), createMemoryStore()];
   await cutShort(from, to);
   const waits = "STORE_MOVED: A move from old into this store was not finished.";
-  await expect(ensureVersion(to)).rejects.toThrow(waits);
+  await expect(ensureLayout(to)).rejects.toThrow(waits);
   await expect(move(fresh(to), { store: createMemoryStore(), place: "third" })).rejects.toThrow(waits);
   await expect(move({ store: await filled(1), place: "third" }, fresh(to))).rejects.toThrow(waits);
 });

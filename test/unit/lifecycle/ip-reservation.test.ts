@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
-import { opened, ringOf } from "../../../provider/pool/token";
+import { openToken, ringOf } from "../../../provider/pool/token";
 import { ownerOf, Stage } from "./stage";
 
 let stage: Stage;
@@ -49,7 +49,7 @@ test("outputs: token, state, end; a VM has its MAC and tap, always the same for 
     tapDevice: "tap1e734a822f",
   });
   expect(vm.dockerRunArgs).toBeUndefined();
-  const grant = opened(String(vm.token), await ringOf(stage.pool, undefined), { runner: "training/r1" });
+  const grant = openToken(String(vm.token), await ringOf(stage.pool, undefined), { runner: "training/r1" });
   expect(grant).toMatchObject({ leaseId: vm.leaseId, pool: "runner/training/r1" });
   expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
 });
@@ -105,7 +105,7 @@ test("pinned to what it has, and unpinned, it stays; another wish replaces, the 
   const moved = (await ips().create(other)).props;
   expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "a reserved"]);
   await ips().delete(props);
-  expect(await leasesOf("runner/training/r1")).toEqual(["a reserved", "a resting"]);
+  expect(await leasesOf("runner/training/r1")).toEqual(["a quarantined", "a reserved"]);
   expect(await ips().diff(moved, other)).toMatchObject({ changes: false });
 });
 

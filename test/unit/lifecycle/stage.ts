@@ -3,9 +3,9 @@ import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openStore } from "../../../provider/pool";
-import { LivePool } from "../../../provider/pool/pool";
+import { StoredPool } from "../../../provider/pool/pool";
+import { ensureLayout } from "../../../provider/pool/storage/layout";
 import type { Pool } from "../../../provider/pool/types";
-import { ensureVersion } from "../../../provider/pool/version";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
@@ -28,9 +28,9 @@ export class Stage {
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
     const settings = { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, ...clock, ...more };
     const rows = await openStore(store, settings);
-    await ensureVersion(rows);
+    await ensureLayout(rows);
     stage.newRun = () => {
-      stage.#pool = new LivePool(rows, settings);
+      stage.#pool = new StoredPool(rows, settings);
     };
     stage.newRun();
     stage.deps = {

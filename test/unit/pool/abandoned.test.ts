@@ -24,7 +24,7 @@ async function run(): Promise<Pool> {
   const pool = await openPool(`sqlite:${join(folder, "pool.db")}`, {
     offerTtl: 3600,
     quarantine: 300,
-    swapPatience: 0.1,
+    swapWait: 0.1,
   });
   runs.push(pool);
   return pool;
@@ -49,14 +49,14 @@ test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
   ["a quota", { quota: { maxReservations: 2 } }, "POOL_QUOTA"],
 ])("who takes out what is too much for %s can go on at once", async (_, more, code) => {
   const extents = [{ first: 1024n, last: 2047n }];
-  const opens: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
+  const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
   const address = (name: string, stack = "dev"): Request => ({
     pool: "pool/p",
     owner: `org/urn:pulumi:${stack}::p::overlay:index:IPReservation::${name}`,
     type: "IPReservation",
   });
   const first = await run();
-  await first.claim({ ...network("p", "dev"), want: opens.extents, names: [], opens });
+  await first.claim({ ...network("p", "dev"), want: childPool.extents, names: [], childPool });
   for (const name of ["a", "b"]) await first.offer(address(name));
   await expect(first.offer(address("c"))).rejects.toMatchObject({ code });
 
@@ -85,8 +85,8 @@ test("what was claimed does not give way", async () => {
 test("what a neighbour has is offered only while that is declared, and given only once it asks for something else", async () => {
   const opener = await run();
   const extents = [{ first: 1024n, last: 2047n }];
-  const opens: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };
-  await opener.claim({ ...network("p", "dev"), names: [], opens });
+  const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };
+  await opener.claim({ ...network("p", "dev"), names: [], childPool });
   const address = (name: string): Request => ({
     pool: "pool/p",
     owner: `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`,
@@ -106,8 +106,8 @@ test("what a neighbour has is offered only while that is declared, and given onl
   await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* give it aliases/);
 
   const old = (await later.find("pool/p", { owner: address("old").owner }))!;
-  await expect(later.stays(old)).rejects.toThrow(/^IP_IN_USE: .* is promised to \S*::new\./);
+  await expect(later.markKept(old)).rejects.toThrow(/^IP_IN_USE: .* is promised to \S*::new\./);
   const last = await run();
-  await last.stays(old);
+  await last.markKept(old);
   await expect(last.offer(address("new"))).rejects.toThrow(/^IP_IN_USE: .* is reserved by \S*::old\./);
 });

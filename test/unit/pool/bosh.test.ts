@@ -110,7 +110,7 @@ describe("ownership and life cycles", () => {
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, extents: lan.extents };
     await pool.amend("space/address", opener.leaseId, {
-      opens: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") },
+      childPool: { ...respec, reserved: extents("192.168.1.0", "192.168.1.15") },
     });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     expect(await ip(pool.claim(by("A2")))).toBe("192.168.1.1");

@@ -4,8 +4,8 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { judgeClock } from "../../../provider/pool/engines/clock-check";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
-import { LivePool } from "../../../provider/pool/pool";
-import type { Store } from "../../../provider/pool/store";
+import { StoredPool } from "../../../provider/pool/pool";
+import type { Store } from "../../../provider/pool/storage/store";
 import { by, extents, opened } from "../../contract/world";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
@@ -33,13 +33,13 @@ const pass = (ms: number) => {
   machine.uptime += ms;
 };
 
-async function newProcess(): Promise<{ pool: LivePool; store: Store }> {
+async function newProcess(): Promise<{ pool: StoredPool; store: Store }> {
   const store = await openSqliteStore(join(folder, "pool.db"), {
     clock: () => machine.wall,
     bootTime: () => ({ boot: machine.boot, uptime: machine.uptime }),
   });
   open.push(store);
-  return { store, pool: new LivePool(store, { offerTtl: 3600, quarantine: 0 }) };
+  return { store, pool: new StoredPool(store, { offerTtl: 3600, quarantine: 0 }) };
 }
 
 beforeEach(async () => {

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { Draft } from "../../../provider/pool/draft";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { textCodec } from "../../../provider/pool/records";
-import { Sorted } from "../../../provider/pool/sorted";
+import { textCodec } from "../../../provider/pool/storage/records";
+import { SortedMap } from "../../../provider/pool/storage/sorted-map";
+import { WriteBuffer } from "../../../provider/pool/storage/write-buffer";
 
 const key = fc.constantFrom(..."abcdefgh").map((letter) => `k/${letter}`);
 const write = fc.tuple(key, fc.option(fc.constantFrom("1", "2", "3"), { nil: null }));
@@ -17,11 +17,11 @@ test("a draft reads as if its writes were in the store already", async () => {
       fc.integer({ min: 1, max: 9 }),
       async (stored, own, [from, to], limit) => {
         const store = createMemoryStore();
-        const merged = new Sorted<string>();
+        const merged = new SortedMap<string>();
         for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
         await store.transact(async (tx) => {
           await tx.write(stored);
-          const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+          const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
           for (const [at, value] of own) {
             if (value === null) draft.delete({ at, codec: textCodec });
             else draft.put({ at, codec: textCodec }, value);
@@ -42,15 +42,15 @@ test("an operation that is discarded leaves what was written before it", async (
   await fc.assert(
     fc.asyncProperty(fc.array(write), fc.array(write), fc.array(write), async (stored, kept, discarded) => {
       const store = createMemoryStore();
-      const merged = new Sorted<string>();
+      const merged = new SortedMap<string>();
       for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
       await store.transact(async (tx) => {
         await tx.write(stored);
-        const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+        const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
         for (const [at, value] of kept) draft.set(at, value);
-        draft.keep();
+        draft.savepoint();
         for (const [at, value] of discarded) draft.set(at, value);
-        draft.discard();
+        draft.rollback();
         await draft.flush();
         expect(await tx.range("", "z", 99)).toEqual([...merged.entries()]);
       });
@@ -61,7 +61,7 @@ test("an operation that is discarded leaves what was written before it", async (
 test("what stands in the store already is not written again", async () => {
   const written: unknown[] = [];
   const tx = { now: () => 0, get: () => "1", range: () => [], write: (writes: unknown) => void written.push(writes) };
-  const draft = new Draft(0, { offerTtl: 1, quarantine: 1 }, tx);
+  const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
   const row = { at: "k/a", codec: textCodec };
   await draft.get(row);
   draft.put(row, "1");

@@ -1,16 +1,16 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import {
+  addBoundaries,
   capacityOf,
-  common,
   covers,
   freeIn,
+  intersect,
   mergeExtents,
+  subtract,
   total,
-  trimmed,
+  trimBoundaries,
   valueAt,
-  widened,
-  without,
   zonesOf,
 } from "../../../provider/pool/extents";
 import type { Extent, PoolSpec } from "../../../provider/pool/types";
@@ -38,8 +38,8 @@ describe("tables", () => {
     [["1-9"], [], ["1-9"], []],
     [["1-2"], ["3-4"], ["1-2"], []],
   ])("%o without %o is %o, and %o is common to both", (some, others, rest, both) => {
-    expect(without(extents(...some), extents(...others))).toEqual(extents(...rest));
-    expect(common(extents(...some), extents(...others))).toEqual(extents(...both));
+    expect(subtract(extents(...some), extents(...others))).toEqual(extents(...rest));
+    expect(intersect(extents(...some), extents(...others))).toEqual(extents(...both));
   });
 
   test("values are counted through over gaps", () => {
@@ -75,9 +75,9 @@ describe("tables", () => {
     ["fd00::-fd00::ff", "fd00::-fd00::ff"],
   ])("where .0 and .255 are avoided, free %s is written as %s, and widened again", (free, written) => {
     const pool = spec({ extents: extents("10.0.0.0/16", "fd00::/64"), avoidBoundaryIps: true });
-    const result = trimmed(pool, extents(free)[0]!);
+    const result = trimBoundaries(pool, extents(free)[0]!);
     expect(result).toEqual(written && extents(written)[0]);
-    if (result) expect(widened(pool, result, extents(free))).toEqual(extents(free)[0]);
+    if (result) expect(addBoundaries(pool, result, extents(free))).toEqual(extents(free)[0]);
   });
 });
 
@@ -116,10 +116,10 @@ describe("properties", () => {
       fc.property(list, list, (a, b) => {
         const [va, vb] = [values(a), values(b)];
         expect(values(mergeExtents(a))).toEqual(va);
-        expect(values(without(a, b))).toEqual(new Set([...va].filter((v) => !vb.has(v))));
-        expect(values(common(a, b))).toEqual(new Set([...va].filter((v) => vb.has(v))));
+        expect(values(subtract(a, b))).toEqual(new Set([...va].filter((v) => !vb.has(v))));
+        expect(values(intersect(a, b))).toEqual(new Set([...va].filter((v) => vb.has(v))));
         expect(covers(a, b)).toBe([...vb].every((v) => va.has(v)));
-        for (const result of [mergeExtents(a), without(a, b), common(a, b)]) expect(canonical(result)).toBe(true);
+        for (const result of [mergeExtents(a), subtract(a, b), intersect(a, b)]) expect(canonical(result)).toBe(true);
       }),
     );
   });
@@ -129,8 +129,8 @@ describe("properties", () => {
       fc.property(list, list, list, list, (all, reserved, staticOnly, taken) => {
         const pool: PoolSpec = { name: "p", kind: "id", allocation: "lowest", extents: all, reserved, staticOnly };
         const { automatic, onRequest } = zonesOf(pool);
-        const held = common([...automatic, ...onRequest], taken);
-        const parts = [freeIn(pool, automatic, held), freeIn(pool, onRequest, held), held, common(all, reserved)];
+        const held = intersect([...automatic, ...onRequest], taken);
+        const parts = [freeIn(pool, automatic, held), freeIn(pool, onRequest, held), held, intersect(all, reserved)];
         expect(parts.reduce((sum, part) => sum + total(part), 0n)).toBe(total(mergeExtents(all)));
         expect(values(parts.flat())).toEqual(values(all));
       }),

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import type { Row, Write } from "../../../provider/pool/store";
+import type { Row, Write } from "../../../provider/pool/storage/store";
 import { by, extents, opened, type World, world } from "../../contract/world";
 
 const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };

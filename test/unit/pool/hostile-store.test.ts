@@ -1,24 +1,24 @@
 import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import {
+  allocationCodec,
   type Codec,
   countsCodec,
   decodeRow,
+  deletedPoolCodec,
   epochCodec,
   eventCodec,
   extentCodec,
-  goneCodec,
   headCodec,
   idsCodec,
   leaseCodec,
-  placeCodec,
+  leaseRefCodec,
   poolCodec,
-  seatCodec,
   uidCodec,
   wordCodec,
-} from "../../../provider/pool/records";
-import type { Row } from "../../../provider/pool/store";
-import { snapshot } from "../../../provider/pool/transfer";
+} from "../../../provider/pool/storage/records";
+import type { Row } from "../../../provider/pool/storage/store";
+import { snapshot } from "../../../provider/pool/storage/transfer";
 import { by, extents, opened, type World, world } from "../../contract/world";
 
 /** A store that others write to. Every text in every row is replaced by something that a shell would run. */
@@ -32,7 +32,7 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
   ["k/identity", wordCodec],
   ["p/", poolCodec],
   ["l/", leaseCodec],
-  ["a/", seatCodec],
+  ["a/", allocationCodec],
   ["f/", extentCodec],
   ["g/", extentCodec],
   ["o/", uidCodec],
@@ -40,10 +40,10 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
   ["s/", uidCodec],
   ["q/", uidCodec],
   ["w/", uidCodec],
-  ["u/", placeCodec],
+  ["u/", leaseRefCodec],
   ["c/", countsCodec],
   ["h/", eventCodec],
-  ["d/", goneCodec],
+  ["d/", deletedPoolCodec],
 ] as [string, Codec<unknown>][];
 
 /** One row at least under each of the keys. */
@@ -123,7 +123,7 @@ const refusal = (codec: Codec<unknown>, [key, text]: Row): string => {
 test("every text of every row that could be more than a word is refused on reading, and the row is named", async () => {
   const rows: Row[] = [
     ...(await snapshot((await livelyStore()).store)),
-    ["d/000000000001/pool%2Fgone", goneCodec.encode({ pool: "pool/gone", at: 1 })],
+    ["d/000000000001/pool%2Fgone", deletedPoolCodec.encode({ pool: "pool/gone", at: 1 })],
     ["w/pool%2Fp/1a2b", "3c4d"],
   ];
   const seen = new Set<string>();

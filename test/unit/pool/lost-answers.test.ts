@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
-import type { Tx } from "../../../provider/pool/store";
+import type { Tx } from "../../../provider/pool/storage/store";
 
 /** A server whose news show only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
 function server() {

@@ -7,7 +7,7 @@ const [REST, OFFER, FRESH] = [300_000, 3_600_000, 60_000];
 interface Held {
   owner: string;
   value: bigint;
-  state: "offered" | "reserved" | "used" | "resting";
+  state: "offered" | "reserved" | "used" | "quarantined";
   made: number;
   changed: number;
   ends: number;
@@ -46,7 +46,7 @@ export class Model {
     if (!held) return undefined;
     if (step.op === "release") {
       if (held.state === "offered") this.#end(held);
-      else Object.assign(held, { state: "resting", changed: this.#now, ends: this.#now + REST });
+      else Object.assign(held, { state: "quarantined", changed: this.#now, ends: this.#now + REST });
       return true;
     }
     if (held.state === "offered") return undefined;
@@ -95,7 +95,7 @@ export class Model {
         this.#lapse(one);
     const lowest = this.values.find(isFree);
     if (lowest !== undefined) return lowest;
-    const goers = ["resting", "offered"].flatMap((state) =>
+    const goers = ["quarantined", "offered"].flatMap((state) =>
       this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends),
     );
     const goer = goers.find((one) => this.#goes(one));
@@ -125,16 +125,16 @@ export class Model {
   }
 
   #lives(one: Held): boolean {
-    return one.state !== "resting" && this.#now <= one.ends;
+    return one.state !== "quarantined" && this.#now <= one.ends;
   }
 
   #goes(one: Held): boolean {
-    return one.state === "resting";
+    return one.state === "quarantined";
   }
 
   #lapse(one: Held): void {
     const rests = one.state === "reserved" && one.ends + REST > this.#now;
-    if (rests) Object.assign(one, { state: "resting", changed: this.#now, ends: one.ends + REST });
+    if (rests) Object.assign(one, { state: "quarantined", changed: this.#now, ends: one.ends + REST });
     else this.#end(one);
   }
 
@@ -143,7 +143,7 @@ export class Model {
   }
 
   #restOf(gone: Held | undefined): Held | undefined {
-    const rest = gone?.state === "resting" ? gone : gone?.over;
+    const rest = gone?.state === "quarantined" ? gone : gone?.over;
     return rest && rest.ends > this.#now ? rest : undefined;
   }
 

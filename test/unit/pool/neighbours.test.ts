@@ -1,7 +1,7 @@
 import { beforeEach, expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { LivePool } from "../../../provider/pool/pool";
-import type { Store } from "../../../provider/pool/store";
+import { StoredPool } from "../../../provider/pool/pool";
+import type { Store } from "../../../provider/pool/storage/store";
 import type { Lease } from "../../../provider/pool/types";
 import { extents, opened, wants } from "../../contract/world";
 
@@ -11,12 +11,12 @@ const [old, fresh] = [owner("old"), owner("fresh")];
 const terms = { offerTtl: 3600, quarantine: 0, swapPatience: 0.1 };
 
 let store: Store;
-let earlier: LivePool;
+let earlier: StoredPool;
 let held: Lease;
 
 beforeEach(async () => {
   store = createMemoryStore();
-  earlier = new LivePool(store, terms);
+  earlier = new StoredPool(store, terms);
   await opened(earlier, { extents: extents("10.0.0.0/24") });
   held = await earlier.claim(wants(old, "10.0.0.7"));
 });
@@ -25,10 +25,10 @@ test("one that stays is refused while its value is being promised: not both may 
   let refusal: Promise<unknown> | undefined;
   const transact: Store["transact"] = async (work, promised) => {
     const result = await store.transact(work, promised);
-    refusal ??= preview.stays(held).catch((error: unknown) => error); // the offer is written, but not answered yet
+    refusal ??= preview.markKept(held).catch((error: unknown) => error); // the offer is written, but not answered yet
     return result;
   };
-  const preview = new LivePool({ ...store, transact }, terms);
+  const preview = new StoredPool({ ...store, transact }, terms);
   expect(await preview.offer(wants(fresh, "10.0.0.7"))).toMatchObject({ owner: fresh });
   expect(String(await refusal)).toMatch(/IP_IN_USE: .* is promised to \S*::fresh\./);
 });
@@ -39,7 +39,7 @@ test("a transaction that is tried again warns only of whom it met in the end", a
     await earlier.release("pool/p", held.leaseId);
     return store.transact(work);
   };
-  const lease = await new LivePool({ ...store, transact }, terms).offer(wants(fresh, "10.0.0.7"));
+  const lease = await new StoredPool({ ...store, transact }, terms).offer(wants(fresh, "10.0.0.7"));
   expect(lease).toMatchObject({ state: "offered", owner: fresh });
   expect(lease.warnings).toBeUndefined();
 });

@@ -9,12 +9,12 @@ import {
   StoreUnavailable,
 } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
-import { Sorted } from "../../../provider/pool/sorted";
-import type { Row, Tx } from "../../../provider/pool/store";
+import { SortedMap } from "../../../provider/pool/storage/sorted-map";
+import type { Row, Tx } from "../../../provider/pool/storage/store";
 
 /** A server where commits without the lock conflict. It records calls; `next.failure` is thrown by the next commit. */
 function server() {
-  const [rows, log, said] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
+  const [rows, log, said] = [new SortedMap<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const next: { failure?: Error } = {};
   const commitLog: CommitLog = {
     readUpdate: async (since) => ({ head: log.at(-1)!, ...(since && { commits: log.slice(since.number + 1) }) }),

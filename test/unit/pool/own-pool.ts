@@ -7,28 +7,28 @@ export class OwnPool {
   /** What the state file has of it. */
   #leaseId: string | undefined;
   readonly name: string;
-  readonly #opens: PoolSpec;
+  readonly #childPool: PoolSpec;
 
   constructor(
     stack: string,
     private readonly place: string,
   ) {
     this.name = `pool/${stack}`;
-    this.#opens = { name: this.name, kind: "id", extents: extents("1-3"), allocation: "random" };
+    this.#childPool = { name: this.name, kind: "id", extents: extents("1-3"), allocation: "random" };
     this.#owner = `scope/urn:pulumi:${stack}::project::overlay:index:IPPool::${stack}`;
   }
 
   readonly #owner: string;
 
   get #request(): Request {
-    return { pool: SPACE, owner: this.#owner, type: "IPPool", want: extents(this.place), opens: this.#opens };
+    return { pool: SPACE, owner: this.#owner, type: "IPPool", want: extents(this.place), childPool: this.#childPool };
   }
 
   /** The lease that it holds, or an offer. */
   async check(run: Run, inUp: boolean): Promise<Lease> {
     const lease = this.#leaseId === undefined ? undefined : await run.find(SPACE, { leaseId: this.#leaseId });
     if (!lease) return run.offer(this.#request, { inUp });
-    await run.stays(lease);
+    await run.markKept(lease);
     return lease;
   }
 
@@ -40,7 +40,8 @@ export class OwnPool {
       const claimed = await run.claim(this.#request);
       step();
       this.#leaseId = claimed.leaseId;
-    } else if (deletingSince !== undefined) await run.amend(SPACE, leaseId, { deleting: false, opens: this.#opens });
+    } else if (deletingSince !== undefined)
+      await run.amend(SPACE, leaseId, { deleting: false, childPool: this.#childPool });
   }
 
   async delete(run: Run, step: () => void): Promise<void> {

@@ -1,12 +1,12 @@
 import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
-import { drafted } from "../../../provider/pool/draft";
-import { uidOf } from "../../../provider/pool/ids";
-import { leasesOf, poolKey, waiterKey } from "../../../provider/pool/keys";
-import { replaceRows } from "../../../provider/pool/ledger";
-import { LivePool } from "../../../provider/pool/pool";
-import type { Store } from "../../../provider/pool/store";
-import { isFirm, type Lease, type Pool, type Request } from "../../../provider/pool/types";
+import { StoredPool } from "../../../provider/pool/pool";
+import { uidOf } from "../../../provider/pool/storage/ids";
+import { leasesOf, poolKey, waiterKey } from "../../../provider/pool/storage/keys";
+import { replaceRows } from "../../../provider/pool/storage/leases";
+import type { Store } from "../../../provider/pool/storage/store";
+import { withBuffer } from "../../../provider/pool/storage/write-buffer";
+import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/pool/types";
 import { extents, firstOf } from "../../contract/world";
 import type { OwnPool } from "./own-pool";
 
@@ -18,14 +18,14 @@ import type { OwnPool } from "./own-pool";
 /** By resource: a wish for a value, or null where the pool has the choice. */
 export type Wishes = Record<string, bigint | null>;
 
-export type Run = Pick<Pool, "offer" | "claim" | "stays" | "find" | "release" | "amend" | "close" | "leases">;
+export type Run = Pick<Pool, "offer" | "claim" | "markKept" | "find" | "release" | "amend" | "close" | "leases">;
 
 /** Starts a process on the store. */
 export type StartRun = (store: Store) => Run;
 
 const TERMS = { offerTtl: 3600, quarantine: 300 };
 
-export const startRun: StartRun = (store) => new LivePool(store, { ...TERMS, swapPatience: 0 });
+export const startRun: StartRun = (store) => new StoredPool(store, { ...TERMS, swapWait: 0 });
 
 /** Old rules, as processes that show the faults which these had. */
 export const OLD_RULES: Record<string, StartRun> = {
@@ -57,7 +57,7 @@ export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
   "records of ends go with their pool": (store) => {
     const run = startRun(store);
     const offer: Run["offer"] = async (request, options) => {
-      if (typeof request.opens === "object") await removeEnds(store, request.opens.name);
+      if (typeof request.childPool === "object") await removeEnds(store, request.childPool.name);
       return run.offer(request, options);
     };
     return { ...forwarded(run), offer };
@@ -67,7 +67,7 @@ export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
 /** Removes what a pool that is not there has left. */
 const removeEnds = (store: Store, pool: string): Promise<void> =>
   store.transact((tx) =>
-    drafted(tx, TERMS, async (draft) => {
+    withBuffer(tx, TERMS, async (draft) => {
       if (await draft.get(poolKey(pool))) return;
       for (const lease of await draft.all(leasesOf(pool))) replaceRows(draft, [lease, {}]);
       await draft.flush();
@@ -77,7 +77,7 @@ const removeEnds = (store: Store, pool: string): Promise<void> =>
 const forwarded = (run: Run): Run => ({
   offer: (...args) => run.offer(...args),
   claim: (...args) => run.claim(...args),
-  stays: (...args) => run.stays(...args),
+  markKept: (...args) => run.markKept(...args),
   find: (...args) => run.find(...args),
   release: (...args) => run.release(...args),
   amend: (...args) => run.amend(...args),
@@ -150,7 +150,7 @@ export class ModelStack {
 
   #hasWaiter(resource: string): Promise<boolean> {
     const key = waiterKey(this.pool, uidOf(this.state.get(resource)!.leaseId));
-    return this.store.read((tx) => drafted(tx, TERMS, async (draft) => (await draft.get(key)) !== undefined));
+    return this.store.read((tx) => withBuffer(tx, TERMS, async (draft) => (await draft.get(key)) !== undefined));
   }
 
   /**
@@ -182,7 +182,7 @@ export class ModelStack {
     }
     for (const [resource, { extents: want }] of planned) {
       const held = this.state.get(resource);
-      if (held && isFirm(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
+      if (held && isCommitted(planned.get(resource)!) && held.leaseId === planned.get(resource)!.leaseId) continue;
       step();
       const lease = await run.claim({ ...this.#request(resource), want });
       step();
@@ -234,7 +234,7 @@ export class ModelStack {
     if (held && this.#keeps(wishes, resource)) {
       const lease = await run.find(this.pool, { leaseId: held.leaseId });
       if (lease) {
-        await run.stays(lease);
+        await run.markKept(lease);
         if (inUp && lease.deletingSince !== undefined) await run.amend(this.pool, lease.leaseId, { deleting: false });
         return lease;
       }

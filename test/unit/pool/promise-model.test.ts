@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { isFirm } from "../../../provider/pool/types";
+import { isCommitted } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
 import { extents, opened, type World, world } from "../../contract/world";
 import { OwnPool } from "./own-pool";
@@ -182,7 +182,7 @@ class Model {
   /** What the stack holds is in its state, and the other way round. */
   async #checkLeases({ name, pool, state, ownerOf }: ModelStack): Promise<void> {
     const firm = (await this.world.pool.leases(pool)).filter(
-      (lease) => isFirm(lease) && lease.owner.includes(`:${name}::`),
+      (lease) => isCommitted(lease) && lease.owner.includes(`:${name}::`),
     );
     const held = firm.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
     const known = [...state].map(([resource, each]) => ({ owner: ownerOf(resource), ...each }));

@@ -39,7 +39,7 @@ test("a simple model and the pool agree on every answer, and the range stays par
         expect(await answer(made, one)).toEqual(model.answer(one));
         expect(await made.pool.fsck()).toEqual([]);
       }
-      const held = (await made.pool.leases("pool/p")).filter(({ state }) => state !== "resting");
+      const held = (await made.pool.leases("pool/p")).filter(({ state }) => state !== "quarantined");
       expect(held.map(({ owner, extents }) => [owner, extents[0]!.first])).toEqual(model.held());
     }),
     { numRuns: 300, examples: [[OWN_OFFER_EXPIRED]] },
@@ -85,7 +85,7 @@ const anything = fc.record({
   key: fc.option(fc.constantFrom("k", "l")),
   port: fc.integer({ min: 1, max: 3 }),
   another: fc.boolean(),
-  opens: fc.boolean(),
+  childPool: fc.boolean(),
   ttl: fc.option(fc.constant(100)),
   grow: fc.integer({ min: 12, max: 40 }),
   seconds: fc.constantFrom(1, 200, 650, 4000),
@@ -135,10 +135,10 @@ function requestOf({
   key,
   port,
   another,
-  opens,
+  childPool,
   ttl,
   grow,
-}: Anything): Request & { opens?: PoolSpec } {
+}: Anything): Request & { childPool?: PoolSpec } {
   const inside = { name: "pool/q", kind: "id" as const, allocation: "lowest" as const, extents: extents(`1-${grow}`) };
   return {
     pool,
@@ -148,7 +148,7 @@ function requestOf({
     ...(name !== null && { names: [`user/${name}`] }),
     ...(key !== null && { sharingKey: key, ports: [{ protocol: "tcp", port }] }),
     ...(another && { onPortConflict: "anotherAddress" as const }),
-    ...(opens && pool !== "pool/q" && { opens: inside }),
+    ...(childPool && pool !== "pool/q" && { childPool: inside }),
     ...(ttl !== null && { ttl }),
   };
 }
@@ -162,7 +162,7 @@ async function act({ pool, pass }: World, one: Anything): Promise<string | undef
   if (one.op === "offer" || one.op === "claim") return (await pool[one.op](requestOf(one))).uid;
   const lease = await pool.find(one.pool, { owner: one.owner });
   if (!lease) return undefined;
-  const { names, opens, ports } = requestOf(one);
+  const { names, childPool, ports } = requestOf(one);
   if (one.op === "release") await pool.release(one.pool, lease.leaseId);
   if (one.op === "close") await pool.close(one.pool, lease.leaseId);
   if (one.op === "touch") await pool.touch(one.pool, lease.leaseId);
@@ -172,7 +172,7 @@ async function act({ pool, pass }: World, one: Anything): Promise<string | undef
       sharingKey: one.key,
       ...extent,
       ...(names && { names }),
-      ...(opens && { opens }),
+      ...(childPool && { childPool }),
       ...(ports && { ports }),
     });
   }

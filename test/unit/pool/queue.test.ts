@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import type { Draft } from "../../../provider/pool/draft";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { Queue } from "../../../provider/pool/queue";
-import { textCodec } from "../../../provider/pool/records";
-import { EngineFault, type Store } from "../../../provider/pool/store";
+import { textCodec } from "../../../provider/pool/storage/records";
+import { EngineFault, type Store } from "../../../provider/pool/storage/store";
+import type { WriteBuffer } from "../../../provider/pool/storage/write-buffer";
 
 const terms = { offerTtl: 1, quarantine: 1 };
 const key = (at: string) => ({ at, codec: textCodec });
@@ -21,7 +21,7 @@ function counting(): { store: Store; transactions: () => number } {
 
 const append =
   (letter: string) =>
-  async (tx: Draft): Promise<string> => {
+  async (tx: WriteBuffer): Promise<string> => {
     const text = `${(await tx.get(key("text"))) ?? ""}${letter}`;
     tx.put(key("text"), text);
     return text;

@@ -1,14 +1,14 @@
 import { expect, test } from "vitest";
 import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
-import { LivePool } from "../../../provider/pool/pool";
-import { Sorted } from "../../../provider/pool/sorted";
-import type { Row } from "../../../provider/pool/store";
+import { StoredPool } from "../../../provider/pool/pool";
+import { SortedMap } from "../../../provider/pool/storage/sorted-map";
+import type { Row } from "../../../provider/pool/storage/store";
 import { by, extents, opened } from "../../contract/world";
 
 /** A server that nobody else uses, and that remembers what it was asked. */
 function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
-  const [rows, log, asked] = [new Sorted<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
+  const [rows, log, asked] = [new SortedMap<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
   const commitLog: CommitLog = {
     readUpdate: async (since) => ({ head: log.at(-1)!, ...(since && { commits: log.slice(since.number + 1) }) }),
@@ -47,10 +47,10 @@ test.each(["hashed", "random"] as const)(
   async (allocation) => {
     const { engine, asked } = server();
     const terms = { offerTtl: 3600, quarantine: 0 };
-    const filling = new LivePool(createOptimisticStore(engine), terms);
+    const filling = new StoredPool(createOptimisticStore(engine), terms);
     await opened(filling, { extents: extents("10.0.0.0/16"), allocation });
     for (let i = 0; i < 300; i++) await filling.claim(by(`before ${i}`));
-    const pool = new LivePool(createOptimisticStore(engine), terms);
+    const pool = new StoredPool(createOptimisticStore(engine), terms);
     await pool.claim(by("first"));
     for (let i = 0; i < 20; i++) {
       asked.length = 0;
@@ -63,7 +63,7 @@ test.each(["hashed", "random"] as const)(
 test("claims where all offers have expired fetch leases by whole pages", async () => {
   let now = 1;
   const { engine, asked } = server(() => now);
-  const pool = new LivePool(createOptimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
+  const pool = new StoredPool(createOptimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
   await opened(pool, { extents: extents("10.0.0.0/23"), allocation: "lowest" });
   await Promise.all(Array.from({ length: 500 }, (_, i) => pool.offer(by(`offer ${i}`))));
   now += 3_601_000;

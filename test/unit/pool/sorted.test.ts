@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { Sorted } from "../../../provider/pool/sorted";
+import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 
 const key = fc.integer({ min: 0, max: 700 }).map((number) => `k${number}`);
 const change = fc.tuple(key, fc.option(fc.integer()));
@@ -8,7 +8,7 @@ const change = fc.tuple(key, fc.option(fc.integer()));
 test("any sequence of changes leaves what a plain map would have, in order", () => {
   fc.assert(
     fc.property(fc.array(change, { minLength: 0, maxLength: 3000, size: "max" }), key, key, (changes, from, to) => {
-      const [sorted, plain] = [new Sorted<number>(), new Map<string, number>()];
+      const [sorted, plain] = [new SortedMap<number>(), new Map<string, number>()];
       for (const [at, value] of changes) {
         if (value === null) {
           sorted.delete(at);
@@ -20,7 +20,7 @@ test("any sequence of changes leaves what a plain map would have, in order", () 
       }
       const ordered = [...plain].sort(([a], [b]) => (a < b ? -1 : 1));
       expect([...sorted.entries()]).toEqual(ordered);
-      expect([...new Sorted(sorted).entries(from, to)]).toEqual(ordered.filter(([at]) => at >= from && at < to));
+      expect([...new SortedMap(sorted).entries(from, to)]).toEqual(ordered.filter(([at]) => at >= from && at < to));
       expect(sorted.first(from)).toEqual(ordered.find(([at]) => at >= from));
       expect(sorted.size).toBe(plain.size);
     }),

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
-import type { Tx } from "../../../provider/pool/store";
+import type { Tx } from "../../../provider/pool/storage/store";
 import { by, extents, opened } from "../../contract/world";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
@@ -72,10 +72,10 @@ test("a store of an older version is brought up to date: times that nobody asks 
 
 test("a store of a newer version is left alone", async () => {
   const store = await openSqliteStore(join(folder, "pool.db"));
-  await store.transact(put("v", "4"));
+  await store.transact(put("v", "5"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
-    message: "STORE_VERSION: The store has version 4; this program knows versions up to 3. Update pulumi-overlay.",
+    message: "STORE_VERSION: The store has layout 5; this program knows layouts up to 4. Update pulumi-overlay.",
   });
 });
 

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { LivePool } from "../../../provider/pool/pool";
-import type { Store } from "../../../provider/pool/store";
+import { StoredPool } from "../../../provider/pool/pool";
+import type { Store } from "../../../provider/pool/storage/store";
 import { by, extents, opened, wants } from "../../contract/world";
 
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
@@ -17,7 +17,7 @@ test("however many leases are over, and however many claims come together, a tra
         },
       }),
     );
-  const pool = new LivePool({ ...store, transact }, { offerTtl: 60, quarantine: 0 });
+  const pool = new StoredPool({ ...store, transact }, { offerTtl: 60, quarantine: 0 });
   await opened(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 3000 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;
@@ -35,7 +35,7 @@ test("however many leases are over, and however many claims come together, a tra
 test("what a refused operation would have cleaned up is left for the next one in its transaction", async () => {
   let now = 1_000_000;
   const store = createMemoryStore(() => now);
-  const pool = new LivePool(store, { offerTtl: 60, quarantine: 0 });
+  const pool = new StoredPool(store, { offerTtl: 60, quarantine: 0 });
   await opened(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 250 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;

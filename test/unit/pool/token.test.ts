@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { beforeEach, expect, test, vi } from "vitest";
-import { type Grant, keyRing, newSecret, opened, sealed } from "../../../provider/pool/token";
+import { type Grant, keyRing, newSecret, openToken, signToken } from "../../../provider/pool/token";
 
 const compared = vi.hoisted(() => [] as [number, number][]);
 
@@ -22,7 +22,7 @@ const grant: Grant = {
   expiresAt: Date.UTC(2030, 0, 1),
 };
 const ring = keyRing("a secret of some length");
-const token = sealed(grant, ring);
+const token = signToken(grant, ring);
 
 const codeOf = (act: () => unknown): string => {
   try {
@@ -46,7 +46,7 @@ test("a token has four parts, says what it is for, and opens with the ring that 
     leaseId: "0123456789abcdef.fedcba9876543210",
     exp: 1893456000,
   });
-  expect(opened(token, ring, { runner: "training/node1", now: grant.expiresAt! })).toEqual(grant);
+  expect(openToken(token, ring, { runner: "training/node1", now: grant.expiresAt! })).toEqual(grant);
 });
 
 test("whatever is sealed opens as it was, also without an end", () => {
@@ -58,7 +58,7 @@ test("whatever is sealed opens as it was, also without an end", () => {
   };
   const grants = fc.record({ ...texts, value: fc.bigInt({ min: 0n, max: (1n << 128n) - 1n }) });
   const opensAsItWas = fc.property(grants, (any) => {
-    expect(opened(sealed(any, ring), ring)).toEqual(any);
+    expect(openToken(signToken(any, ring), ring)).toEqual(any);
   });
   fc.assert(opensAsItWas);
 });
@@ -75,20 +75,20 @@ test.each([
   ["of another version", token.replace("ipr1", "ipr2"), "TOKEN_FORMAT"],
   ["too long to be one", `ipr1.AAAAAAAA.${"A".repeat(5000)}.${"A".repeat(43)}`, "TOKEN_FORMAT"],
   ["forged", token.replace(/.{43}$/, "A".repeat(43)), "TOKEN_SIGNATURE"],
-  ["signed with another key", sealed(grant, keyRing("another secret of ours")), "TOKEN_SIGNATURE"],
+  ["signed with another key", signToken(grant, keyRing("another secret of ours")), "TOKEN_SIGNATURE"],
   ["of another key's id", token.replace(/\.[\w-]{8}\./, ".AAAAAAAA."), "TOKEN_SIGNATURE"],
   ["of another payload", token.replace(/(ipr1\.[^.]+)\.[^.]+/, "$1.e30"), "TOKEN_SIGNATURE"],
 ])("a token %s is refused", (_, text, code) => {
-  expect(codeOf(() => opened(text, ring))).toBe(code);
+  expect(codeOf(() => openToken(text, ring))).toBe(code);
 });
 
 test("a token for another runner, or whose time is over, is refused", () => {
   for (const runner of ["training/node2", "node2", "ode1", "training"]) {
-    expect(codeOf(() => opened(token, ring, { runner }))).toBe("TOKEN_RUNNER");
+    expect(codeOf(() => openToken(token, ring, { runner }))).toBe("TOKEN_RUNNER");
   }
-  expect(opened(token, ring, { runner: "node1" })).toEqual(grant);
-  expect(codeOf(() => opened(token, ring, { runner: "other/node1" }))).toBe("TOKEN_RUNNER");
-  expect(codeOf(() => opened(token, ring, { now: grant.expiresAt! + 1 }))).toBe("TOKEN_EXPIRED");
+  expect(openToken(token, ring, { runner: "node1" })).toEqual(grant);
+  expect(codeOf(() => openToken(token, ring, { runner: "other/node1" }))).toBe("TOKEN_RUNNER");
+  expect(codeOf(() => openToken(token, ring, { now: grant.expiresAt! + 1 }))).toBe("TOKEN_EXPIRED");
 });
 
 test("no single character can be changed, left out or put in", { timeout: 60_000 }, () => {
@@ -98,7 +98,7 @@ test("no single character can be changed, left out or put in", { timeout: 60_000
     const [before, after] = [token.slice(0, i), token.slice(i + 1)];
     const others = ["", ...letters].map((letter) => before + letter + after);
     others.push(`${before}A${token.slice(i)}`);
-    for (const other of others) if (other !== token) answers.add(codeOf(() => opened(other, ring)));
+    for (const other of others) if (other !== token) answers.add(codeOf(() => openToken(other, ring)));
   }
   expect(answers).toEqual(new Set(["TOKEN_FORMAT", "TOKEN_SIGNATURE"]));
 });
@@ -108,7 +108,7 @@ test("signatures are compared whole and in constant time, wherever they differ, 
   const start = token.length - 43;
   for (let i = start; i < token.length; i++) {
     const other = token[i] === "A" ? "B" : "A";
-    expect(codeOf(() => opened(token.slice(0, i) + other + token.slice(i + 1), ring))).toBe("TOKEN_SIGNATURE");
+    expect(codeOf(() => openToken(token.slice(0, i) + other + token.slice(i + 1), ring))).toBe("TOKEN_SIGNATURE");
   }
   expect(compared).toEqual(Array.from({ length: 43 }, () => [43, 43]));
   expect(parse).not.toHaveBeenCalled();
@@ -117,11 +117,11 @@ test("signatures are compared whole and in constant time, wherever they differ, 
 
 test("keys rotate: the first signs, all verify, and what was taken out no longer counts", () => {
   const [old, next] = [newSecret(), newSecret()];
-  const before = sealed(grant, keyRing(old));
-  const after = sealed(grant, keyRing(`${next}, ${old}`));
-  expect(opened(before, keyRing(`${next},${old}`))).toEqual(grant);
-  expect(opened(after, keyRing(next))).toEqual(grant);
-  expect(codeOf(() => opened(before, keyRing(next)))).toBe("TOKEN_SIGNATURE");
+  const before = signToken(grant, keyRing(old));
+  const after = signToken(grant, keyRing(`${next}, ${old}`));
+  expect(openToken(before, keyRing(`${next},${old}`))).toEqual(grant);
+  expect(openToken(after, keyRing(next))).toEqual(grant);
+  expect(codeOf(() => openToken(before, keyRing(next)))).toBe("TOKEN_SIGNATURE");
 });
 
 test("neither a token nor an error holds the key, and short keys are refused", () => {

@@ -169,7 +169,7 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
   });
   await stage.pool.release("pool/web", lease.leaseId);
   expect((await showAddress(stage.pool, { ip: offered })).holders).toMatchObject([{ state: "offered" }]);
-  expect((await showAddress(stage.pool, { ip: released })).holders).toMatchObject([{ state: "resting" }]);
+  expect((await showAddress(stage.pool, { ip: released })).holders).toMatchObject([{ state: "quarantined" }]);
   await expect(showAddress(stage.pool, { ip: parseIp("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });
 });
 

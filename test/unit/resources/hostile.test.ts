@@ -276,7 +276,7 @@ const open = ({ settings, extents, kind }: (typeof STORED)[string], { name }: { 
     owner: `evil/urn:pulumi:dev::p::overlay:index:X::${name}`,
     type: "X",
     want: extents,
-    opens: { name, kind, extents, allocation: "lowest", data: { settings: settings as Json, hub: null } },
+    childPool: { name, kind, extents, allocation: "lowest", data: { settings: settings as Json, hub: null } },
   });
 
 /** Paths of all texts in these settings. */

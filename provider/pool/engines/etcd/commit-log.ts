@@ -1,7 +1,7 @@
-import { InvalidField } from "../../fields";
-import { decodeRow } from "../../records";
-import { hasSecret } from "../../secrets";
-import type { Row, Write } from "../../store";
+import { InvalidField } from "../../storage/fields";
+import { decodeRow } from "../../storage/records";
+import { hasSecret } from "../../storage/secrets";
+import type { Row, Write } from "../../storage/store";
 import { type Commit, type CommitLog, Conflict, type LogUpdate, MAX_UPDATE, type Version } from "../commit-log";
 import type { KeyRange } from "../execute";
 import type { Compare, RequestOp } from "./api";

@@ -1,4 +1,4 @@
-import type { Row } from "../../store";
+import type { Row } from "../../storage/store";
 import type { KeyRange } from "../execute";
 import { keyAfter } from "../row-cache";
 import type { EtcdKv } from "./kv";

@@ -1,4 +1,4 @@
-import type { Row } from "../../store";
+import type { Row } from "../../storage/store";
 import type { KeyRange } from "../execute";
 import type { Compare, KeyValue, RequestOp, TxnRequest, TxnResponse } from "./api";
 import type { EtcdClient } from "./client";

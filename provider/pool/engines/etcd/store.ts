@@ -1,5 +1,5 @@
 import { isOverlayError } from "../../../errors";
-import type { Store, Tx, Write } from "../../store";
+import type { Store, Tx, Write } from "../../storage/store";
 import { machineTime } from "../clock-check";
 import { type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";

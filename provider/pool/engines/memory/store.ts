@@ -1,10 +1,10 @@
-import { createMutex } from "../../mutex";
-import { Sorted } from "../../sorted";
-import type { Row, Store, Tx, Write } from "../../store";
+import { SortedMap } from "../../storage/sorted-map";
+import type { Row, Store, Tx, Write } from "../../storage/store";
+import { createMutex } from "../mutex";
 
 /** For tests and dry runs: everything in this process, and time as the caller likes it. */
 export function createMemoryStore(clock: () => number = Date.now): Store {
-  const rows = new Sorted<string>();
+  const rows = new SortedMap<string>();
   const mutex = createMutex();
 
   const apply = ([key, value]: Write): Write => {

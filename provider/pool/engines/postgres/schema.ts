@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
 import { OverlayError } from "../../../errors";
-import { SECRETS } from "../../secrets";
+import { SECRETS } from "../../storage/secrets";
 import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
 import type { Address } from "./url";
 import { postgresViews } from "./views";
@@ -25,6 +25,7 @@ const MIGRATIONS: ((schema: string) => string)[] = [
     UPDATE ${schema}.log SET writes = NULL WHERE strpos(writes, '["${SECRETS.from}') > 0;
     ${grantLike(schema, "INSERT", "SELECT, INSERT, UPDATE, DELETE", ["secrets"])}`,
   (schema) => `${postgresViews(schema)} ${grantLike(schema, "SELECT", "SELECT", VIEWS)}`,
+  postgresViews,
 ];
 
 /** Gives rights on relations to all users and roles that have a right on the rows. */

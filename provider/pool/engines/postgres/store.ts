@@ -1,5 +1,5 @@
 import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
-import type { Store, Tx } from "../../store";
+import type { Store, Tx } from "../../storage/store";
 import { machineTime } from "../clock-check";
 import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";

@@ -4,13 +4,13 @@
  */
 export const postgresViews = (schema: string): string => `
   CREATE OR REPLACE VIEW ${schema}.leases AS
-  SELECT lease.pool, ${bounds}, CASE state WHEN 'resting' THEN 'quarantined' ELSE state END AS state, owner, type, ${tenant("tenant")},
-    "usedBy" AS used_by, labels, "sharingKey" AS sharing_key, ports, opens AS child_pool, by AS created_by,
+  SELECT lease.pool, ${bounds}, state, owner, type, ${tenant("tenant")},
+    "usedBy" AS used_by, labels, "sharingKey" AS sharing_key, ports, "childPool" AS child_pool, by AS created_by,
     ${time('"createdAt"')} AS created_at, ${time('"updatedAt"')} AS updated_at, ${time('"lastSeen"')} AS last_seen,
     ${time('"expiresAt"')} AS expires_at, uid
   FROM ${schema}.kv,
     jsonb_to_record(kv.value::jsonb) AS lease (pool text, extents jsonb, state text, owner text, type text, tenant jsonb, "usedBy" text,
-      labels jsonb, "sharingKey" text, ports jsonb, opens text, by text, "createdAt" float8, "updatedAt" float8, "lastSeen" float8,
+      labels jsonb, "sharingKey" text, ports jsonb, "childPool" text, by text, "createdAt" float8, "updatedAt" float8, "lastSeen" float8,
       "expiresAt" float8, uid text),
     jsonb_array_elements_text(extents) AS extent, ${ends("extent")}
   WHERE ${under("l")} AND state <> 'ended' AND ("expiresAt" IS NULL OR ${time('"expiresAt"')} >= now());
@@ -20,13 +20,13 @@ export const postgresViews = (schema: string): string => `
     (SELECT string_agg(coalesce(${hosts}, ${integer("first")}::text || '-' || ${integer("last")}::text), ', ')
       FROM jsonb_array_elements_text(extents) AS extent, ${ends("extent")}) AS ranges,
     pool.allocation, ${tenant("tenant")}, record.capacity, coalesce(held, 0) AS held, coalesce(offered, 0) AS offered,
-    coalesce(reserved, 0) AS reserved, coalesce(used, 0) AS used, coalesce(resting, 0) AS quarantined,
+    coalesce(reserved, 0) AS reserved, coalesce(used, 0) AS used, coalesce(quarantined, 0) AS quarantined,
     opener ->> 'pool' AS parent_pool, coalesce(closing, false) AS closing
   FROM ${schema}.kv
     CROSS JOIN jsonb_to_record(kv.value::jsonb) AS record (spec jsonb, opener jsonb, until float8, closing boolean, capacity numeric)
     CROSS JOIN jsonb_to_record(spec) AS pool (name text, kind text, extents jsonb, allocation text, tenant jsonb)
     LEFT JOIN ${schema}.kv AS counted ON counted.key = 'c' || substr(kv.key, 2)
-    LEFT JOIN LATERAL jsonb_to_record(counted.value::jsonb) AS counts (held numeric, offered int, reserved int, used int, resting int) ON true
+    LEFT JOIN LATERAL jsonb_to_record(counted.value::jsonb) AS counts (held numeric, offered int, reserved int, used int, quarantined int) ON true
   WHERE ${under("p")} AND (until IS NULL OR ${time("until")} >= now());
 
   CREATE OR REPLACE VIEW ${schema}.free_ranges AS

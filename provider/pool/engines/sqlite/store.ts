@@ -3,9 +3,9 @@ import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../../../errors";
-import { createMutex } from "../../mutex";
-import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../../store";
+import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../../storage/store";
 import { type BootTime, bootTime } from "../clock-check";
+import { createMutex } from "../mutex";
 import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
 import { SqliteClock } from "./clock";
 import { sqliteViews } from "./views";
@@ -170,18 +170,23 @@ function prepareFile(db: Database, path: string, warn: (text: string) => void): 
   return mode === "WAL";
 }
 
-/** Of the views. A change of them adds one, and drops those of the versions before. */
-const VIEWS_VERSION = 1;
+/** Of the views. A change of them adds one. */
+const VIEWS_VERSION = 2;
 
-/** Makes the views. A file of version 0 has none of ours: it stays as it is where their names are in use, which are returned. */
+/**
+ * Makes the views, in the place of those of an older version. A file of version 0 has none of ours: it stays as it is where their names
+ * are in use, which are returned.
+ */
 function ensureViews(db: Database): string[] {
-  const hasViews = () =>
-    (db.prepare("PRAGMA user_version").get() as { user_version: number }).user_version >= VIEWS_VERSION;
-  if (hasViews()) return [];
+  const version = () => (db.prepare("PRAGMA user_version").get() as { user_version: number }).user_version;
+  if (version() >= VIEWS_VERSION) return [];
   db.exec("BEGIN IMMEDIATE");
   try {
-    const taken = hasViews() ? [] : namesInUse(db);
-    if (!hasViews() && taken.length === 0) db.exec(`${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
+    const found = version();
+    const taken = found === 0 ? namesInUse(db) : [];
+    const drop = found === 0 ? "" : VIEWS.map((view) => `DROP VIEW IF EXISTS ${view};`).join(" ");
+    if (found < VIEWS_VERSION && taken.length === 0)
+      db.exec(`${drop} ${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
     db.exec("COMMIT");
     return taken;
   } catch (error) {

@@ -5,9 +5,9 @@
 export const sqliteViews = (): string => `
   CREATE VIEW leases AS
   SELECT ${field("pool")} AS pool, ${bounds()},
-    CASE ${field("state")} WHEN 'resting' THEN 'quarantined' ELSE ${field("state")} END AS state,
+    ${field("state")} AS state,
     ${field("owner")} AS owner, ${field("type")} AS type, ${tenant("tenant")}, ${field("usedBy")} AS used_by, ${field("labels")} AS labels,
-    ${field("sharingKey")} AS sharing_key, ${field("ports")} AS ports, ${field("opens")} AS child_pool, ${field("by")} AS created_by,
+    ${field("sharingKey")} AS sharing_key, ${field("ports")} AS ports, ${field("childPool")} AS child_pool, ${field("by")} AS created_by,
     ${time("createdAt")} AS created_at, ${time("updatedAt")} AS updated_at, ${time("lastSeen")} AS last_seen,
     ${time("expiresAt")} AS expires_at, ${field("uid")} AS uid
   FROM (SELECT kv.value, ${ends("extent.value")} FROM kv, json_each(kv.value, '$.extents') AS extent WHERE ${under("l")})
@@ -19,7 +19,7 @@ export const sqliteViews = (): string => `
       FROM (SELECT ${ends("extent.value")} FROM json_each(pool.value, '$.spec.extents') AS extent)) AS ranges,
     ${field("spec.allocation")} AS allocation, ${tenant("spec.tenant")}, CAST(${field("capacity")} AS NUMERIC) AS capacity,
     CAST(coalesce(json_extract(counts, '$.held'), 0) AS NUMERIC) AS held, coalesce(json_extract(counts, '$.offered'), 0) AS offered,
-    coalesce(json_extract(counts, '$.reserved'), 0) AS reserved, coalesce(json_extract(counts, '$.used'), 0) AS used, coalesce(json_extract(counts, '$.resting'), 0) AS quarantined,
+    coalesce(json_extract(counts, '$.reserved'), 0) AS reserved, coalesce(json_extract(counts, '$.used'), 0) AS used, coalesce(json_extract(counts, '$.quarantined'), 0) AS quarantined,
     ${field("opener.pool")} AS parent_pool, coalesce(${field("closing")}, 0) AS closing
   FROM (SELECT kv.value, (SELECT counted.value FROM kv AS counted WHERE counted.key = 'c' || substr(kv.key, 2)) AS counts
     FROM kv WHERE ${under("p")}) AS pool

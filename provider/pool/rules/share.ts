@@ -1,10 +1,10 @@
-import type { Draft } from "./draft";
-import { givesWay, lapse, vacate } from "./endings";
-import { leaseKey, portKey, sharersOf } from "./keys";
-import { leasesIn } from "./ledger";
-import { isOver, sharedAs } from "./rows";
-import type { Extent, Lease, PoolSpec, Port, Request } from "./types";
-import { portConflict, sharingConflict } from "./wording";
+import { portConflictError, sharingConflictError } from "../errors";
+import { leaseKey, portKey, sharersOf } from "../storage/keys";
+import { getLeases } from "../storage/leases";
+import { isExpired, sharingKeyOf } from "../storage/rows";
+import type { WriteBuffer } from "../storage/write-buffer";
+import type { Extent, Lease, PoolSpec, Port, Request } from "../types";
+import { endLease, expireLease, isPreemptible } from "./end-lease";
 
 /** One value for several leases: same key of the same tenant, and no (protocol, port) twice. */
 
@@ -12,22 +12,22 @@ import { portConflict, sharingConflict } from "./wording";
  * The extents that a request joins because its key is already there: the lowest where its ports are free. undefined: it is the
  * first with its key, or it wants another address instead of a port conflict.
  */
-export async function placeOfKey(
-  tx: Draft,
+export async function findShared(
+  tx: WriteBuffer,
   spec: PoolSpec,
   request: Request,
   suits: (extents: Extent[]) => boolean,
-  taking: Taking,
+  taking: Evict,
 ): Promise<Extent[] | undefined> {
-  const key = sharedAs(request);
+  const key = sharingKeyOf(request);
   if (key === undefined) return undefined;
-  const sharers = await leasesIn(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
-  const joinable = sharers.filter((lease) => !isOver(lease, tx.now) && suits(lease.extents));
+  const sharers = await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
+  const joinable = sharers.filter((lease) => !isExpired(lease, tx.now) && suits(lease.extents));
   const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
-  const isOpen = ({ holder }: Conflict): boolean => isOver(holder, tx.now);
+  const isOverdue = ({ holder }: Conflict): boolean => isExpired(holder, tx.now);
   for (const extents of places.values()) {
     const conflicts = await conflictsOn(tx, spec, extents, request.ports ?? []);
-    if (conflicts.every(isOpen)) return extents;
+    if (conflicts.every(isOverdue)) return extents;
   }
   if (request.onPortConflict === "anotherAddress") return undefined;
   const [extents] = places.values();
@@ -36,7 +36,7 @@ export async function placeOfKey(
 }
 
 /** Makes a holder leave, if it may. */
-type Taking = (holder: Lease) => Promise<boolean>;
+type Evict = (holder: Lease) => Promise<boolean>;
 
 interface Conflict {
   extent: Extent;
@@ -46,7 +46,7 @@ interface Conflict {
 
 /** The ports there that leases other than `uid` have, overdue ones too. */
 async function conflictsOn(
-  tx: Draft,
+  tx: WriteBuffer,
   spec: PoolSpec,
   extents: Extent[],
   ports: Port[],
@@ -64,19 +64,24 @@ async function conflictsOn(
 }
 
 /** Whether the ports of a request are, or can be made, free where its own lease is. */
-export async function canHavePorts(tx: Draft, spec: PoolSpec, { ports = [] }: Request, own: Lease): Promise<boolean> {
+export async function canHavePorts(
+  tx: WriteBuffer,
+  spec: PoolSpec,
+  { ports = [] }: Request,
+  own: Lease,
+): Promise<boolean> {
   const conflicts = await conflictsOn(tx, spec, own.extents, ports, own.uid);
-  return conflicts.every(({ holder }) => isOver(holder, tx.now) || givesWay(tx, holder));
+  return conflicts.every(({ holder }) => isExpired(holder, tx.now) || isPreemptible(tx, holder));
 }
 
 /** Makes sure that nobody but `uid` has these ports there. */
 export async function takePorts(
-  tx: Draft,
+  tx: WriteBuffer,
   spec: PoolSpec,
   extents: Extent[],
   ports: Port[],
   uid?: string,
-  taking?: Taking,
+  taking?: Evict,
 ): Promise<void> {
   const displaced = new Set<string>();
   for (;;) {
@@ -84,21 +89,26 @@ export async function takePorts(
     const conflict = conflicts.find(({ holder }) => !displaced.has(holder.uid));
     if (!conflict) return;
     const { extent, port, holder } = conflict;
-    if (isOver(holder, tx.now)) await lapse(tx, holder);
-    else if (givesWay(tx, holder)) await vacate(tx, holder);
+    if (isExpired(holder, tx.now)) await expireLease(tx, holder);
+    else if (isPreemptible(tx, holder)) await endLease(tx, holder);
     else if (taking && (await taking(holder))) displaced.add(holder.uid);
-    else throw portConflict(spec, extent, port, holder);
+    else throw portConflictError(spec, extent, port, holder);
   }
 }
 
 /** The sole user of a value may change its key, or its values, in place; others must leave first. */
-export async function mayChangeKey(tx: Draft, spec: PoolSpec, lease: Lease, key: string | undefined): Promise<void> {
-  const old = sharedAs(lease);
+export async function mustKeepKey(
+  tx: WriteBuffer,
+  spec: PoolSpec,
+  lease: Lease,
+  key: string | undefined,
+): Promise<void> {
+  const old = sharingKeyOf(lease);
   if (old === undefined || old === key) return;
   const [extent] = lease.extents as [Extent];
-  for (const fellow of await leasesIn(tx, spec.name, await tx.all(sharersOf(spec.name, old, extent.last)))) {
-    if (fellow.uid === lease.uid) continue;
-    if (!isOver(fellow, tx.now)) throw sharingConflict(spec, extent, key, fellow);
-    await lapse(tx, fellow);
+  for (const coHolder of await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, old, extent.last)))) {
+    if (coHolder.uid === lease.uid) continue;
+    if (!isExpired(coHolder, tx.now)) throw sharingConflictError(spec, extent, key, coHolder);
+    await expireLease(tx, coHolder);
   }
 }

@@ -1,23 +1,33 @@
-import { type Draft, drafted, type Terms } from "./draft";
-import { fits, mergeExtents, total } from "./extents";
-import { countsKey, derivedOf, leaseKey, leasesOf, names, poolIn, poolKey, poolsFrom, rowsBehind } from "./keys";
-import { eventsIn } from "./ledger";
+import { formatExtent, formatExtents } from "../errors";
+import { fits, mergeExtents, total } from "../extents";
+import {
+  countsKey,
+  derivedOf,
+  leaseKey,
+  leasesOf,
+  names,
+  poolKey,
+  poolOfKey,
+  poolsFrom,
+  rowsBehind,
+} from "../storage/keys";
+import { writeWithBuffer } from "../storage/layout";
+import { countEvents } from "../storage/leases";
+import type { PoolRecord } from "../storage/records";
+import { countLease, noCounts, occupies, rowsOf, sharingKeyOf } from "../storage/rows";
+import type { Store } from "../storage/store";
+import { type PoolOptions, type WriteBuffer, withBuffer } from "../storage/write-buffer";
+import type { Finding, Lease, PoolSpec } from "../types";
 import { freeRows } from "./pools";
-import type { PoolRecord } from "./records";
-import { counted, noCounts, occupies, rowsOf, sharedAs } from "./rows";
-import type { Store } from "./store";
-import type { Finding, Lease, PoolSpec } from "./types";
-import { writing } from "./version";
-import { listOf, textOf } from "./wording";
 
 /**
  * The truth is the pools and the leases. Everything else must be exactly what follows from them: free and held extents
  * partition each pool, and every index row has its lease. What follows can be written again; contradictions between
  * leases cannot, and are for a person to decide.
  */
-export async function fsck(store: Store, terms: Terms, repair: boolean): Promise<Finding[]> {
-  if (!repair) return store.read((tx) => drafted(tx, terms, check));
-  const [findings] = await store.transact((tx) => writing(tx, terms, check));
+export async function fsck(store: Store, terms: PoolOptions, repair: boolean): Promise<Finding[]> {
+  if (!repair) return store.read((tx) => withBuffer(tx, terms, check));
+  const [findings] = await store.transact((tx) => writeWithBuffer(tx, terms, check));
   return findings;
 }
 
@@ -26,7 +36,7 @@ type Report = (pool: string, problem: string, repairable?: boolean) => void;
 /** Rows that leases demand, and who demands them. */
 type Demanded = Map<string, { text: string; lease?: Lease }>;
 
-async function check(tx: Draft): Promise<Finding[]> {
+async function check(tx: WriteBuffer): Promise<Finding[]> {
   const findings: Finding[] = [];
   const report: Report = (pool, problem, repairable = false) => findings.push({ pool, problem, repairable });
   const demandedNames: Demanded = new Map();
@@ -38,14 +48,14 @@ async function check(tx: Draft): Promise<Finding[]> {
 }
 
 /** Rows of pools that are not there, from one pool to the next. */
-async function checkStrangers(tx: Draft, known: Set<string>, report: Report): Promise<void> {
+async function checkStrangers(tx: WriteBuffer, known: Set<string>, report: Report): Promise<void> {
   for (const i of rowsBehind().keys()) {
     for (
       let [row] = await tx.rows(rowsBehind()[i]!, 1);
       row;
-      [row] = await tx.rows(rowsBehind(poolIn(row[0]))[i]!, 1)
+      [row] = await tx.rows(rowsBehind(poolOfKey(row[0]))[i]!, 1)
     ) {
-      const pool = poolIn(row[0]);
+      const pool = poolOfKey(row[0]);
       if (known.has(pool)) continue;
       known.add(pool);
       const leases = await tx.all(leasesOf(pool));
@@ -69,7 +79,7 @@ const rowsOfEnds = (ends: Lease[]): Demanded =>
     ),
   );
 
-async function checkPool(tx: Draft, pool: PoolRecord, demandedNames: Demanded, report: Report): Promise<void> {
+async function checkPool(tx: WriteBuffer, pool: PoolRecord, demandedNames: Demanded, report: Report): Promise<void> {
   const { spec } = pool;
   const leases = await tx.all(leasesOf(spec.name));
   const holding = leases.filter(occupies);
@@ -92,16 +102,16 @@ function overlaps(spec: PoolSpec, leases: Lease[]): string[] {
   held.sort((a, b) => (a.extent.first < b.extent.first ? -1 : 1));
   return held.slice(1).flatMap(({ extent, lease }, i) => {
     const before = held[i]!;
-    const shared = sharedAs(lease) !== undefined && sharedAs(lease) === sharedAs(before.lease);
+    const shared = sharingKeyOf(lease) !== undefined && sharingKeyOf(lease) === sharingKeyOf(before.lease);
     if (extent.first > before.extent.last || shared) return [];
-    return [`${textOf(spec.kind, extent)} is held by ${named(before.lease)} and by ${named(lease)}`];
+    return [`${formatExtent(spec.kind, extent)} is held by ${named(before.lease)} and by ${named(lease)}`];
   });
 }
 
 const strays = (spec: PoolSpec, leases: Lease[]): string[] =>
   leases
     .filter((lease) => !fits(spec, lease))
-    .map((lease) => `${listOf(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
+    .map((lease) => `${formatExtents(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
 
 /** All derived rows, and what two leases demand at once. */
 function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded): [Demanded, string[]] {
@@ -122,7 +132,7 @@ function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded):
 }
 
 async function compare(
-  tx: Draft,
+  tx: WriteBuffer,
   pool: string,
   spans: (typeof names)[],
   demanded: Demanded,
@@ -144,25 +154,28 @@ async function compare(
   }
 }
 
-async function checkCounts(tx: Draft, pool: string, leases: Lease[], report: Report): Promise<void> {
+async function checkCounts(tx: WriteBuffer, pool: string, leases: Lease[], report: Report): Promise<void> {
   const has = (await tx.get(countsKey(pool))) ?? noCounts();
-  const live = leases.filter((lease) => occupies(lease) && lease.state !== "resting").flatMap(({ extents }) => extents);
-  const demanded = leases.reduce((counts, lease) => counted(counts, lease, 1, 0n), noCounts());
+  const live = leases
+    .filter((lease) => occupies(lease) && lease.state !== "quarantined")
+    .flatMap(({ extents }) => extents);
+  const demanded = leases.reduce((counts, lease) => countLease(counts, lease, 1, 0n), noCounts());
   demanded.held = total(mergeExtents(live));
   const text = ({ soonest: _, events: __, ...counts }: typeof has) => countsKey(pool).codec.encode(counts);
   const tooLate = (has.soonest ?? Infinity) > (demanded.soonest ?? Infinity);
   if (text(has) === text(demanded) && !tooLate) return;
   report(pool, `counts are ${text(has)} instead of ${text(demanded)}`, true);
-  tx.put(countsKey(pool), { ...demanded, events: await eventsIn(tx, pool) });
+  tx.put(countsKey(pool), { ...demanded, events: await countEvents(tx, pool) });
 }
 
-async function checkOpener(tx: Draft, { spec, opener }: PoolRecord, report: Report): Promise<void> {
+async function checkOpener(tx: WriteBuffer, { spec, opener }: PoolRecord, report: Report): Promise<void> {
   const lease = opener && (await tx.get(leaseKey(opener.pool, opener.uid)));
-  if (opener && lease?.opens !== spec.name) report(spec.name, "the lease that opened it is gone");
+  if (opener && lease?.childPool !== spec.name) report(spec.name, "the lease that opened it is gone");
 }
 
-async function checkOpened(tx: Draft, lease: Lease, report: Report): Promise<void> {
-  if (lease.opens === undefined) return;
-  const opened = await tx.get(poolKey(lease.opens));
-  if (opened?.opener?.uid !== lease.uid) report(lease.pool, `${named(lease)} opens ${lease.opens}, which is not there`);
+async function checkOpened(tx: WriteBuffer, lease: Lease, report: Report): Promise<void> {
+  if (lease.childPool === undefined) return;
+  const opened = await tx.get(poolKey(lease.childPool));
+  if (opened?.opener?.uid !== lease.uid)
+    report(lease.pool, `${named(lease)} opens ${lease.childPool}, which is not there`);
 }

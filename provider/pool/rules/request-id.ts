@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
-import { sharedAs } from "./rows";
-import type { Extent, Lease, Request } from "./types";
+import { sharingKeyOf } from "../storage/rows";
+import type { Extent, Lease, Request } from "../types";
 
 /**
  * Which request an offer answers. An owner may ask for different things in different branches of its program; each of them gets
@@ -9,7 +9,7 @@ import type { Extent, Lease, Request } from "./types";
 export function requestId(request: Request): string {
   const { want, size = 1n, within, also = [] } = request;
   if (want) return `=${digest(want.map(textOf))}`;
-  const shared = sharedAs(request);
+  const shared = sharingKeyOf(request);
   return `*${digest([`${size}`, ...[within, ...also].map(textOf), ...(shared === undefined ? [] : [shared])])}`;
 }
 

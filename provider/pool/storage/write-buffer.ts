@@ -1,17 +1,17 @@
+import type { Lease } from "../types";
 import type { Key, Span } from "./keys";
 import { decodeRow } from "./records";
-import { Sorted } from "./sorted";
+import { SortedMap } from "./sorted-map";
 import type { Row, Tx, Write } from "./store";
-import type { Lease } from "./types";
 
 /** What all operations of a process go by. Seconds. */
-export interface Terms {
+export interface PoolOptions {
   offerTtl: number;
   quarantine: number;
   /** The user on whose behalf this process works, for the history. */
   actor?: string | undefined;
   /** Whether an offer may end for the owner's request: one of an earlier run, to a resource that this run has not met. */
-  abandoned?(holder: Lease, owner: string): boolean;
+  isAbandoned?(holder: Lease, owner: string): boolean;
 }
 
 /**
@@ -19,50 +19,50 @@ export interface Terms {
  * when all is done, each row once. Operations follow each other on it: one that throws is taken back, and its neighbours
  * never notice.
  */
-export class Draft {
+export class WriteBuffer {
   /** What was read stays as it is for the length of the transaction; a row is asked for once. */
   readonly #read = new Map<string, string | undefined>();
   /** The first row behind a place, by the end of the span that was looked at. It stays so just as well. */
-  readonly #seen = new Map<string, { from: string; row: Row }>();
+  readonly #firstRows = new Map<string, { from: string; row: Row }>();
   /** What texts mean, by their keys: rows such as the counts are read and written again and again. */
-  readonly #meaning = new Map<string, { text: string; value: unknown }>();
+  readonly #decoded = new Map<string, { text: string; value: unknown }>();
   /** What was there before each write of the operation at hand. */
   #before: [key: string, text: string | null | undefined][] = [];
   /** How many leases have been cleaned up by the way in this transaction. */
-  swept = 0;
-  #sweptBefore = 0;
+  expired = 0;
+  #expiredBefore = 0;
 
   constructor(
     readonly now: number,
-    readonly terms: Terms,
-    private readonly below: Tx,
-    private readonly writes = new Sorted<string | null>(),
+    readonly options: PoolOptions,
+    private readonly tx: Tx,
+    private readonly writes = new SortedMap<string | null>(),
   ) {}
 
   async get<T>({ at, codec, expectEmpty }: Key<T>): Promise<T | undefined> {
     const own = this.writes.get(at);
     const text = own === undefined ? await this.#storedText(at, expectEmpty) : own;
     if (text === undefined || text === null) return undefined;
-    const known = this.#meaning.get(at);
+    const known = this.#decoded.get(at);
     if (known?.text === text) return known.value as T;
     const value = decodeRow(codec, at, text);
-    this.#meaning.set(at, { text, value });
+    this.#decoded.set(at, { text, value });
     return value;
   }
 
   async #storedText(at: string, expectEmpty?: boolean): Promise<string | undefined> {
-    if (!this.#read.has(at)) this.#read.set(at, await this.below.get(at, expectEmpty));
+    if (!this.#read.has(at)) this.#read.set(at, await this.tx.get(at, expectEmpty));
     return this.#read.get(at);
   }
 
   /** What will be asked for one by one is got together where that matters. */
   async prefetch(keys: Key<unknown>[]): Promise<void> {
-    if (keys.length > 1) await this.below.prefetch?.(keys.map(({ at }) => at));
+    if (keys.length > 1) await this.tx.prefetch?.(keys.map(({ at }) => at));
   }
 
   put<T>({ at, codec }: Key<T>, value: T): void {
     const text = codec.encode(value);
-    this.#meaning.set(at, { text, value });
+    this.#decoded.set(at, { text, value });
     this.set(at, text);
   }
 
@@ -113,7 +113,7 @@ export class Draft {
       const stored = await this.#stored(start, to, limit - found.length, expectEmpty);
       // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
       const horizon = stored.length < limit - found.length ? to : after(stored);
-      for (const [key, text] of both(stored, this.writes.entries(start, horizon))) {
+      for (const [key, text] of merge(stored, this.writes.entries(start, horizon))) {
         if (text !== null) found.push([key, decodeRow(codec, key, text)]);
         if (found.length === limit) return found;
       }
@@ -124,27 +124,27 @@ export class Draft {
 
   /** Who picks a value from an extent looks for the extent again when it is taken. */
   async #stored(from: string, to: string, limit: number, expectEmpty?: boolean): Promise<Row[]> {
-    const seen = limit === 1 ? this.#seen.get(to) : undefined;
+    const seen = limit === 1 ? this.#firstRows.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
-    const rows = await this.below.range(from, to, limit, expectEmpty);
-    if (rows[0]) this.#seen.set(to, { from, row: rows[0] });
+    const rows = await this.tx.range(from, to, limit, expectEmpty);
+    if (rows[0]) this.#firstRows.set(to, { from, row: rows[0] });
     return rows;
   }
 
   /** The operation at hand is done; what comes now is another one's. */
-  keep(): void {
+  savepoint(): void {
     this.#before = [];
-    this.#sweptBefore = this.swept;
+    this.#expiredBefore = this.expired;
   }
 
   /** The operation at hand has done nothing. */
-  discard(): void {
+  rollback(): void {
     for (const [key, text] of this.#before.reverse()) {
       if (text === undefined) this.writes.delete(key);
       else this.writes.set(key, text);
     }
-    this.swept = this.#sweptBefore;
-    this.keep();
+    this.expired = this.#expiredBefore;
+    this.savepoint();
   }
 
   get hasWrites(): boolean {
@@ -152,19 +152,19 @@ export class Draft {
   }
 
   async flush(): Promise<void> {
-    if (this.writes.size > 0) await this.below.write([...this.writes.entries()]);
+    if (this.writes.size > 0) await this.tx.write([...this.writes.entries()]);
   }
 }
 
 /** Runs one piece of work over a transaction; `writes` are seen by it, and added to. */
-export async function drafted<T>(
+export async function withBuffer<T>(
   tx: Tx,
-  terms: Terms,
-  work: (draft: Draft) => Promise<T>,
-  writes?: Sorted<string | null>,
+  terms: PoolOptions,
+  work: (draft: WriteBuffer) => Promise<T>,
+  writes?: SortedMap<string | null>,
 ): Promise<T> {
   const now = await tx.now();
-  return await work(new Draft(now, terms, tx, writes));
+  return await work(new WriteBuffer(now, terms, tx, writes));
 }
 
 const PAGE = 500;
@@ -173,7 +173,7 @@ const PAGE = 500;
 const after = (rows: [string, unknown][]): string => `${rows.at(-1)![0]}\u0001`;
 
 /** Merges two ordered lists; where both have a key, the second one's value counts. */
-function* both(stored: Row[], own: Iterator<Write>): Generator<Write> {
+function* merge(stored: Row[], own: Iterator<Write>): Generator<Write> {
   let next = own.next();
   for (const row of stored) {
     while (!next.done && next.value[0] < row[0]) {

@@ -1,9 +1,9 @@
 import { randomBytes } from "node:crypto";
-import { OverlayError } from "../errors";
-import type { Draft } from "./draft";
+import { OverlayError } from "../../errors";
+import type { StoreIdentity, StoreVersion } from "../types";
 import { epochKey, epochsFrom, headKey, type Key, recoveredIds, secretKey } from "./keys";
 import { type Epoch, type StoreHead, wordCodec } from "./records";
-import type { StoreIdentity, StoreVersion } from "./types";
+import type { WriteBuffer } from "./write-buffer";
 
 /**
  * Which store this is, and its version: the number of its commits. A move to another engine copies both. A store whose version
@@ -24,7 +24,7 @@ const COMPLETE = "00000000";
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
 /** Every commit calls this. Returns its version. */
-export async function advance(tx: Draft): Promise<StoreVersion> {
+export async function advance(tx: WriteBuffer): Promise<StoreVersion> {
   const head = await tx.get(headKey);
   const isSameEpoch = head && Math.abs(tx.now - head.since) < EPOCH_MS;
   const next = isSameEpoch ? { ...head, last: head.last + 1 } : await beginEpoch(tx, head);
@@ -32,7 +32,7 @@ export async function advance(tx: Draft): Promise<StoreVersion> {
   return { version: next.last, epoch: next.id };
 }
 
-async function beginEpoch(tx: Draft, before: StoreHead | undefined): Promise<StoreHead> {
+async function beginEpoch(tx: WriteBuffer, before: StoreHead | undefined): Promise<StoreHead> {
   const [first, number] = before ? [before.last + 1, before.number + 1] : [1, 0];
   if (before) tx.put(epochKey(before.last), { id: before.id, first: before.first, last: before.last });
   const oldest = number > KEPT_EPOCHS ? await tx.first(epochsFrom(0)) : undefined;
@@ -47,7 +47,7 @@ type Found = Omit<StoreIdentity, "id"> & {
   recovered: string[];
 };
 
-export async function readIdentity(tx: Draft): Promise<Found> {
+export async function readIdentity(tx: WriteBuffer): Promise<Found> {
   await tx.prefetch([idKey, headKey, recoveredIds]);
   const recovered = (await tx.get(recoveredIds)) ?? [];
   const { last: version = 0, id: epoch = ANY } = (await tx.get(headKey)) ?? {};
@@ -56,7 +56,7 @@ export async function readIdentity(tx: Draft): Promise<Found> {
 
 /** The epoch in which the store was `seen`; `recovered`: it is accepted because the store was rebuilt since. */
 export async function findSeen(
-  tx: Draft,
+  tx: WriteBuffer,
   seen: StoreIdentity,
   place = "this place",
 ): Promise<Epoch & { recovered: boolean }> {
@@ -99,7 +99,12 @@ const anotherStoreError = (place: string, id: string | undefined, seen: StoreIde
  * After a recovery: stacks of the stores `from` that have seen `version` or less accept this one; what they miss in it is lost, unless
  * the recovery was `complete`. A store without an id becomes the first of them.
  */
-export async function adoptIdentity(tx: Draft, from: string[], version: number, complete: boolean): Promise<void> {
+export async function adoptIdentity(
+  tx: WriteBuffer,
+  from: string[],
+  version: number,
+  complete: boolean,
+): Promise<void> {
   const own = await tx.get(idKey);
   if (own === undefined && from[0] !== undefined) tx.put(idKey, from[0]);
   const { id, recovered, version: reached } = await readIdentity(tx);

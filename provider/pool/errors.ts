@@ -23,35 +23,38 @@ const NAMES: Record<string, Code> = {
   pool: "POOL_OVERLAP",
 };
 
-export const textOf = (kind: PoolSpec["kind"], extent: Extent): string =>
+export const formatExtent = (kind: PoolSpec["kind"], extent: Extent): string =>
   kind === "id" || kind === "port" ? formatNumberRange(extent) : formatRange(extent);
 
-export const listOf = (kind: PoolSpec["kind"], extents: Extent[]): string =>
-  extents.map((extent) => textOf(kind, extent)).join(", ");
+export const formatExtents = (kind: PoolSpec["kind"], extents: Extent[]): string =>
+  extents.map((extent) => formatExtent(kind, extent)).join(", ");
 
-const named = (spec: PoolSpec, extents: Extent[]): string => `${KINDS[spec.kind].noun} ${listOf(spec.kind, extents)}`;
+const describeValues = (spec: PoolSpec, extents: Extent[]): string =>
+  `${KINDS[spec.kind].noun} ${formatExtents(spec.kind, extents)}`;
 
-const day = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z/, "Z");
+const formatTime = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z/, "Z");
 
-const holders = (spec: PoolSpec, leases: Lease[]): string =>
-  leases.map((lease) => `${listOf(spec.kind, lease.extents)} ${lease.owner} (${standing(lease)})`).join("; ");
+const describeHolders = (spec: PoolSpec, leases: Lease[]): string =>
+  leases
+    .map((lease) => `${formatExtents(spec.kind, lease.extents)} ${lease.owner} (${describeState(lease)})`)
+    .join("; ");
 
-const standing = ({ state, lastSeen }: Lease): string =>
-  state === "offered" ? "promised in a preview" : `last seen ${day(lastSeen)}`;
+const describeState = ({ state, lastSeen }: Lease): string =>
+  state === "offered" ? "promised in a preview" : `last seen ${formatTime(lastSeen)}`;
 
-export function taken(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
+export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError {
   const what =
     spec.kind === "space"
-      ? `${textOf("space", want)} overlaps ${listOf("space", holder.extents)}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.opens ? ` for ${describePool(holder.opens)}` : ""}.`
-      : `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
+      ? `${formatExtent("space", want)} overlaps ${formatExtents("space", holder.extents)}, which is ${holder.state === "offered" ? "promised to" : "held by"} ${holder.owner}${holder.childPool ? ` for ${describePool(holder.childPool)}` : ""}.`
+      : `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)}.`;
   return new OverlayError(
     KINDS[spec.kind].taken,
     what,
-    instead(
+    describeFix(
       holder,
       owner,
       holder.state === "offered"
-        ? `Ask for another one, or wait: the preview's promise ends at ${day(holder.expiresAt!)} unless an up comes first.`
+        ? `Ask for another one, or wait: the preview's promise ends at ${formatTime(holder.expiresAt!)} unless an up comes first.`
         : "Ask for another one, or release that one first.",
     ),
   );
@@ -59,23 +62,23 @@ export function taken(spec: PoolSpec, want: Extent, holder: Lease, owner: string
 
 const heldBy = ({ state, owner }: Lease): string => `${state === "offered" ? "promised to" : `${state} by`} ${owner}`;
 
-export const planStale = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
-    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
-    instead(holder, owner, "Run up again: it will plan with what is free now."),
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is ${heldBy(holder)} now.`,
+    describeFix(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
 /** Of two requests in one run for a value, the one that names it gets it; the other one was first in this run. */
-export const keptForValue = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
+export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].taken,
-    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
     `Run preview again: ${shortName(holder.owner)} gets another one.`,
   );
 
 /** A promise that cannot be kept: in an up that did not preview, an error. */
-export const promiseBroken = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
+export const promiseBrokenError = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
     `${brokenText(spec, broken, holder)}`,
@@ -89,11 +92,11 @@ export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Leas
 function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, holder: Lease | undefined): string {
   const now = holder?.owner ?? end?.takenBy;
   const why = now ? `is now ${holder ? heldBy(holder) : `held by ${now}`}` : "is no longer given out by the pool";
-  return `${capitalize(named(spec, extents))} of ${describePool(spec.name)} was promised to ${shortName(owner)} at ${day(createdAt)} and ${why}.`;
+  return `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was promised to ${shortName(owner)} at ${formatTime(createdAt)} and ${why}.`;
 }
 
 /** A neighbour in the program that is not in it any more is there until the end of the up. */
-function instead(holder: Lease, owner: string, otherwise: string): string {
+function describeFix(holder: Lease, owner: string, otherwise: string): string {
   if (isForgotten(holder.owner))
     return "Ask for another one. A host that was forgotten may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
   return holder.state !== "offered" && sameStack(holder.owner, owner)
@@ -101,35 +104,35 @@ function instead(holder: Lease, owner: string, otherwise: string): string {
     : otherwise;
 }
 
-export const outside = (spec: PoolSpec, want: Extent): OverlayError =>
+export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
-    `${capitalize(named(spec, [want]))} is not in ${describePool(spec.name)} (${listOf(spec.kind, spec.extents)}).`,
+    `${capitalize(describeValues(spec, [want]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
     "Ask for one inside it.",
   );
 
-export const withheld = (spec: PoolSpec, want: Extent): OverlayError =>
+export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     "IP_RESERVED",
-    `${capitalize(named(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
     "Ask for another one.",
   );
 
-export const notRequested = (spec: PoolSpec): OverlayError =>
+export const notRequestedError = (spec: PoolSpec): OverlayError =>
   new OverlayError(
     "IP_NOT_REQUESTED",
     `${capitalize(describePool(spec.name))} gives only what is asked for by value.`,
     `Say which ${KINDS[spec.kind].noun} you want.`,
   );
 
-export const exhausted = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
+export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].exhausted,
-    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${listOf(spec.kind, spec.extents)}). Holders, longest unseen first: ${holders(spec, oldest) || "none"}.`,
+    `No ${KINDS[spec.kind].noun} is free in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}). Holders, longest unseen first: ${describeHolders(spec, oldest) || "none"}.`,
     "Release what is no longer needed, or make the pool larger.",
   );
 
-export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
+export const quotaError = ({ name, quota }: PoolSpec, would: { leases: number; values: bigint }): OverlayError =>
   new OverlayError(
     "POOL_QUOTA",
     `${capitalize(describePool(name))} would have ${would.leases} leases on ${would.values} values; its quota is ${JSON.stringify(quota)}.`,
@@ -137,7 +140,7 @@ export const overQuota = ({ name, quota }: PoolSpec, would: { leases: number; va
   );
 
 /** Once so many of its values are held, or promised, that it asked to be told. */
-export function nearlyFull(spec: PoolSpec, held: bigint): string | undefined {
+export function fullnessWarning(spec: PoolSpec, held: bigint): string | undefined {
   const { name, kind, warnAtPercent } = spec;
   const capacity = capacityOf(spec);
   if (warnAtPercent === undefined || held * 100n < capacity * BigInt(warnAtPercent)) return undefined;
@@ -146,7 +149,7 @@ export function nearlyFull(spec: PoolSpec, held: bigint): string | undefined {
 
 const plural = (noun: string): string => (noun.endsWith("s") ? `${noun}es` : `${noun}s`);
 
-export const poolMissing = (pool: string, why = "does not exist"): OverlayError =>
+export const poolMissingError = (pool: string, why = "does not exist"): OverlayError =>
   new OverlayError(
     "POOL_NOT_FOUND",
     `${capitalize(describePool(pool))} ${why}.`,
@@ -155,26 +158,26 @@ export const poolMissing = (pool: string, why = "does not exist"): OverlayError 
 
 const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
 
-export const tenantMismatch = ({ name }: PoolSpec, owner: Tenant, caller: Tenant | undefined): OverlayError =>
+export const tenantError = ({ name }: PoolSpec, owner: Tenant, caller: Tenant | undefined): OverlayError =>
   new OverlayError(
     "TENANT_MISMATCH",
     `${capitalize(describePool(name))} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,
     `Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to ${tenantText(owner)} if that is your tenant, or use another pool.`,
   ).about("tenant");
 
-export const poolInUse = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
+export const poolInUseError = (spec: PoolSpec, leases: Lease[], why: string): OverlayError =>
   new OverlayError(
     "POOL_IN_USE",
-    `${capitalize(describePool(spec.name))} ${why}: ${holders(spec, leases)}.`,
+    `${capitalize(describePool(spec.name))} ${why}: ${describeHolders(spec, leases)}.`,
     `Delete what holds them first.${spec.kind === "address" ? LEFT_BEHIND : ""}`,
   );
 
 /** `spec`: the pool with the leases, which is the replaced one, or ends with it. */
-export function cannotReplace({ pool, changed }: Replacement, spec: PoolSpec, leases: Lease[]): OverlayError {
+export function cannotReplaceError({ pool, changed }: Replacement, spec: PoolSpec, leases: Lease[]): OverlayError {
   const which = spec.name === pool ? "it" : `${describePool(spec.name)}, which ends with it,`;
   return new OverlayError(
     "POOL_IN_USE",
-    `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${holders(spec, leases)}.`,
+    `${capitalize(describePool(pool))} cannot be replaced (change of ${changed.join(", ")}): ${which} has leases that would stay: ${describeHolders(spec, leases)}.`,
     `Delete what holds them first. Only resources of the same stack that get it as a resource, not by name, are replaced with it.${leases.some(({ owner }) => isForgotten(owner)) ? FORGOTTEN : spec.kind === "address" ? LEFT_BEHIND : ""}`,
   );
 }
@@ -184,7 +187,7 @@ const FORGOTTEN = " What is kept for a forgotten host is released by `overlayctl
 const LEFT_BEHIND =
   " What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.";
 
-export const nameTaken = (name: string, holder: Lease): OverlayError =>
+export const nameTakenError = (name: string, holder: Lease): OverlayError =>
   new OverlayError(
     NAMES[name.split("/")[0]!] ?? "INPUT_INVALID",
     `${describeName(name)} belongs to ${holder.owner} (${holder.type}, ${holder.state}).`,
@@ -210,14 +213,14 @@ function inputOfName(name: string): string {
   return kind === "user" ? "usedBy" : "name";
 }
 
-export const fenced = (pool: string, leaseId: string): OverlayError =>
+export const fencedError = (pool: string, leaseId: string): OverlayError =>
   new OverlayError(
     "LEASE_FENCED",
     `Lease ${leaseId} in ${describePool(pool)} is no longer current.`,
     "Run up again, or refresh.",
   );
 
-export function leaseChanged(lease: Lease, { state, usedBy }: Condition): OverlayError {
+export function leaseChangedError(lease: Lease, { state, usedBy }: Condition): OverlayError {
   const how = state
     ? `is ${stateText(lease)} now, and not ${stateText({ state, ...(usedBy !== undefined && { usedBy }) })}`
     : "was changed after it was read";
@@ -229,48 +232,58 @@ const stateText = ({ state, usedBy }: Pick<Lease, "state" | "usedBy">): string =
   usedBy === undefined ? state : `${state} by ${usedBy}`;
 
 /** A second claim by an owner that may have one lease. */
-export const alreadyHeld = (spec: PoolSpec, lease: Lease): OverlayError =>
+export const alreadyHeldError = (spec: PoolSpec, lease: Lease): OverlayError =>
   new OverlayError(
     "RESERVATION_EXISTS",
-    `${lease.owner} holds ${named(spec, lease.extents)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
+    `${lease.owner} holds ${describeValues(spec, lease.extents)} of ${describePool(spec.name)} already (${stateText(lease)}).`,
     "Release that one first.",
   );
 
-export const leaseOver = (lease: Lease): OverlayError =>
+export const leaseExpiredError = (lease: Lease): OverlayError =>
   new OverlayError(
     "LEASE_EXPIRED",
-    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} ended at ${day(lease.expiresAt!)}.`,
+    `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} ended at ${formatTime(lease.expiresAt!)}.`,
     "Run up again: it asks for a new one.",
   );
 
-export const onlyOffered = (lease: Lease): OverlayError =>
+export const notClaimedError = (lease: Lease): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} is only an offer.`,
     "Claim it first.",
   );
 
-export const opensForever = (lease: Lease, { name }: PoolSpec): OverlayError =>
+export const ttlWithPoolError = (lease: Lease, { name }: PoolSpec): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${lease.owner} opens ${describePool(name)} and has a ttl: the pool would vanish with all that is in it.`,
     "Leave out the ttl.",
   );
 
-export const portConflict = (spec: PoolSpec, extent: Extent, { protocol, port }: Port, holder: Lease): OverlayError =>
+export const portConflictError = (
+  spec: PoolSpec,
+  extent: Extent,
+  { protocol, port }: Port,
+  holder: Lease,
+): OverlayError =>
   new OverlayError(
     "PORT_CONFLICT",
-    `Port ${protocol}/${port} on ${textOf(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
+    `Port ${protocol}/${port} on ${formatExtent(spec.kind, extent)} of ${describePool(spec.name)} belongs to ${holder.owner}.`,
     "Choose another port, or another sharing key.",
   );
 
-export const sharingConflict = (spec: PoolSpec, extent: Extent, key: string | undefined, holder: Lease): OverlayError =>
+export const sharingConflictError = (
+  spec: PoolSpec,
+  extent: Extent,
+  key: string | undefined,
+  holder: Lease,
+): OverlayError =>
   new OverlayError(
     "SHARING_CONFLICT",
-    `${capitalize(named(spec, [extent]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
+    `${capitalize(describeValues(spec, [extent]))} of ${describePool(spec.name)} is shared by ${holder.owner} under another key or tenant than ${key ? `'${key}'` : "none"}.`,
     "Use the same sharing key and tenant, or another address.",
   );
 
 /** For an answer that came about in an unusual way. */
-export const restingGiven = (spec: PoolSpec, lease: Lease): string =>
-  `${capitalize(named(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${day(lease.updatedAt)} and is given out again before its quarantine ends.`;
+export const quarantineWarning = (spec: PoolSpec, lease: Lease): string =>
+  `${capitalize(describeValues(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;

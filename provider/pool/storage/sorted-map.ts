@@ -5,12 +5,12 @@ const ROW = 256;
  * An ordered map from string to T: what the memory store is made of, what a process knows of a far store, and what a
  * draft's unwritten rows are kept in. The keys lie in rows of bounded length, so that a large one is as quick as a small.
  */
-export class Sorted<T> {
+export class SortedMap<T> {
   readonly #values: Map<string, T>;
   /** None of them is empty, except when there is only one. */
   readonly #rows: string[][];
 
-  constructor(from?: Sorted<T>) {
+  constructor(from?: SortedMap<T>) {
     this.#values = new Map(from ? from.#values : []);
     this.#rows = from ? from.#rows.map((row) => [...row]) : [[]];
   }

@@ -1,5 +1,6 @@
-import { OverlayError } from "../errors";
-import { capacityOf } from "./extents";
+import { OverlayError } from "../../errors";
+import { capacityOf } from "../extents";
+import type { Event, Extent, Lease, LeaseEnd, PoolSpec, Port, PreviousHolder, Tenant } from "../types";
 import {
   InvalidField,
   isBoolean,
@@ -23,7 +24,6 @@ import {
   type Shape,
   shape,
 } from "./fields";
-import type { Event, Extent, Former, Lease, LeaseEnd, PoolSpec, Port, Tenant } from "./types";
 
 /** What lies under the keys, and how it is written: JSON, with extents as `FIRST-LAST` in hexadecimal. */
 export interface Codec<T> {
@@ -45,7 +45,7 @@ export interface PoolRecord {
 }
 
 /** Who sits on an extent: one lease, or all that share it under a key. */
-export interface Seat {
+export interface Allocation {
   extent: Extent;
   uid?: string;
   sharedAs?: string;
@@ -55,7 +55,7 @@ export interface Counts {
   offered: number;
   reserved: number;
   used: number;
-  resting: number;
+  quarantined: number;
   /** How many values the leases hold that do not rest; a shared one counts once. */
   held: bigint;
   /** Nothing in the pool expires before this time. */
@@ -64,9 +64,9 @@ export interface Counts {
   events?: number;
 }
 
-export type Place = { pool: string; uid: string };
+export type LeaseRef = { pool: string; uid: string };
 /** A pool that went, and when. */
-export type Gone = { pool: string; at: number };
+export type DeletedPool = { pool: string; at: number };
 
 const extentText = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
 
@@ -81,7 +81,7 @@ function extentOf(text: string): Extent {
 const isTenant = isOf(shape<Tenant>({ org: isText, project: isText }));
 const portShape = shape<Port>({ protocol: isOneOf("tcp", "udp", "sctp"), port: isPort });
 
-const formerShape = shape<Former>({
+const previousHolderShape = shape<PreviousHolder>({
   owner: isText,
   type: isWord,
   uid: isUid,
@@ -96,7 +96,7 @@ const leaseShape = shape<Lease>(
     owner: isText,
     type: isWord,
     extents: isListOf(isExtent),
-    state: isOneOf("offered", "reserved", "used", "resting", "ended"),
+    state: isOneOf("offered", "reserved", "used", "quarantined", "ended"),
     leaseId: isLeaseId,
     uid: isUid,
     createdAt: isNumber,
@@ -104,12 +104,12 @@ const leaseShape = shape<Lease>(
     lastSeen: isNumber,
   },
   {
-    opens: isPoolName,
+    childPool: isPoolName,
     sharingKey: isText,
     ports: isListOf(isOf(portShape)),
     expiresAt: isNumber,
-    restsUntil: isNumber,
-    restsFor: isOf(formerShape),
+    quarantinedUntil: isNumber,
+    quarantinedFor: isOf(previousHolderShape),
     request: isRequestId,
     shownTo: isListOf(isWord),
     waitsFor: isListOf(isUid),
@@ -141,7 +141,7 @@ const WHAT: Record<Event["what"], true> = {
   expired: true,
   reclaimed: true,
   "handed over": true,
-  enrolled: true,
+  imported: true,
 };
 
 const eventShape = shape<Event>(
@@ -178,14 +178,14 @@ const specShape = shape<PoolSpec>(
   },
 );
 
-const placeShape = shape<Place>({ pool: isPoolName, uid: isUid });
+const leaseRefShape = shape<LeaseRef>({ pool: isPoolName, uid: isUid });
 const poolShape = shape<PoolRecord>(
   { spec: isOf(specShape) },
-  { opener: isOf(placeShape), until: isNumber, closing: isBoolean, capacity: isDigits },
+  { opener: isOf(leaseRefShape), until: isNumber, closing: isBoolean, capacity: isDigits },
 );
-const seatShape = shape<Seat>({ extent: isExtent }, { uid: isUid, sharedAs: isText });
+const allocationShape = shape<Allocation>({ extent: isExtent }, { uid: isUid, sharedAs: isText });
 const countsShape = shape<Counts>(
-  { offered: isCount, reserved: isCount, used: isCount, resting: isCount, held: isDigits },
+  { offered: isCount, reserved: isCount, used: isCount, quarantined: isCount, held: isDigits },
   { soonest: isNumber, events: isCount },
 );
 
@@ -222,7 +222,7 @@ const json = <T extends object, K extends keyof T, P>(
 });
 
 /** Every operation reads its pool, which hardly ever changes: the same text gives the same object. */
-function remembering<T extends object>({ encode, decode }: Codec<T>): Codec<T> {
+function withCache<T extends object>({ encode, decode }: Codec<T>): Codec<T> {
   const known = new Map<string, T>();
   return {
     encode,
@@ -263,11 +263,11 @@ const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
 export const leaseCodec = extentList<Lease>(leaseShape);
 export const eventCodec = extentList<Event>(eventShape);
 const plainPoolCodec = json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec);
-export const poolCodec = remembering({
+export const poolCodec = withCache({
   ...plainPoolCodec,
   encode: (record) => plainPoolCodec.encode({ ...record, capacity: String(capacityOf(record.spec)) }),
 });
-export const seatCodec = json<Seat, "extent", string>(seatShape, "extent", extentText, extentOf);
+export const allocationCodec = json<Allocation, "extent", string>(allocationShape, "extent", extentText, extentOf);
 export const countsCodec = json<Counts, "held", string>(countsShape, "held", String, BigInt);
 
 export const plainJson = <T extends object>(form: Shape): Codec<T> => ({
@@ -278,8 +278,8 @@ export const plainJson = <T extends object>(form: Shape): Codec<T> => ({
     return value;
   },
 });
-export const placeCodec = plainJson<Place>(placeShape);
-export const goneCodec = plainJson<Gone>(shape<Gone>({ pool: isPoolName, at: isNumber }));
+export const leaseRefCodec = plainJson<LeaseRef>(leaseRefShape);
+export const deletedPoolCodec = plainJson<DeletedPool>(shape<DeletedPool>({ pool: isPoolName, at: isNumber }));
 
 /** Versions `first` to `last` of a store, which belong to one history of it. */
 export interface Epoch {
@@ -340,7 +340,7 @@ export function decodeRow<T>({ decode }: Pick<Codec<T>, "decode">, key: string, 
 }
 
 /** Optional fields are there or not, never undefined. */
-export function given<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {
+export function omitUndefined<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {
   const result: Partial<T> = {};
   for (const key in fields) if (fields[key] !== undefined) result[key] = fields[key];
   return result as T;

@@ -1,27 +1,27 @@
+import type { Event, Extent, Lease, Port } from "../types";
 import {
+  type Allocation,
+  allocationCodec,
   type Codec,
   type Counts,
   countsCodec,
+  type DeletedPool,
+  deletedPoolCodec,
   type Epoch,
   epochCodec,
   eventCodec,
   extentCodec,
-  type Gone,
-  goneCodec,
   headCodec,
   idsCodec,
+  type LeaseRef,
   leaseCodec,
-  type Place,
+  leaseRefCodec,
   type PoolRecord,
-  placeCodec,
   poolCodec,
-  type Seat,
   type StoreHead,
-  seatCodec,
   textCodec,
   uidCodec,
 } from "./records";
-import type { Event, Extent, Lease, Port } from "./types";
 
 /**
  * Where everything lies. The truth is `p/` and `l/`; the rest is derived from them (`rows.ts`), and `fsck` can rebuild it.
@@ -32,7 +32,7 @@ import type { Event, Extent, Lease, Port } from "./types";
  *                                 to an owner later
  *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
  *   u/NAME                        names in use        c/POOL                  counts
- *   h/POOL/TIME-RANDOM            history             v                       version of this layout
+ *   h/POOL/TIME-RANDOM            history             v                       layout of the store
  *   d/TIME/POOL                   pools that went     v/move                  where a store that is closed went, or comes from
  *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
@@ -87,10 +87,10 @@ export type Tree = "f" | "g";
  * Leases by time: offered, resting, with a ttl and ended by when they go, the others (`h`eld) by when they were last seen, where
  * the pool takes back what was not seen for too long.
  */
-export type Class = "o" | "r" | "t" | "h" | "e";
+export type TimeClass = "o" | "r" | "t" | "h" | "e";
 
-export const version: Key<string> = key(textCodec, "v");
-export const movement: Key<string> = key(textCodec, "v", "move");
+export const layoutKey: Key<string> = key(textCodec, "v");
+export const moveKey: Key<string> = key(textCodec, "v", "move");
 export const headKey: Key<StoreHead> = key(headCodec, "v", "head");
 export const epochKey = (last: number): Key<Epoch> => key(epochCodec, "v", "epoch", counter(last));
 export const epochsFrom = (version: number): Span<Epoch> => from(under(epochCodec, "v", "epoch"), counter(version));
@@ -105,7 +105,7 @@ export const poolsFrom = (prefix: string): Span<PoolRecord> => ({ ...between("p"
 
 export const leaseKey = (pool: string, uid: string): Key<Lease> => key(leaseCodec, "l", part(pool), uid);
 /** Those whose uid begins so. */
-export const leasesMarked = (pool: string, mark: string): Span<Lease> => ({
+export const leasesWithHash = (pool: string, mark: string): Span<Lease> => ({
   from: `l/${part(pool)}/${mark}`,
   to: `l/${part(pool)}/${mark}~`,
   codec: leaseCodec,
@@ -113,9 +113,10 @@ export const leasesMarked = (pool: string, mark: string): Span<Lease> => ({
 });
 export const leasesOf = (pool: string): Span<Lease> => under(leaseCodec, "l", part(pool));
 
-export const seatKey = (pool: string, last: bigint): Key<Seat> => key(seatCodec, "a", part(pool), digits(last));
-export const seatsFrom = (pool: string, value: bigint): Span<Seat> =>
-  from(under(seatCodec, "a", part(pool)), digits(value));
+export const allocationKey = (pool: string, last: bigint): Key<Allocation> =>
+  key(allocationCodec, "a", part(pool), digits(last));
+export const allocationsFrom = (pool: string, value: bigint): Span<Allocation> =>
+  from(under(allocationCodec, "a", part(pool)), digits(value));
 export const freeKey = (tree: Tree, pool: string, last: bigint): Key<Extent> =>
   key(extentCodec, tree, part(pool), digits(last));
 export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> =>
@@ -123,16 +124,16 @@ export const freeFrom = (tree: Tree, pool: string, value: bigint): Span<Extent> 
 
 export const ownerKey = (pool: string, owner: string, uid: string): Key<string> =>
   key(uidCodec, "o", part(pool), part(owner), uid);
-export const ownedBy = (pool: string, owner: string): Span<string> => ({
+export const leasesMovedTo = (pool: string, owner: string): Span<string> => ({
   ...under(uidCodec, "o", part(pool), part(owner)),
   expectEmpty: true,
 });
 
-export const timeKey = (pool: string, type: Class, time: number, uid: string): Key<string> =>
+export const timeKey = (pool: string, type: TimeClass, time: number, uid: string): Key<string> =>
   key(uidCodec, "x", part(pool), type, moment(time), uid);
-export const byTime = (pool: string, type: Class): Span<string> => under(uidCodec, "x", part(pool), type);
+export const byTime = (pool: string, type: TimeClass): Span<string> => under(uidCodec, "x", part(pool), type);
 /** Those whose time is over: a lease still stands at its very last millisecond. */
-export const dueBy = (pool: string, type: Class, now: number): Span<string> => ({
+export const dueBy = (pool: string, type: TimeClass, now: number): Span<string> => ({
   ...byTime(pool, type),
   to: `${byTime(pool, type).from}${moment(now)}`,
 });
@@ -150,7 +151,7 @@ export const waiterKey = (pool: string, uid: string): Key<string> => ({
 });
 
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
-export const nameKey = (name: string): Key<Place> => ({ ...key(placeCodec, "u", part(name)), expectEmpty: true });
+export const nameKey = (name: string): Key<LeaseRef> => ({ ...key(leaseRefCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
 
@@ -164,13 +165,15 @@ export const eventLines = (pool: string, until?: number): Span<string> => ({
   ...(until !== undefined && { to: eventsFrom(pool, until + 1).from }),
 });
 
-export const goneKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "d", moment(at), part(pool));
-export const gonePools: Span<Gone> = under(goneCodec, "d");
+export const deletedPoolKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
+  key(deletedPoolCodec, "d", moment(at), part(pool));
+export const deletedPools: Span<DeletedPool> = under(deletedPoolCodec, "d");
 
 /** A deleted pool, and when the last record of an end that it has left is over. */
-export const endsKey = ({ at, pool }: Gone): Key<Gone> => key(goneCodec, "e", moment(at), part(pool));
-export const endsDue = (now: number): Span<Gone> => ({
-  ...under(goneCodec, "e"),
+export const endRecordsKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
+  key(deletedPoolCodec, "e", moment(at), part(pool));
+export const endRecordsDue = (now: number): Span<DeletedPool> => ({
+  ...under(deletedPoolCodec, "e"),
   to: `e/${moment(now)}`,
   expectEmpty: true,
 });
@@ -180,6 +183,9 @@ export const derivedOf = (pool: string): Span<string>[] =>
   DERIVED.map((letter) => under(textCodec, letter, part(pool)));
 const DERIVED = ["a", "f", "g", "o", "x", "s", "q", "w"];
 
+/** Rows of leases, counts and history, as raw text: for the migration to layout 4. */
+export const renamedRows: Span<string>[] = ["l", "c", "h"].map((letter) => under(textCodec, letter));
+
 export const names: Span<string> = under(textCodec, "u");
 
 /** For finding rows of pools that are not there: all leases and derived rows behind those of `pool`, kind by kind. */
@@ -188,4 +194,4 @@ export const rowsBehind = (pool?: string): Span<string>[] =>
     ...under(textCodec, letter),
     ...(pool !== undefined && { from: `${letter}/${part(pool)}0` }),
   }));
-export const poolIn = (key: string): string => key.split("/")[1]!.replaceAll("%2F", "/").replaceAll("%25", "%");
+export const poolOfKey = (key: string): string => key.split("/")[1]!.replaceAll("%2F", "/").replaceAll("%25", "%");

@@ -1,7 +1,15 @@
 import { createHash, randomUUID } from "node:crypto";
-import { isOverlayError, OverlayError } from "../errors";
+import { isOverlayError, OverlayError } from "../../errors";
+import {
+  closingWrites,
+  isMoveState,
+  type MoveState,
+  movedError,
+  openingWrites,
+  readMoveState,
+  unfinishedError,
+} from "./layout";
 import type { Row, Store, Tx, Write } from "./store";
-import { closed, isState, moved, opened, type State, stateOf, unfinished } from "./version";
 
 /** A whole store as rows: how it is looked at, and how it moves from one engine to another. */
 
@@ -41,17 +49,17 @@ export interface Moved {
  * again; one that was killed is finished by the same move, or called off by `reopen`.
  */
 export async function move(from: Site, to: Site, { signal }: { signal?: AbortSignal } = {}): Promise<Moved> {
-  if (from.store.readOnly) throw unwritable();
+  if (from.store.readOnly) throw unwritableError();
   const [early, state] = await from.store.read(
-    async (tx): Promise<[Row[], State]> => [(await everything(tx)).filter(isData), await stateOf(tx)],
+    async (tx): Promise<[Row[], MoveState]> => [(await everything(tx)).filter(isData), await readMoveState(tx)],
   );
   mayLeave(state, to.place);
-  const copy: State = { from: from.place, version: state.version, move: randomUUID() };
+  const copy: MoveState = { from: from.place, version: state.version, move: randomUUID() };
   const isOver = state.to !== undefined && state.move === undefined;
   const stale = await to.store.transact((tx) => prepare(tx, copy, isOver ? state.to : undefined));
   const write = async (writes: Write[]): Promise<void> => {
     for (let i = 0; i < writes.length; i += PAGE) {
-      if (signal?.aborted) throw interrupted();
+      if (signal?.aborted) throw interruptedError();
       await to.store.transact((tx) => writeCopy(tx, copy, writes.slice(i, i + PAGE)));
     }
   };
@@ -60,7 +68,7 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
   const rows = await withSourceClosed(from.store, to.place, copy.move!, async () => {
     const late = (await snapshot(from.store)).filter(isData);
     await write(difference(early, late));
-    if (signal?.aborted) throw interrupted();
+    if (signal?.aborted) throw interruptedError();
     const sum = digest(late);
     if (digest((await snapshot(to.store)).filter(isData)) !== sum) {
       throw new OverlayError(
@@ -72,7 +80,7 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
     await from.store.transact((tx) => leave(tx, copy.move!, sum, to.place));
     return late.length;
   });
-  await to.store.transact((tx) => writeCopy(tx, copy, opened(copy)));
+  await to.store.transact((tx) => writeCopy(tx, copy, openingWrites(copy)));
   return { rows, closedMs: performance.now() - closedAt };
 }
 
@@ -80,9 +88,9 @@ export async function move(from: Site, to: Site, { signal }: { signal?: AbortSig
 async function withSourceClosed<T>(source: Store, place: string, move: string, work: () => Promise<T>): Promise<T> {
   try {
     await source.transact(async (tx): Promise<void> => {
-      const { version, ...state } = await stateOf(tx);
+      const { version, ...state } = await readMoveState(tx);
       mayLeave(state, place);
-      await tx.write(closed({ to: place, version, move, since: new Date().toISOString() }));
+      await tx.write(closingWrites({ to: place, version, move, since: new Date().toISOString() }));
     });
     return await work();
   } catch (error) {
@@ -95,20 +103,20 @@ async function withSourceClosed<T>(source: Store, place: string, move: string, w
 
 /** true: the source is open. Not after another move has taken over, or this one has closed it for good. */
 async function openAgain(tx: Tx, move: string): Promise<boolean> {
-  const state = await stateOf(tx);
-  if (state.to !== undefined && state.move === move) await tx.write(opened(state));
+  const state = await readMoveState(tx);
+  if (state.to !== undefined && state.move === move) await tx.write(openingWrites(state));
   return state.to === undefined || state.move === move;
 }
 
 /** Opens the source of a move that was killed. Its target stays closed, and a move that still runs fails. */
 export const reopen = (store: Store): Promise<void> =>
   store.transact(async (tx): Promise<void> => {
-    const state = await stateOf(tx);
-    if (state.from !== undefined) throw unfinished(state.from);
+    const state = await readMoveState(tx);
+    if (state.from !== undefined) throw unfinishedError(state.from);
     if (state.to === undefined)
       throw new OverlayError("STORE_CONFLICT", "This store is open.", "There is nothing to do.");
-    if (state.move === undefined) throw moved(state.to);
-    await tx.write(opened(state));
+    if (state.move === undefined) throw movedError(state.to);
+    await tx.write(openingWrites(state));
   });
 
 /** The writes that turn one list of rows into another; both are in the order of their keys. */
@@ -118,27 +126,27 @@ function difference(before: Row[], after: Row[]): Write[] {
   return [...gone, ...after.filter(([key, value]) => old.get(key) !== value)];
 }
 
-const isData = (row: Row): boolean => !isState(row);
+const isData = (row: Row): boolean => !isMoveState(row);
 
 /** Closes the target, if nobody has anything there but what is out of date; what has to go. */
-async function prepare(tx: Tx, copy: State, gone?: string): Promise<Row[]> {
-  const there = await stateOf(tx);
+async function prepare(tx: Tx, copy: MoveState, gone?: string): Promise<Row[]> {
+  const there = await readMoveState(tx);
   const isGoingOn = there.from === copy.from;
   // The source is closed since an earlier move: that one, or what was done there since, must not be lost.
-  if (gone !== undefined && !isGoingOn) throw movedOn(gone);
-  if (there.from !== undefined && !isGoingOn) throw unfinished(there.from);
+  if (gone !== undefined && !isGoingOn) throw movedOnError(gone);
+  if (there.from !== undefined && !isGoingOn) throw unfinishedError(there.from);
   const rows = (await everything(tx)).filter(isData);
   if (rows.length > 0 && !isGoingOn && there.to !== copy.from) {
     const what = `The target is not empty: it has ${rows.length} rows.`;
     throw new OverlayError("STORE_CONFLICT", what, "Name a new place, such as a file that does not exist.");
   }
-  await tx.write(closed(copy));
+  await tx.write(closingWrites(copy));
   return rows;
 }
 
 /** Only by the move that was begun last: another one may have opened the target meanwhile, and it is in use. */
-async function writeCopy(tx: Tx, copy: State, writes: Write[]): Promise<void> {
-  if ((await stateOf(tx)).move !== copy.move) {
+async function writeCopy(tx: Tx, copy: MoveState, writes: Write[]): Promise<void> {
+  if ((await readMoveState(tx)).move !== copy.move) {
     const what = "Another move into the target was begun meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Let that one end.");
   }
@@ -147,7 +155,7 @@ async function writeCopy(tx: Tx, copy: State, writes: Write[]): Promise<void> {
 
 /** Closes the source for good. */
 async function leave(tx: Tx, move: string, copied: string, place: string): Promise<void> {
-  const state = await stateOf(tx);
+  const state = await readMoveState(tx);
   if (state.move !== move) {
     const what = "The move was called off, or another one was begun meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Run it again if it should still be made.");
@@ -156,15 +164,15 @@ async function leave(tx: Tx, move: string, copied: string, place: string): Promi
     const what = "The source changed although it was closed: a program writes to it that is not ours.";
     throw new OverlayError("STORE_CONFLICT", what, "Stop it, and run again.");
   }
-  await tx.write(closed({ to: place, version: state.version }));
+  await tx.write(closingWrites({ to: place, version: state.version }));
 }
 
-function mayLeave({ to, from, move }: State, place: string): void {
-  if (from !== undefined) throw unfinished(from);
-  if (to !== undefined && to !== place) throw movedOn(to, move !== undefined);
+function mayLeave({ to, from, move }: MoveState, place: string): void {
+  if (from !== undefined) throw unfinishedError(from);
+  if (to !== undefined && to !== place) throw movedOnError(to, move !== undefined);
 }
 
-const movedOn = (place: string, isGoingOn = false): OverlayError =>
+const movedOnError = (place: string, isGoingOn = false): OverlayError =>
   isGoingOn
     ? new OverlayError(
         "STORE_MOVED",
@@ -173,10 +181,10 @@ const movedOn = (place: string, isGoingOn = false): OverlayError =>
       )
     : new OverlayError("STORE_MOVED", `The source was moved to ${place} already.`, "Move it on from there.");
 
-const interrupted = (): OverlayError =>
+const interruptedError = (): OverlayError =>
   new OverlayError("STORE_CONFLICT", "The move was interrupted.", "Run the same command again to make it.");
 
-const unwritable = (): OverlayError =>
+const unwritableError = (): OverlayError =>
   new OverlayError(
     "STORE_READ_ONLY",
     "The source cannot be written, so that its users would go on without knowing.",

@@ -1,0 +1,140 @@
+import { isDeepStrictEqual } from "node:util";
+import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
+import { uidOf } from "../storage/ids";
+import { leaseKey, leasesOf, poolKey } from "../storage/keys";
+import { appendHistory, replaceLease, specOf } from "../storage/leases";
+import { omitUndefined } from "../storage/records";
+import { isExpired, isLive, sharingKeyOf } from "../storage/rows";
+import type { WriteBuffer } from "../storage/write-buffer";
+import { type Changes, type Condition, dataEntries, type Event, isCommitted, type Lease } from "../types";
+import { choose, type GrantContext, mustKeepQuota, portEvictor } from "./choose";
+import { endLease, expireLease, quarantineEnd } from "./end-lease";
+import { mustBeOfTenant, mustBeUnused } from "./pools";
+import { putLease } from "./put-lease";
+import { mustKeepKey, takePorts } from "./share";
+
+/** What the holder of a lease id can do with its lease. */
+
+/** undefined when it is not the current lease, or its time is over. */
+export async function findCurrent(tx: WriteBuffer, pool: string, leaseId: string): Promise<Lease | undefined> {
+  const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
+  return lease?.leaseId === leaseId && isLive(lease, tx.now) ? lease : undefined;
+}
+
+async function mustBeCurrent(tx: WriteBuffer, pool: string, leaseId: string): Promise<Lease> {
+  const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
+  if (lease?.leaseId !== leaseId || ["quarantined", "ended"].includes(lease.state)) throw fencedError(pool, leaseId);
+  if (isExpired(lease, tx.now)) throw leaseExpiredError(lease);
+  return lease;
+}
+
+const isMet = (lease: Lease, { state, usedBy, data }: Condition): boolean =>
+  (state === undefined || lease.state === state) &&
+  (usedBy === undefined || lease.usedBy === usedBy) &&
+  Object.entries(data ?? {}).every(([key, value]) => isDeepStrictEqual(dataEntries(lease)[key], value));
+
+export async function amend(
+  tx: WriteBuffer,
+  pool: string,
+  leaseId: string,
+  changes: Changes,
+  onlyIf?: Condition,
+): Promise<Lease> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
+  if (!isCommitted(lease)) throw notClaimedError(lease);
+  if (onlyIf && !isMet(lease, onlyIf)) throw leaseChangedError(lease, onlyIf);
+  const spec = await specOf(tx, pool);
+  if (changes.tenant !== undefined) mustBeOfTenant(spec, changes.tenant ?? undefined);
+  const changed = applyChanges(tx, lease, changes);
+  await mustKeepKey(tx, spec, lease, changes.extents ? undefined : sharingKeyOf(changed));
+  if (changes.extents) await choose(tx, spec, contextFor(changed), lease);
+  const taking = portEvictor(tx, spec, contextFor(changed, changes.takes));
+  await takePorts(tx, spec, changed.extents, changed.ports ?? [], lease.uid, taking);
+  const after = await putLease(tx, lease, changed, changes);
+  await appendHistory(
+    tx,
+    eventOf(lease, after),
+    after,
+    lease.owner === after.owner ? {} : { formerOwner: lease.owner },
+  );
+  if (changes.extents) await mustKeepQuota(tx, spec, lease);
+  return after;
+}
+
+const contextFor = ({ pool, owner, type, extents, tenant }: Lease, takes = false): GrantContext => ({
+  request: { pool, owner, type, want: extents, takes, ...(tenant && { tenant }) },
+  isClaim: true,
+  wasPreviewed: false,
+  inUp: true,
+  offerTtl: 0,
+  seed: "",
+  willRelease: () => false,
+});
+
+function applyChanges(
+  tx: WriteBuffer,
+  lease: Lease,
+  { names: _, childPool: __, takes: ___, ttl, sharingKey, tenant, deleting, ...changes }: Changes,
+): Lease {
+  const state = changes.state ?? lease.state;
+  const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
+  const seconds = ttl === undefined ? lease.ttl : (ttl ?? undefined);
+  // The ttl starts again when it is changed, and when a lease that was used is only reserved again.
+  const starts = ttl !== undefined || lease.state === "used";
+  const ends = starts ? seconds && tx.now + seconds * 1000 : lease.expiresAt;
+  return omitUndefined<Lease>({
+    ...lease,
+    ...changes,
+    state,
+    usedBy,
+    updatedAt: tx.now,
+    ttl: seconds,
+    deletingSince: deleting ? (lease.deletingSince ?? tx.now) : deleting === false ? undefined : lease.deletingSince,
+    expiresAt: state === "used" ? undefined : ends,
+    tenant: tenant === undefined ? lease.tenant : (tenant ?? undefined),
+    sharingKey: sharingKey === undefined ? lease.sharingKey : (sharingKey ?? undefined),
+  });
+}
+
+function eventOf(before: Lease, after: Lease): Event["what"] {
+  if (before.owner !== after.owner) return "renamed";
+  if (before.state === after.state) return "amended";
+  return after.state === "used" ? "used" : "unused";
+}
+
+export async function closeChildPool(
+  tx: WriteBuffer,
+  pool: string,
+  leaseId: string,
+  onlyIf?: Condition,
+): Promise<void> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
+  if (onlyIf && !isMet(lease, onlyIf)) throw leaseChangedError(lease, onlyIf);
+  if (lease.childPool) await freezePool(tx, lease.childPool);
+}
+
+/** Refuses claims in it from now on. Offers and resting leases in it stay until it is deleted: the delete may be taken back. */
+async function freezePool(tx: WriteBuffer, name: string): Promise<void> {
+  const pool = await tx.get(poolKey(name));
+  if (!pool) return;
+  await mustBeUnused(tx, name);
+  for (const { uid } of await tx.all(leasesOf(name))) {
+    const lease = await tx.get(leaseKey(name, uid)); // the end of another one may have changed it
+    if (lease && isExpired(lease, tx.now)) await expireLease(tx, lease);
+  }
+  tx.put(poolKey(name), { ...pool, closing: true });
+}
+
+export async function release(tx: WriteBuffer, pool: string, leaseId: string, onlyIf?: Condition): Promise<boolean> {
+  const lease = await findCurrent(tx, pool, leaseId);
+  if (!lease || (onlyIf && !isMet(lease, onlyIf))) return false;
+  if (isCommitted(lease)) await appendHistory(tx, "released", lease);
+  await endLease(tx, lease, quarantineEnd(tx, lease));
+  return true;
+}
+
+export async function touch(tx: WriteBuffer, pool: string, leaseId: string, ttl?: number): Promise<void> {
+  const lease = await mustBeCurrent(tx, pool, leaseId);
+  const ends = ttl !== undefined && lease.expiresAt !== undefined ? { expiresAt: tx.now + ttl * 1000 } : {};
+  await replaceLease(tx, lease, { ...lease, lastSeen: tx.now, ...ends });
+}

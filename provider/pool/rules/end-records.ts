@@ -1,0 +1,73 @@
+import { isStackOwner } from "../../owner";
+import { byTime, dueBy, endRecordsDue, endRecordsKey, poolKey } from "../storage/keys";
+import { getLeases, replaceRows } from "../storage/leases";
+import { omitUndefined } from "../storage/records";
+import { isExpired } from "../storage/rows";
+import type { WriteBuffer } from "../storage/write-buffer";
+import type { Lease, LeaseEnd, PoolSpec } from "../types";
+
+/**
+ * Records of ends: of leases that stacks held, and of promises that were not kept. They stay in the place of their leases for
+ * thirty days, also when the pool is deleted: a pool that is opened under its name later has them.
+ */
+
+/** Ends are kept for this long. */
+const END_KEPT_MS = 30 * 24 * 3600 * 1000;
+
+/**
+ * The record of an end: for owners with a state file, which may not know of it yet. Offers leave one only where a promise was
+ * broken; what was released and rested leaves one when its rest is over, or its pool is deleted.
+ */
+export function toEndRecord(tx: WriteBuffer, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
+  const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
+  if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
+  const at = state === "quarantined" ? updatedAt : tx.now;
+  if (at + END_KEPT_MS <= tx.now) return undefined;
+  const rest =
+    state === "quarantined"
+      ? lease.expiresAt
+      : state === "offered" && !lease.quarantinedFor
+        ? lease.quarantinedUntil
+        : undefined;
+  return omitUndefined<Lease>({
+    ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
+    state: "ended",
+    updatedAt: at,
+    expiresAt: at + END_KEPT_MS,
+    quarantinedUntil: rest !== undefined && rest > tx.now ? rest : undefined,
+    end: { reason: "released", ...end, ...(state === "offered" && { wasOffer: true }) },
+  });
+}
+
+/** Puts the records of their ends in the place of all leases of a pool that is deleted. */
+export async function keepEndRecords(tx: WriteBuffer, spec: PoolSpec, leases: Lease[]): Promise<void> {
+  let until = 0;
+  for (const lease of leases) {
+    const end: LeaseEnd | undefined = lease.state === "quarantined" ? undefined : { reason: "pool deleted" };
+    const isKept = lease.state === "ended" && !isExpired(lease, tx.now);
+    const record = isKept ? lease : toEndRecord(tx, lease, end);
+    replaceRows(tx, [lease, spec], record && [record, spec]);
+    until = Math.max(until, record?.expiresAt ?? 0);
+  }
+  if (until > 0) tx.put(endRecordsKey({ pool: spec.name, at: until }), { pool: spec.name, at: until });
+  await removeOldEndRecords(tx);
+}
+
+/** So many records are removed at once. */
+const REMOVE_BATCH = 1000;
+
+/** Removes what is over of the records of one deleted pool. A pool that was opened again removes its own. */
+async function removeOldEndRecords(tx: WriteBuffer): Promise<void> {
+  const due = await tx.first(endRecordsDue(tx.now));
+  if (!due) return;
+  const isBack = await tx.get(poolKey(due.pool));
+  const uids = isBack ? [] : await tx.range(dueBy(due.pool, "e", tx.now), REMOVE_BATCH);
+  for (const lease of await getLeases(tx, due.pool, uids)) replaceRows(tx, [lease, {}]);
+  if (uids.length < REMOVE_BATCH) tx.delete(endRecordsKey(due));
+}
+
+/** When the first record that a pool of this name has left goes. */
+export async function firstEndRecord(tx: WriteBuffer, pool: string): Promise<number | undefined> {
+  const [lease] = await getLeases(tx, pool, await tx.range({ ...byTime(pool, "e"), expectEmpty: true }, 1));
+  return lease?.expiresAt;
+}

@@ -1,0 +1,105 @@
+import { MAX_IP } from "../../addressing/ip";
+import { isSameTenant } from "../../owner";
+import { PORT_SPACES, SPACES } from "../../pool-names";
+import { poolInUseError, poolMissingError, tenantError } from "../errors";
+import { freeIn } from "../extents";
+import { freeTrees } from "../storage/free-space";
+import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "../storage/keys";
+import { countEvents, recordDeletedPool, specOf } from "../storage/leases";
+import { extentCodec, type PoolRecord } from "../storage/records";
+import { isLive, noCounts, occupies } from "../storage/rows";
+import type { WriteBuffer } from "../storage/write-buffer";
+import { isCommitted, type Lease, type PoolSpec, type Tenant } from "../types";
+import { firstEndRecord, keepEndRecords } from "./end-records";
+
+/** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
+
+const addressSpace = (name: string): PoolRecord => {
+  const kind = name.startsWith(PORT_SPACES) ? "port" : "space";
+  return { spec: { name, kind, extents: [{ first: 0n, last: MAX_IP }], allocation: "external" } };
+};
+
+/** undefined also when the offer that opened it is over. */
+export async function findPool(tx: WriteBuffer, name: string): Promise<PoolRecord | undefined> {
+  const pool = await tx.get(poolKey(name));
+  if (!pool) return name.startsWith(SPACES) ? addressSpace(name) : undefined;
+  return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
+}
+
+/** A pool in which something may be asked for. */
+export async function requirePool(tx: WriteBuffer, name: string, forClaim: boolean): Promise<PoolRecord> {
+  const pool = await findPool(tx, name);
+  if (!pool) throw poolMissingError(name);
+  if (forClaim && pool.closing) throw poolMissingError(name, "is being deleted");
+  if (forClaim && pool.until !== undefined) throw poolMissingError(name, "stands only in a preview so far");
+  if (!pool.opener && !(await tx.get(poolKey(name)))) await createPool(tx, pool);
+  return pool;
+}
+
+/** A tenant's pool serves that tenant only. A request without a tenant is refused, too. */
+export function mustBeOfTenant(spec: PoolSpec, tenant: Tenant | undefined): void {
+  if (spec.tenant && !isSameTenant(spec.tenant, tenant)) throw tenantError(spec, spec.tenant, tenant);
+}
+
+export async function createPool(tx: WriteBuffer, pool: PoolRecord): Promise<void> {
+  const { name } = pool.spec;
+  tx.put(poolKey(name), pool);
+  const soonest = await firstEndRecord(tx, name);
+  const events = await countEvents(tx, name);
+  tx.put(countsKey(name), { ...noCounts(), events, ...(soonest !== undefined && { soonest }) });
+  for (const [key, text] of freeRows(pool.spec, [])) tx.set(key, text);
+}
+
+/** The rows of free space that a pool with these leases must have. */
+export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
+  const taken = leases.filter(occupies).flatMap(({ extents }) => extents);
+  const rows = freeTrees(spec).flatMap(([tree, zone]) =>
+    freeIn(spec, zone, taken).map((free): [string, string] => [
+      freeKey(tree, spec.name, free.last).at,
+      extentCodec.encode(free),
+    ]),
+  );
+  return new Map(rows);
+}
+
+/** So many leases of a pool are looked at for those that are held; more only where there were none. */
+const HELD_PAGE = 1000;
+
+/** Firm leases in a pool, longest unseen first; with `promised`, offers too. */
+export async function heldLeases(tx: WriteBuffer, pool: string, limit: number, promised = false): Promise<Lease[]> {
+  let held: Lease[] = [];
+  for (let rest: Span<Lease> | undefined = leasesOf(pool); rest && held.length === 0; ) {
+    const [leases, next]: [Lease[], Span<Lease> | undefined] = await tx.page(rest, HELD_PAGE);
+    held = leases.filter((lease) => (promised || isCommitted(lease)) && isLive(lease, tx.now));
+    rest = next;
+  }
+  return held
+    .sort((a, b) => Number(isCommitted(b)) - Number(isCommitted(a)) || a.lastSeen - b.lastSeen)
+    .slice(0, limit);
+}
+
+export async function mustBeUnused(tx: WriteBuffer, name: string): Promise<void> {
+  const holders = await heldLeases(tx, name, 10);
+  if (holders.length) throw poolInUseError(await specOf(tx, name), holders, "still has leases");
+}
+
+/** Removes an unused pool, with the offers and resting leases in it. Its history stays for a while, and so do records of ends. */
+export async function dropPool(tx: WriteBuffer, name: string): Promise<void> {
+  const pool = await tx.get(poolKey(name));
+  if (!pool) return;
+  const { events } = (await tx.get(countsKey(name))) ?? noCounts();
+  await mustBeUnused(tx, name);
+  const leases = await tx.all(leasesOf(name));
+  for (const { childPool } of leases) if (childPool) await dropPool(tx, childPool);
+  await keepEndRecords(tx, pool.spec, leases);
+  await dropFreeRows(tx, name);
+  tx.delete(countsKey(name));
+  tx.delete(poolKey(name));
+  if (events) await recordDeletedPool(tx, name);
+}
+
+export async function dropFreeRows(tx: WriteBuffer, name: string): Promise<void> {
+  for (const tree of ["f", "g"] as const) {
+    for (const free of await tx.all(freeFrom(tree, name, 0n))) tx.delete(freeKey(tree, name, free.last));
+  }
+}

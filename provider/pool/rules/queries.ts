@@ -1,0 +1,121 @@
+import { fullnessWarning } from "../errors";
+import { capacityOf, single } from "../extents";
+import {
+  allocationsFrom,
+  countsFrom,
+  countsKey,
+  eventsFrom,
+  leaseKey,
+  nameKey,
+  poolOfKey,
+  poolsFrom,
+} from "../storage/keys";
+import { holdersOf, leasesAt, leasesOfOwner } from "../storage/leases";
+import { isLive, noCounts } from "../storage/rows";
+import type { WriteBuffer } from "../storage/write-buffer";
+import { type By, type Event, type Extent, isCommitted, type Lease, type PoolSpec, type Usage } from "../types";
+import { findCurrent } from "./amend";
+import { expireOverdue } from "./end-lease";
+import { findPool } from "./pools";
+
+/** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
+
+export async function find(tx: WriteBuffer, pool: string, by: By): Promise<Lease | undefined> {
+  if (!(await findPool(tx, pool))) return undefined;
+  if ("leaseId" in by) return await findCurrent(tx, pool, by.leaseId);
+  if ("uid" in by) {
+    const lease = await tx.get(leaseKey(pool, by.uid));
+    return lease && isLive(lease, tx.now) ? lease : undefined;
+  }
+  const leases =
+    "owner" in by
+      ? await leasesOfOwner(tx, pool, by.owner)
+      : "name" in by
+        ? await leasesNamed(tx, pool, by.name)
+        : await holdersOf(tx, pool, single(by.value));
+  return newest(leases.filter((lease) => isLive(lease, tx.now)));
+}
+
+export async function endOf(tx: WriteBuffer, pool: string, uid: string): Promise<Lease | undefined> {
+  const lease = await tx.get(leaseKey(pool, uid));
+  return lease?.state === "ended" || lease?.state === "quarantined" ? lease : undefined;
+}
+
+async function leasesNamed(tx: WriteBuffer, pool: string, name: string): Promise<Lease[]> {
+  const lease = await holder(tx, name);
+  return lease?.pool === pool ? [lease] : [];
+}
+
+export async function holder(tx: WriteBuffer, name: string): Promise<Lease | undefined> {
+  const place = await tx.get(nameKey(name));
+  const lease = place && (await tx.get(leaseKey(place.pool, place.uid)));
+  return lease && isLive(lease, tx.now) ? lease : undefined;
+}
+
+/** A firm one before an offer: what a preview asked for is not yet what its owner has. */
+const newest = (leases: Lease[]): Lease | undefined =>
+  leases.sort((a, b) => Number(isCommitted(b)) - Number(isCommitted(a)) || b.createdAt - a.createdAt)[0];
+
+export async function spec(tx: WriteBuffer, pool: string): Promise<PoolSpec | undefined> {
+  return structuredClone((await findPool(tx, pool))?.spec);
+}
+
+/**
+ * In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. All who
+ * share a value come together, even past the limit.
+ */
+export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit = Infinity } = {}): Promise<Lease[]> {
+  const found: Lease[] = [];
+  if (!(await findPool(tx, pool))) return found;
+  await expireInView(tx, pool);
+  for (let at = after + 1n; found.length < limit; ) {
+    const page = await tx.range(allocationsFrom(pool, at), Math.min(limit, PAGE));
+    await tx.prefetch(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
+    for (const seat of page) {
+      for (const lease of await leasesAt(tx, pool, seat)) if (begins(lease, seat.extent)) found.push(lease);
+    }
+    if (page.length === 0) break;
+    at = page.at(-1)!.extent.last + 1n;
+  }
+  return found;
+}
+
+const PAGE = 500;
+
+/** A lease with several extents is listed where it begins. */
+const begins = ({ extents }: Lease, { first }: Extent): boolean => extents.every((extent) => extent.first >= first);
+
+/** What the next operation would clean up, cleaned up in this view of the store alone. */
+async function expireInView(tx: WriteBuffer, pool: string): Promise<void> {
+  while (await expireOverdue(tx, pool));
+}
+
+export async function pools(tx: WriteBuffer, prefix: string): Promise<PoolSpec[]> {
+  const records = await tx.all(poolsFrom(prefix));
+  return records.filter(({ until }) => until === undefined || tx.now <= until).map(({ spec }) => structuredClone(spec));
+}
+
+export async function usage(tx: WriteBuffer, pool: string): Promise<Usage | undefined> {
+  const record = await findPool(tx, pool);
+  if (!record) return undefined;
+  await expireInView(tx, pool);
+  const { soonest: _, events: __, ...counts } = (await tx.get(countsKey(pool))) ?? noCounts();
+  const warning = fullnessWarning(record.spec, counts.held);
+  return { capacity: capacityOf(record.spec), ...counts, ...(warning && { warning }) };
+}
+
+/** Two looks for all of them; only where something is over, one more. */
+export async function usages(tx: WriteBuffer, prefix: string): Promise<Map<string, Usage>> {
+  const counts = new Map((await tx.allRows(countsFrom(prefix))).map(([key, each]) => [poolOfKey(key), each]));
+  const found = new Map<string, Usage>();
+  for (const spec of await pools(tx, prefix)) {
+    const { soonest = Infinity, events: _, ...now } = counts.get(spec.name) ?? noCounts();
+    const current = tx.now > soonest ? await usage(tx, spec.name) : { capacity: capacityOf(spec), ...now };
+    found.set(spec.name, current!);
+  }
+  return found;
+}
+
+export async function history(tx: WriteBuffer, pool: string, { after = -1, limit = 1000 } = {}): Promise<Event[]> {
+  return await tx.range(eventsFrom(pool, after + 1), limit);
+}
