@@ -11,7 +11,7 @@ export interface Refusal {
   reason: string;
 }
 
-export interface Explaining {
+export interface ExplainOptions {
   schema: z.ZodType;
   /** What was parsed. */
   given: unknown;
@@ -22,44 +22,45 @@ export interface Explaining {
 }
 
 /** The part of JSON Schema that our schemas use. */
-interface Node {
+interface SchemaNode {
   $ref?: string;
-  $defs?: Record<string, Node>;
+  $defs?: Record<string, SchemaNode>;
   type?: string;
   enum?: unknown[];
   const?: unknown;
-  anyOf?: Node[];
+  anyOf?: SchemaNode[];
   minimum?: number;
   maximum?: number;
   minLength?: number;
   maxLength?: number;
   minItems?: number;
-  properties?: Record<string, Node>;
+  properties?: Record<string, SchemaNode>;
   required?: string[];
-  items?: Node;
-  prefixItems?: Node[];
-  additionalProperties?: Node | boolean;
+  items?: SchemaNode;
+  prefixItems?: SchemaNode[];
+  additionalProperties?: SchemaNode | boolean;
 }
 
 /** One refusal for each path: a second rule about the same value adds nothing to the first. */
-export function explainIssues(issues: z.core.$ZodIssue[], about: Explaining): Refusal[] {
+export function explainIssues(issues: z.core.$ZodIssue[], about: ExplainOptions): Refusal[] {
   const root = jsonSchemaOf(about.schema);
   const refusals = issues.flatMap((issue) => explainIssue(issue, about, root));
-  return refusals.filter(({ path }, i) => refusals.findIndex((r) => pathText(r.path) === pathText(path)) === i);
+  return refusals.filter(({ path }, i) => refusals.findIndex((r) => formatPath(r.path) === formatPath(path)) === i);
 }
 
 export const NOT_SHOWN = "Its value is not shown, as it may be a secret";
 
-const jsonSchemas = new WeakMap<z.ZodType, Node>();
+const jsonSchemas = new WeakMap<z.ZodType, SchemaNode>();
 
-function jsonSchemaOf(schema: z.ZodType): Node {
-  const made = jsonSchemas.get(schema) ?? (z.toJSONSchema(schema, { io: "input", unrepresentable: "any" }) as Node);
+function jsonSchemaOf(schema: z.ZodType): SchemaNode {
+  const made =
+    jsonSchemas.get(schema) ?? (z.toJSONSchema(schema, { io: "input", unrepresentable: "any" }) as SchemaNode);
   jsonSchemas.set(schema, made);
   return made;
 }
 
 /** As Pulumi writes property paths: `forwards[0].port`. */
-export const pathText = (path: PropertyKey[]): string =>
+export const formatPath = (path: PropertyKey[]): string =>
   path
     .map((key) => (/^\d+$/.test(String(key)) ? `[${String(key)}]` : `.${String(key)}`))
     .join("")
@@ -68,36 +69,39 @@ export const pathText = (path: PropertyKey[]): string =>
 /** A rule starts with a verb (`must be …`), or is a whole error with a code of its own. */
 export function refuse(path: string[], rule: string): Refusal {
   const [, code, text] = /^([A-Z_]+): (.*)$/s.exec(rule) ?? [];
-  return { path, reason: code ? `${code}: ${pathText(path)}: ${text}` : `INPUT_INVALID: ${pathText(path)} ${rule}.` };
+  return {
+    path,
+    reason: code ? `${code}: ${formatPath(path)}: ${text}` : `INPUT_INVALID: ${formatPath(path)} ${rule}.`,
+  };
 }
 
-function explainIssue(issue: z.core.$ZodIssue, about: Explaining, root: Node): Refusal[] {
+function explainIssue(issue: z.core.$ZodIssue, about: ExplainOptions, root: SchemaNode): Refusal[] {
   const path = issue.path.map(String);
   const node = nodeAt(root, path);
   if (issue.code === "unrecognized_keys") return issue.keys.map((key) => refuseUnknownKey(path, key, node));
-  const value = valueAt(about.given, path);
+  const value = valueAtPath(about.given, path);
   // Rules of our own schemas start in lower case or with a code; zod's own texts do not.
   const rule = /^([a-z]|[A-Z_]+: )/.test(issue.message)
     ? issue.message
-    : `must be ${about.allowed?.(path) ?? allowedText(root, node)}`;
+    : `must be ${about.allowed?.(path) ?? describeAllowed(root, node)}`;
   if (value === undefined) return [refuse(path, `is missing: it ${rule}`)];
   const [code] = /^[A-Z_]+: /.exec(rule) ?? [];
   if (code) return [refuse(path, about.isSecret(path) ? `${code}${NOT_SHOWN}.` : rule)];
-  const shown = about.isSecret(path) ? `. ${NOT_SHOWN}` : `; it is ${valueText(value)}`;
+  const shown = about.isSecret(path) ? `. ${NOT_SHOWN}` : `; it is ${formatGiven(value)}`;
   return [refuse(path, `${rule}${shown}`)];
 }
 
-function refuseUnknownKey(path: string[], key: string, node: Node | undefined): Refusal {
+function refuseUnknownKey(path: string[], key: string, node: SchemaNode | undefined): Refusal {
   const known = Object.keys(node?.properties ?? {});
   const nearest = nearestName(key, known);
   const help =
-    nearest === undefined ? `. Known are ${known.map(code).join(", ")}.` : `: did you mean ${code(nearest)}?`;
+    nearest === undefined ? `. Known are ${known.map(quoteCode).join(", ")}.` : `: did you mean ${quoteCode(nearest)}?`;
   const whole = [...path, key];
-  return { path: whole, reason: `INPUT_INVALID: unknown property ${code(pathText(whole))}${help}` };
+  return { path: whole, reason: `INPUT_INVALID: unknown property ${quoteCode(formatPath(whole))}${help}` };
 }
 
 /** Text for people: short, on one line, and without characters that a terminal would act on. */
-export function valueText(value: unknown): string {
+export function formatGiven(value: unknown): string {
   if (Array.isArray(value)) return value.length === 0 ? "an empty list" : `a list of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
   const text = typeof value === "number" ? String(value) : JSON.stringify(value);
@@ -105,18 +109,18 @@ export function valueText(value: unknown): string {
   return printable.length > 80 ? `${printable.slice(0, 77)}…"` : printable;
 }
 
-const code = (text: string): string => `\`${text}\``;
+const quoteCode = (text: string): string => `\`${text}\``;
 
-function listText(options: string[]): string {
+function formatList(options: string[]): string {
   return options.length < 2 ? options.join("") : `${options.slice(0, -1).join(", ")} or ${options.at(-1)}`;
 }
 
 /** What the schema allows, as the end of "must be …". */
-function allowedText(root: Node, at: Node | undefined): string {
+function describeAllowed(root: SchemaNode, at: SchemaNode | undefined): string {
   const node = at && dereference(root, at);
-  if (node?.anyOf) return listText(node.anyOf.map((option) => allowedText(root, option)));
-  if (node?.enum) return listText(node.enum.map((option) => code(String(option))));
-  if (node?.const !== undefined) return code(String(node.const));
+  if (node?.anyOf) return formatList(node.anyOf.map((option) => describeAllowed(root, option)));
+  if (node?.enum) return formatList(node.enum.map((option) => quoteCode(String(option))));
+  if (node?.const !== undefined) return quoteCode(String(node.const));
   switch (node?.type) {
     case "integer":
       return `a whole number${boundsText(node.minimum, node.maximum)}`;
@@ -133,7 +137,7 @@ function allowedText(root: Node, at: Node | undefined): string {
         ? `a list with at least ${node.minItems} ${node.minItems === 1 ? "entry" : "entries"}`
         : "a list";
     case "object":
-      return node.required?.length ? `an object with ${node.required.map(code).join(", ")}` : "an object";
+      return node.required?.length ? `an object with ${node.required.map(quoteCode).join(", ")}` : "an object";
     default:
       return "another value";
   }
@@ -149,7 +153,7 @@ function boundsText(minimum = Number.MIN_SAFE_INTEGER, maximum = Number.MAX_SAFE
 const countText = (least = 0, most?: number): string =>
   most === undefined ? `at least ${least}` : least === 0 ? `at most ${most}` : `${least} to ${most}`;
 
-function nodeAt(root: Node, [key, ...rest]: string[], at: Node = root): Node | undefined {
+function nodeAt(root: SchemaNode, [key, ...rest]: string[], at: SchemaNode = root): SchemaNode | undefined {
   const node = dereference(root, at);
   if (key === undefined) return node;
   const options = node.anyOf ?? [node];
@@ -159,17 +163,20 @@ function nodeAt(root: Node, [key, ...rest]: string[], at: Node = root): Node | u
   return children[0] && nodeAt(root, rest, children[0]);
 }
 
-function childOf({ properties, prefixItems, items, additionalProperties }: Node, key: string): Node | undefined {
+function childOf(
+  { properties, prefixItems, items, additionalProperties }: SchemaNode,
+  key: string,
+): SchemaNode | undefined {
   const listed = properties?.[key] ?? prefixItems?.[Number(key)] ?? items;
   return listed ?? (typeof additionalProperties === "object" ? additionalProperties : undefined);
 }
 
-function dereference(root: Node, node: Node): Node {
+function dereference(root: SchemaNode, node: SchemaNode): SchemaNode {
   const name = node.$ref?.replace("#/$defs/", "");
   return name === undefined ? node : root.$defs![name]!;
 }
 
-const valueAt = (given: unknown, path: string[]): unknown =>
+const valueAtPath = (given: unknown, path: string[]): unknown =>
   path.reduce<unknown>(
     (value, key) => (typeof value === "object" && value !== null ? (value as Record<string, unknown>)[key] : undefined),
     given,

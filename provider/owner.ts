@@ -3,7 +3,7 @@ import type { Tenant } from "./pool/types";
 /**
  * An owner is a scope and a URN, `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type.
  */
-export function sameStack(a: string, b: string): boolean {
+export function isSameStack(a: string, b: string): boolean {
   const stack = (owner: string) => owner.split("::").slice(0, 2);
   return stack(a).length === 2 && stack(a).join("::") === stack(b).join("::");
 }
@@ -15,7 +15,7 @@ export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?[^/]+\/u
 export const containerOwner = (network: string, runner: string, container: string): string =>
   `${CONTAINERS}${network}/${runner}/${container}`;
 
-export const isContainers = (owner: string): boolean => owner.startsWith(CONTAINERS);
+export const isContainerOwner = (owner: string): boolean => owner.startsWith(CONTAINERS);
 
 const CONTAINERS = "docker/";
 

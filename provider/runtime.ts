@@ -34,14 +34,14 @@ export function configure(request: { config: DynamicConfig }): void {
   config = request.config;
 }
 
-const theSettings = (): Settings => (settings ??= readSettings((key) => config?.get(`overlay:${key}`)));
+const getSettings = (): Settings => (settings ??= readSettings((key) => config?.get(`overlay:${key}`)));
 
-const theDependencies = (): Promise<Dependencies> =>
-  (dependencies ??= Promise.resolve().then(() => buildDependencies(theSettings())));
+const getDependencies = (): Promise<Dependencies> =>
+  (dependencies ??= Promise.resolve().then(() => buildDependencies(getSettings())));
 
 /** The SDK puts the organization first; self-managed backends are all called `organization`, so a scope can stand there. */
-const scoped = (owner: string): string => {
-  const { scope, store } = theSettings();
+const scopedOwner = (owner: string): string => {
+  const { scope, store } = getSettings();
   if (scope) return scope + owner.slice(owner.indexOf("/"));
   const organization = owner.slice(0, owner.indexOf("/"));
   if (RESERVED_SCOPES.includes(organization.toLowerCase()))
@@ -61,7 +61,7 @@ const scoped = (owner: string): string => {
 const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 
 function buildDependencies(settings: Settings): Dependencies {
-  endWithParent();
+  exitWithParent();
   if (process.env.CI && isLocal(settings.store)) {
     warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
   }
@@ -74,7 +74,7 @@ function buildDependencies(settings: Settings): Dependencies {
   const reconciler = new Reconciler((conversation) => trace({ conversation }), { warn: warnOnce });
   return {
     pool: thePool,
-    fleet: createFleet(openHosts(hosts, { notify: sayOnce }), reconciler, login),
+    fleet: createFleet(openHosts(hosts, { notify: printOnce }), reconciler, login),
     unreachableOnDelete: settings.unreachableOnDelete,
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
@@ -84,16 +84,16 @@ function buildDependencies(settings: Settings): Dependencies {
   };
 }
 
-const said = new Set<string>();
+const printed = new Set<string>();
 
 /** Pulumi shows what the provider writes to stderr, while the run goes on. */
-function sayOnce(text: string): void {
-  if (said.has(text)) return;
-  said.add(text);
+function printOnce(text: string): void {
+  if (printed.has(text)) return;
+  printed.add(text);
   console.error(escapeControls(text));
 }
 
-const warnOnce = (text: string): void => sayOnce(`warning: ${text}`);
+const warnOnce = (text: string): void => printOnce(`warning: ${text}`);
 
 /** OVERLAY_TRACE=FILE: one line of JSON for each call and conversation, for tests and measurements. */
 function trace(event: object): void {
@@ -105,7 +105,7 @@ function trace(event: object): void {
  * When the CLI is killed its provider lives on, and must not write to a host after the next up. Pulumi starts us through
  * a shell script, so it is the parent's parent that counts; where that cannot be seen, the lease's fence has to do.
  */
-function endWithParent(): void {
+function exitWithParent(): void {
   const [parent, starter] = [process.ppid, parentOf(process.ppid)];
   const orphaned = (): boolean => process.ppid !== parent || parentOf(parent) !== starter;
   setInterval(() => orphaned() && process.exit(1), 200).unref();
@@ -122,7 +122,7 @@ function parentOf(pid: number): string | undefined {
 /** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */
 export function provider(type: string) {
   const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
-    timed(type, method, urn, async () => act(lifecycleOf(type, await theDependencies())));
+    traceCall(type, method, urn, async () => act(lifecycleOf(type, await getDependencies())));
   return {
     configure,
     check: (olds: Values, news: Values) =>
@@ -130,13 +130,13 @@ export function provider(type: string) {
         const { owner, dryRun, secretInputs, declared, program, ...inputs } = withoutProvider(news);
         return l.check(
           {
-            owner: scoped(String(owner)),
+            owner: scopedOwner(String(owner)),
             dryRun: dryRun === true,
             ...(typeof declared === "string" && { movesAway: readDeclared(declared) }),
             ...(typeof program === "string" && { program }),
             secretInputs: Array.isArray(secretInputs) ? secretInputs.map(String) : [],
           },
-          isEmpty(olds) ? undefined : olds,
+          isNew(olds) ? undefined : olds,
           inputs,
         );
       }),
@@ -144,17 +144,17 @@ export function provider(type: string) {
     create: (inputs: Values) =>
       call("create", inputs.owner, async (l) => {
         const { id, props } = await l.create(withoutProvider(inputs)).catch(keepProvider(inputs));
-        return { id, outs: defined(props) };
+        return { id, outs: withoutUndefined(props) };
       }),
     read: (id: string, props: Values) =>
       call("read", props.owner, async (l) => {
         const read = await l.read(id, withoutProvider(props));
-        return { ...read, props: defined(read.props) };
+        return { ...read, props: withoutUndefined(read.props) };
       }),
     update: (id: string, olds: Values, news: Values) =>
       call("update", news.owner, async (l) => {
         const outs = await l.update(id, withoutProvider(olds), withoutProvider(news)).catch(keepProvider(news));
-        return { outs: defined(outs) };
+        return { outs: withoutUndefined(outs) };
       }),
     delete: (_id: string, props: Values) => call("delete", props.owner, (l) => l.delete(withoutProvider(props))),
   };
@@ -172,19 +172,19 @@ const PROVIDER = "__provider";
 const withoutProvider = ({ [PROVIDER]: _, ...values }: Values): Values => values;
 
 /** What has no value must not be there: Pulumi cannot carry it. */
-const defined = (values: Values): Values =>
+const withoutUndefined = (values: Values): Values =>
   Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
-const isEmpty = (values: Values | undefined): boolean => values?.owner === undefined;
+const isNew = (values: Values | undefined): boolean => values?.owner === undefined;
 
 /** Partial state without the provider's text could never be destroyed. */
 const keepProvider = (given: Values) => (error: unknown) => {
   if (!(error instanceof PartialFailure)) throw error;
-  const properties = { ...defined(error.properties), [PROVIDER]: given[PROVIDER] };
+  const properties = { ...withoutUndefined(error.properties), [PROVIDER]: given[PROVIDER] };
   throw Object.assign(new Error(error.message), { id: error.id, properties, reasons: [error.message] });
 };
 
-async function timed<T>(type: string, method: string, owner: unknown, act: () => Promise<T>): Promise<T> {
+async function traceCall<T>(type: string, method: string, owner: unknown, act: () => Promise<T>): Promise<T> {
   const started = performance.now();
   try {
     return await act();

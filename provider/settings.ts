@@ -12,7 +12,7 @@ import { readSecretFile } from "./secret-file";
 
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
 
-function tenantDefaultsOf(text: string): TenantDefaults | undefined {
+function parseTenantDefaults(text: string): TenantDefaults | undefined {
   const entries = text.split(",").map((entry) => {
     const [, type, cidr, bits] = /^\s*(\w+)=([^/\s]+\/\d+)\/(\d{1,3})\s*$/.exec(entry) ?? [];
     const range = cidr === undefined ? undefined : parseRange(cidr);
@@ -23,7 +23,7 @@ function tenantDefaultsOf(text: string): TenantDefaults | undefined {
   return entries.every((entry) => entry !== undefined) ? Object.fromEntries(entries) : undefined;
 }
 
-function refused(context: z.core.$RefinementCtx): never {
+function rejectTenantDefaults(context: z.core.$RefinementCtx): never {
   context.addIssue({
     code: "custom",
     message: "must be like clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24",
@@ -31,13 +31,13 @@ function refused(context: z.core.$RefinementCtx): never {
   return z.NEVER;
 }
 
-function tenantOf(text: string): Tenant | undefined {
+function parseTenant(text: string): Tenant | undefined {
   const [, org, project] = /^([^/]+)\/([^/]+)$/.exec(text) ?? [];
   const parsed = tenantSchema.safeParse({ org, project });
   return parsed.success ? parsed.data : undefined;
 }
 
-function refuseTenant(context: z.core.$RefinementCtx): never {
+function rejectTenant(context: z.core.$RefinementCtx): never {
   context.addIssue({ code: "custom", message: "must be like acme/web: an organization and a project" });
   return z.NEVER;
 }
@@ -112,14 +112,14 @@ export const settingsSchema = z.object({
   tenantDefaults: z
     .string()
     .default("clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24")
-    .transform((text, context) => tenantDefaultsOf(text) ?? refused(context))
+    .transform((text, context) => parseTenantDefaults(text) ?? rejectTenantDefaults(context))
     .describe(
       "What a tenant gets that has no pool: for each type, `TYPE=BASE/PREFIX/BLOCK`, the range that tenants share and the size of each one's block in it, separated by commas.",
     ),
   tenant: z
     .string()
     .optional()
-    .transform((text, context) => (text === undefined ? undefined : (tenantOf(text) ?? refuseTenant(context))))
+    .transform((text, context) => (text === undefined ? undefined : (parseTenant(text) ?? rejectTenant(context))))
     .describe("Tenant of every resource that names none, `ORG/PROJECT`. A tenant's pool serves that tenant only."),
   unreachableOnDelete: z
     .enum(["fail", "forget"])
@@ -140,7 +140,7 @@ export const environmentName = (key: string): string =>
   `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
 
 /** `OVERLAY_STORE_FILE` names a file with the setting `store`, and so for every secret one. */
-function secretInFile(key: string): string | undefined {
+function readSettingFile(key: string): string | undefined {
   const variable = `${environmentName(key)}_FILE`;
   const file = SECRET_SETTINGS.includes(key) ? process.env[variable] : undefined;
   if (file === undefined) return undefined;
@@ -149,7 +149,7 @@ function secretInFile(key: string): string | undefined {
 
 export function readSettings(config: (key: string) => string | undefined): Settings {
   const given = Object.keys(settingsSchema.shape).flatMap((key) => {
-    const value = config(key) ?? process.env[environmentName(key)] ?? secretInFile(key);
+    const value = config(key) ?? process.env[environmentName(key)] ?? readSettingFile(key);
     return value === undefined ? [] : [[key, value]];
   });
   const parsed = settingsSchema.safeParse(Object.fromEntries(given));

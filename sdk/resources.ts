@@ -669,7 +669,7 @@ export interface IPReservationCommonArgs {
   kind?: pulumi.Input<"container" | "vm"> | undefined;
   /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held until the resource is deleted. */
   ttl?: pulumi.Input<true | number> | undefined;
-  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  /** The container or VM that uses it; it does not expire then. One reservation for each on a network. */
   usedBy?: pulumi.Input<string> | undefined;
   /** Delete it even while it is used. Default `false`. */
   force?: pulumi.Input<boolean> | undefined;
@@ -817,7 +817,7 @@ export class IPReservation extends OverlayResource {
   declare readonly kind: pulumi.Output<"container" | "vm">;
   /** Seconds for which it may stay unused, 60 to 86400; true: 300, or 1800 for a VM. Default: held until the resource is deleted. */
   declare readonly ttl: pulumi.Output<true | number | undefined>;
-  /** Who uses it; it does not expire then. One reservation for each user on a network. */
+  /** The container or VM that uses it; it does not expire then. One reservation for each on a network. */
   declare readonly usedBy: pulumi.Output<string | undefined>;
   /** Delete it even while it is used. */
   declare readonly force: pulumi.Output<boolean>;

@@ -46,7 +46,7 @@ interface Common {
 
 /** A command's work, with the pool open around it and its refusals printed. The pool is loaded when it is needed. */
 export const withPool = <O>(work: (session: Session, options: O, ...words: string[]) => Promise<void>) =>
-  guarded<O>(async (settings, out, options, ...words) => {
+  withSettings<O>(async (settings, out, options, ...words) => {
     const { openPool } = await import("../pool/index.js");
     const pool = await openPool(settings.store, settings);
     try {
@@ -58,25 +58,25 @@ export const withPool = <O>(work: (session: Session, options: O, ...words: strin
   });
 
 /** The same for those that open stores themselves. */
-export const guarded =
+export const withSettings =
   <O>(work: (settings: Settings, out: Output, options: O, ...words: string[]) => Promise<void>) =>
   async (...given: unknown[]): Promise<void> => {
     const [options, words] = [given.at(-2) as O & Common, given.slice(0, -2) as string[]];
     try {
       const { readSettings } = await import("../settings.js");
-      const store = await secretOf("store", options.store, options.storeFile);
+      const store = await readSecretOption("store", options.store, options.storeFile);
       const settings = readSettings((key) => (key === "store" ? store : undefined));
       await work(settings, new Output(options.json === true), options, ...words);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
-      refuse(error, options.json === true);
+      printError(error, options.json === true);
     }
   };
 
 const REFUSED = 1;
 
 /** Prints an error, for programs too where they asked for that. Bad usage has an exit code of its own. */
-export function refuse(error: OverlayError, json: boolean, exitCode = REFUSED): void {
+export function printError(error: OverlayError, json: boolean, exitCode = REFUSED): void {
   process.exitCode = exitCode;
   const { code, message, what, fix } = error;
   if (json) process.stdout.write(`${jsonLine({ error: code, message, what, fix })}\n`);
@@ -84,7 +84,7 @@ export function refuse(error: OverlayError, json: boolean, exitCode = REFUSED): 
 }
 
 /** Options as the schema wants them; what it refuses is bad usage. `flags`: options that have another name than their property. */
-export function optionsOf<S extends z.ZodObject>(
+export function parseOptions<S extends z.ZodObject>(
   schema: S,
   options: unknown,
   flags: Record<string, string> = {},
@@ -114,7 +114,7 @@ export async function readSecret(file: string): Promise<string> {
 }
 
 /** A secret that an option gives, or a file that another option names; `-` in the place of either is standard input. */
-export async function secretOf(
+export async function readSecretOption(
   name: string,
   given: string | undefined,
   file: string | undefined,

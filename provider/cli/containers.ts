@@ -7,29 +7,35 @@ import type { ExistingLease, Lease, Pool } from "../pool";
 import { isCommitted } from "../pool/types";
 import { findLeases, ipOf, isImported, isOfStack, isOfVm } from "../reservations";
 import { resourceOf } from "../resources";
-import { userName } from "../resources/runner-subnet";
+import { userLeaseName } from "../resources/runner-subnet";
 import type { Session } from "./command";
-import { type Login, Machines, membersOf } from "./hosts";
-import type { Exported } from "./stack-export";
-import type { Read } from "./survey";
+import { CliHosts, findMembers, type Login } from "./hosts";
+import type { ExportedResource } from "./stack-export";
+import type { HostState } from "./survey";
 
 /** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
-export async function withoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
-  const { runners } = await membersOf(async () => session.pool, { network });
-  const machines = new Machines(session.settings, login);
+export async function findLeasesWithoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
+  const { runners } = await findMembers(async () => session.pool, { network });
+  const machines = new CliHosts(session.settings, login);
   const found = await machines.use(() =>
-    Promise.all(Object.entries(runners).map(([runner, at]) => onRunner(session, machines, network, runner, at))),
+    Promise.all(Object.entries(runners).map(([runner, at]) => findOnRunner(session, machines, network, runner, at))),
   );
   return found.flat();
 }
 
 /** Leases first: what is leased later has a container that was not looked for. */
-async function onRunner({ pool, out }: Session, machines: Machines, network: string, runner: string, at: Connection) {
-  const leases = (await findLeases(pool, { network, runner })).filter(saysContainer);
+async function findOnRunner(
+  { pool, out }: Session,
+  machines: CliHosts,
+  network: string,
+  runner: string,
+  at: Connection,
+) {
+  const leases = (await findLeases(pool, { network, runner })).filter(isUsedByContainer);
   if (leases.length === 0) return [];
   try {
-    const containers = containersOf(network, await readHostFacts(await machines.connect(at)));
-    return leases.filter((lease) => !containers.some((container) => uses(container, lease)));
+    const containers = readContainers(network, await readHostFacts(await machines.connect(at)));
+    return leases.filter((lease) => !containers.some((container) => usesLease(container, lease)));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     out.note(`Not looked at: ${runner} (${error.message})`);
@@ -38,10 +44,10 @@ async function onRunner({ pool, out }: Session, machines: Machines, network: str
 }
 
 /** A stack's are left to the stack, and what was imported may be used by anything. */
-const saysContainer = (lease: Lease): boolean =>
+const isUsedByContainer = (lease: Lease): boolean =>
   lease.state === "used" && lease.usedBy !== undefined && ![isOfStack, isOfVm, isImported].some((is) => is(lease));
 
-function containersOf(network: string, { docker, records }: Facts): Container[] {
+function readContainers(network: string, { docker, records }: Facts): Container[] {
   const items = records.filter((record) => record.network === network).flatMap((record) => record.items);
   if (docker?.isRunning && items.some((item) => item.kind === "docker" && isOurDockerNetwork(item, docker)))
     return containersOn(items, docker);
@@ -53,13 +59,13 @@ function containersOf(network: string, { docker, records }: Facts): Container[] 
 }
 
 /** One that is stopped comes back with the address that it had. */
-const uses = ({ name, running, addresses }: Container, lease: Lease): boolean =>
+const usesLease = ({ name, running, addresses }: Container, lease: Lease): boolean =>
   running ? addresses.includes(ipOf(lease)) : name === lease.usedBy;
 
 /** Which addresses containers use, by the word of the Docker on the machines: exports know only of the last up or refresh. */
 
 /** The containers on the Docker networks that our records list, by overlay network. */
-export function containersIn(reads: Pick<Read, "facts">[]): Map<string, Container[]> {
+export function groupContainers(reads: Pick<HostState, "facts">[]): Map<string, Container[]> {
   const found = new Map<string, Container[]>();
   for (const { facts } of reads) {
     for (const { network, items } of facts.records)
@@ -75,7 +81,7 @@ export function containersIn(reads: Pick<Read, "facts">[]): Map<string, Containe
 export async function withContainerUsers(
   pool: Pool,
   facts: ExistingLease[],
-  found: Exported[],
+  found: ExportedResource[],
   containers: Map<string, Container[]>,
 ): Promise<ExistingLease[]> {
   const result = [...facts];
@@ -83,15 +89,15 @@ export async function withContainerUsers(
   for (const { type, props } of found) {
     const network = (props.network as { networkName?: string } | undefined)?.networkName ?? "";
     for (const use of resourceOf(type).host?.containerLeases?.(props, containers.get(network) ?? []) ?? []) {
-      const i = result.findIndex((fact) => holdsSome(fact, use));
-      if (i >= 0) result[i] = withUser(result[i]!, use.usedBy!, userName(network, use.usedBy!), taken);
+      const i = result.findIndex((fact) => sharesAddress(fact, use));
+      if (i >= 0) result[i] = withUser(result[i]!, use.usedBy!, userLeaseName(network, use.usedBy!), taken);
       else if (!(await isHeld(pool, use))) result.push(use);
     }
   }
   return result;
 }
 
-const holdsSome = (fact: ExistingLease, use: ExistingLease): boolean =>
+const sharesAddress = (fact: ExistingLease, use: ExistingLease): boolean =>
   fact.pool === use.pool && fact.want.some(({ first }) => use.want.some((extent) => extent.first === first));
 
 /** A user has one address on a network: its name goes to the first. */

@@ -5,19 +5,19 @@ import type { HostRecord, Item, Link } from "../network/model/items";
 import { describeForeign, excludeForeign } from "../network/preflight/foreign";
 import { requireWord } from "../network/render/shell";
 
-/** One machine of a network as its own records and its kernel describe it. Pure: facts in, plain data out. */
-export interface End {
+/** One host of a network, as its records and its kernel describe it. Pure. */
+export interface NetworkEnd {
   name: string;
   role: "hub" | "runner";
-  /** Its overlay addresses, one a family. */
+  /** Its overlay addresses, one for each family. */
   addresses: string[];
-  /** Of its bridge, or undefined for the hub, which has a tunnel of its own size for each runner. */
+  /** Of its bridge. undefined for the hub: each of its tunnels has an MTU of its own. */
   mtu?: number;
-  /** Addresses of its tunnel on the network below. A hub has one for each runner, under the runner's uid. */
+  /** Underlay addresses of its tunnels, by the uid of the runner. */
   tunnels: Record<string, Tunnel>;
-  /** How its kernel differs from its records, and what of other programs is in the way, by uid. */
+  /** Differences between kernel and records, and conflicting objects of other programs, by uid. */
   wrong: Record<string, string[]>;
-  /** Firewall rules that could stop tunnels (INPUT), or what goes through them (FORWARD). */
+  /** Firewall rules that may drop packets of tunnels (INPUT), or packets inside them (FORWARD). */
   suspects: { input: string[]; forward: string[] };
 }
 
@@ -27,7 +27,7 @@ export interface Tunnel {
   port: number;
 }
 
-export function endOf(name: string, role: End["role"], network: string, facts: Facts): End {
+export function describeEnd(name: string, role: NetworkEnd["role"], network: string, facts: Facts): NetworkEnd {
   const records = facts.records.filter((record) => record.network === network);
   const tunnels = records.flatMap((record) => tunnelsIn(record));
   const bridge = role === "runner" ? linkOf(records, "bridge") : undefined;
@@ -39,8 +39,8 @@ export function endOf(name: string, role: End["role"], network: string, facts: F
     addresses: own ? addressesOn(own.name, records) : [],
     ...(mtu !== undefined && { mtu }),
     tunnels: Object.fromEntries(tunnels),
-    wrong: Object.fromEntries(records.map((record) => [record.uid, wrongIn(record, facts)])),
-    suspects: suspectsIn(facts, tunnels[0]?.[1].port ?? 4789),
+    wrong: Object.fromEntries(records.map((record) => [record.uid, findDifferences(record, facts)])),
+    suspects: findSuspectRules(facts, tunnels[0]?.[1].port ?? 4789),
   };
 }
 
@@ -53,7 +53,7 @@ const linkOf = (records: HostRecord[], type: Link["type"]): Link | undefined =>
 const tunnelsIn = (record: HostRecord): [uid: string, Tunnel][] =>
   linksIn([record]).flatMap(({ vxlan }) => (vxlan ? [[record.uid, vxlan] as [string, Tunnel]] : []));
 
-/** The first of each family: every other machine pings them all at once, and a host may put thousands into its records. */
+/** The first of each family: all other hosts ping them, and a record may contain thousands. */
 function addressesOn(dev: string, records: HostRecord[]): string[] {
   const all = records
     .flatMap(({ items }) => items)
@@ -63,8 +63,8 @@ function addressesOn(dev: string, records: HostRecord[]): string[] {
   return firsts.filter((address) => address !== undefined);
 }
 
-/** What other programs put in the way comes first: it is the likelier cause. */
-function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {
+/** Conflicting objects of other programs come first: they are the likelier cause. */
+function findDifferences({ items, ...record }: HostRecord, facts: Facts): string[] {
   const want = { record, items };
   return [
     ...describeForeign(want, facts),
@@ -72,8 +72,8 @@ function wrongIn({ items, ...record }: HostRecord, facts: Facts): string[] {
   ];
 }
 
-/** Only those that look at nothing else: a rule about another port or about replies is not the cause. */
-function suspectsIn(facts: Facts, port: number): End["suspects"] {
+/** Without rules for other protocols or ports. */
+function findSuspectRules(facts: Facts, port: number): NetworkEnd["suspects"] {
   const stopping = (chain: string): string[] =>
     ([4, 6] as const)
       .flatMap((family) => facts.chains.get(`${family} filter ${chain}`) ?? [])
@@ -83,18 +83,18 @@ function suspectsIn(facts: Facts, port: number): End["suspects"] {
   return { input: stopping("INPUT").filter(meetsTunnel), forward: stopping("FORWARD") };
 }
 
-/** Who pings whom, in one script for each machine. Pure. */
-export interface Probe {
+/** A ping from one host to another. */
+export interface Ping {
   from: string;
   to: string;
   target: string;
-  /** `underlay`: below the overlay, between the two ends of a tunnel; asked along, and told only when the overlay fails. */
+  /** `underlay`: between the two ends of a tunnel. Reported only if the overlay fails. */
   layer: "overlay" | "underlay";
-  /** Bytes of the largest packet that must pass unbroken, with its headers. */
+  /** Size in bytes, with headers, of the largest packet that must pass without fragmentation. */
   mtu: number;
 }
 
-export interface Answer extends Probe {
+export interface PingResult extends Ping {
   /** Percent. */
   loss: number;
   /** Milliseconds on average. */
@@ -104,7 +104,7 @@ export interface Answer extends Probe {
 
 const LARGEST = 1450;
 
-export function probesFrom(from: End, ends: End[]): Probe[] {
+export function planPings(from: NetworkEnd, ends: NetworkEnd[]): Ping[] {
   const others = ends.filter(({ name }) => name !== from.name);
   const overlay = others.flatMap((to) =>
     to.addresses.map((target) => ({
@@ -115,18 +115,18 @@ export function probesFrom(from: End, ends: End[]): Probe[] {
       mtu: sizeFor(from, to),
     })),
   );
-  const below = others.flatMap((to): Probe[] => {
-    const tunnel = tunnelBetween(from, to);
+  const below = others.flatMap((to): Ping[] => {
+    const tunnel = findTunnel(from, to);
     return tunnel ? [{ from: from.name, to: to.name, target: tunnel.remote, layer: "underlay", mtu: 0 }] : [];
   });
   return [...overlay, ...below];
 }
 
-const sizeFor = (a: End, b: End): number =>
+const sizeFor = (a: NetworkEnd, b: NetworkEnd): number =>
   Math.min(a.mtu ?? Infinity, b.mtu ?? Infinity, ...((a.mtu ?? b.mtu) ? [] : [LARGEST]));
 
-/** A runner's lease has one uid on both machines. */
-export function tunnelBetween(a: End, b: End) {
+/** The records of a runner have the same uid on both hosts. */
+export function findTunnel(a: NetworkEnd, b: NetworkEnd) {
   const uid = Object.keys(a.tunnels).find((each) => each in b.tunnels);
   return a.role !== b.role && uid !== undefined ? a.tunnels[uid] : undefined;
 }
@@ -134,8 +134,8 @@ export function tunnelBetween(a: End, b: End) {
 const HEADERS = { 4: 28, 6: 48 };
 const headersOf = (target: string): number => HEADERS[target.includes(":") ? 6 : 4];
 
-/** All at once; each answer is one line, short enough to be written in one piece. */
-export function probeScript(probes: Probe[], count: number): string {
+/** Pings all targets at the same time. Each result is one line, short enough for an atomic write. */
+export function renderPings(probes: Ping[], count: number): string {
   return [
     "command -v ping >/dev/null || { echo ping >&2; exit 127; }",
     "probe() {",
@@ -151,7 +151,7 @@ export function probeScript(probes: Probe[], count: number): string {
   ].join("\n");
 }
 
-export function answersIn(probes: Probe[], stdout: string): Answer[] {
+export function parsePingResults(probes: Ping[], stdout: string): PingResult[] {
   const lines = new Map(stdout.split("\n").map((line) => [Number.parseInt(line, 10), line]));
   return probes.map((probe, i) => {
     const line = lines.get(i) ?? "";
@@ -161,34 +161,34 @@ export function answersIn(probes: Probe[], stdout: string): Answer[] {
   });
 }
 
-/** All that is known of a network when its machines have answered. */
+/** The results of all hosts of a network. */
 export interface Findings {
-  ends: Map<string, End>;
-  answers: Answer[];
-  /** Machines that could not be asked, and why. */
-  silent: Map<string, OverlayError>;
+  ends: Map<string, NetworkEnd>;
+  results: PingResult[];
+  /** Hosts that could not be asked, and why. */
+  unreachable: Map<string, OverlayError>;
 }
 
-export const isFine = ({ loss, full }: Answer): boolean => loss === 0 && full;
+export const hasPassed = ({ loss, full }: PingResult): boolean => loss === 0 && full;
 
 /**
- * Which hop is to blame, by what is surest: a machine that differs from its own records, then the network below, then a
- * tunnel through which nothing passes, then the hub in between. What is lost now and then explains only that. Pure.
+ * The hop that fails, the surest cause first: a host that differs from its records, then the underlay, then a tunnel that drops all
+ * packets, then the hub. Pure.
  */
-export function blame({ from, to, loss }: Answer, findings: Findings): string {
+export function findFailedHop({ from, to, loss }: PingResult, findings: Findings): string {
   const path = pathOf(from, to, findings);
   const legs = path.slice(1).map((end, i) => [path[i]!, end] as const);
   return (
-    first(path, (name) => silence(name, findings)) ??
-    first(path, (name) => difference(name, path, findings)) ??
-    first(legs, ([a, b]) => below(a, b, findings)) ??
-    first(legs, ([a, b]) => tunnel(a, b, findings)) ??
-    first(legs, ([a, b]) => weakness(a, b, loss, findings)) ??
-    (loss < 100 && loss > 0 ? "packets are lost now and then" : through(path, findings))
+    firstText(path, (name) => describeUnreachable(name, findings)) ??
+    firstText(path, (name) => describeDifference(name, path, findings)) ??
+    firstText(legs, ([a, b]) => describeUnderlayFailure(a, b, findings)) ??
+    firstText(legs, ([a, b]) => describeTunnelFailure(a, b, findings)) ??
+    firstText(legs, ([a, b]) => describeWeakTunnel(a, b, loss, findings)) ??
+    (loss < 100 && loss > 0 ? "some packets are lost" : describeForwarding(path, findings))
   );
 }
 
-const first = <T>(all: readonly T[], find: (each: T) => string | undefined): string | undefined => {
+const firstText = <T>(all: readonly T[], find: (each: T) => string | undefined): string | undefined => {
   for (const each of all) {
     const found = find(each);
     if (found !== undefined) return found;
@@ -201,11 +201,11 @@ function pathOf(from: string, to: string, { ends }: Findings): string[] {
   return hub === undefined || from === hub || to === hub ? [from, to] : [from, hub, to];
 }
 
-const silence = (name: string, { silent }: Findings): string | undefined =>
+const describeUnreachable = (name: string, { unreachable: silent }: Findings): string | undefined =>
   silent.has(name) ? `${name} could not be asked: ${silent.get(name)!.code}` : undefined;
 
-/** On the hub only what concerns these runners, and the network itself. */
-function difference(name: string, path: string[], { ends }: Findings): string | undefined {
+/** On the hub, only differences of the network and of these runners. */
+function describeDifference(name: string, path: string[], { ends }: Findings): string | undefined {
   const end = ends.get(name)!;
   if (end.addresses.length === 0)
     return `${name} has no record of this network: \`pulumi up\` has not configured it, or the record is lost`;
@@ -219,36 +219,41 @@ function difference(name: string, path: string[], { ends }: Findings): string | 
   return `${name} differs: ${wrong[0]}${wrong.length > 1 ? `, and ${wrong.length - 1} more` : ""}`;
 }
 
-/** There before back, whichever machine was done first. */
-const between = (a: string, b: string, layer: Answer["layer"], { answers }: Findings): Answer[] => {
+/** The direction from `a` to `b` first. */
+const resultsBetween = (
+  a: string,
+  b: string,
+  layer: PingResult["layer"],
+  { results: answers }: Findings,
+): PingResult[] => {
   const along = (from: string, to: string) =>
     answers.filter((each) => each.layer === layer && each.from === from && each.to === to);
   return [...along(a, b), ...along(b, a)];
 };
 
-function below(a: string, b: string, findings: Findings): string | undefined {
-  const dead = between(a, b, "underlay", findings).find(({ loss }) => loss === 100);
+function describeUnderlayFailure(a: string, b: string, findings: Findings): string | undefined {
+  const dead = resultsBetween(a, b, "underlay", findings).find(({ loss }) => loss === 100);
   return dead && `the underlay: ${dead.target} (${dead.to}) does not answer ${dead.from}`;
 }
 
-function tunnel(a: string, b: string, findings: Findings): string | undefined {
-  if (!between(a, b, "overlay", findings).some(({ loss }) => loss === 100)) return undefined;
+function describeTunnelFailure(a: string, b: string, findings: Findings): string | undefined {
+  if (!resultsBetween(a, b, "overlay", findings).some(({ loss }) => loss === 100)) return undefined;
   const ends = [findings.ends.get(a)!, findings.ends.get(b)!] as const;
   const suspect = ends.flatMap(({ name, suspects }) => suspects.input.map((rule) => `${name} has INPUT ${rule}`))[0];
-  const port = tunnelBetween(...ends)?.port ?? 4789;
+  const port = findTunnel(...ends)?.port ?? 4789;
   return `${a} to ${b}: UDP port ${port} does not pass, ${suspect ?? "though both ends match their records; look for a firewall on the way"}`;
 }
 
-/** A leg with the same trouble as the whole way: some packets are lost, or only large ones. */
-function weakness(a: string, b: string, loss: number, findings: Findings): string | undefined {
+/** A part of the path that fails like the whole: some packets are lost, or only large ones. */
+function describeWeakTunnel(a: string, b: string, loss: number, findings: Findings): string | undefined {
   if (loss === 100) return undefined;
-  const answers = between(a, b, "overlay", findings);
-  if (loss > 0 && answers.some((leg) => leg.loss > 0)) return `${a} to ${b}: packets are lost now and then`;
+  const answers = resultsBetween(a, b, "overlay", findings);
+  if (loss > 0 && answers.some((leg) => leg.loss > 0)) return `${a} to ${b}: some packets are lost`;
   const narrow = answers.find(({ full }) => !full);
   return narrow && `${a} to ${b}: packets of ${narrow.mtu} bytes are too large for the underlay`;
 }
 
-function through(path: string[], { ends }: Findings): string {
+function describeForwarding(path: string[], { ends }: Findings): string {
   const hub = ends.get(path[1]!)!;
   const [suspect] = hub.suspects.forward;
   return `${hub.name} does not forward packets${suspect ? `, it has FORWARD ${suspect}` : ": look for a firewall there"}`;

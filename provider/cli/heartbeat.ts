@@ -1,4 +1,4 @@
-import { runnerNamed, timeText } from "../reservations";
+import { findRunner, timeText } from "../reservations";
 import { command, withPool } from "./command";
 
 export const heartbeatCommand = () =>
@@ -7,7 +7,7 @@ export const heartbeatCommand = () =>
     .requiredOption("--runner <name>", "the runner")
     .action(
       withPool<{ network: string; runner: string }>(async ({ pool, out }, { network, runner: name }) => {
-        const { lease } = await runnerNamed(pool, network, name);
+        const { lease } = await findRunner(pool, network, name);
         await pool.touch(lease.pool, lease.leaseId);
         const now = await pool.find(lease.pool, { leaseId: lease.leaseId });
         out.one({

@@ -5,11 +5,11 @@ import { openHosts } from "../host/ssh/hosts";
 import type { Lease, Pool } from "../pool";
 import { isCommitted } from "../pool/types";
 import { NETWORKS, networkOfPool } from "../pool-names";
-import { networkSpec, runnerNameOf } from "../reservations/runners";
+import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { machineName } from "../resources/inputs";
 import { type NetworkSettings, readHub } from "../resources/network-settings";
 import { type Settings, sshSettings } from "../settings";
-import { type Exported, readExport } from "./stack-export";
+import { type ExportedResource, readExport } from "./stack-export";
 
 export interface Login {
   user?: string;
@@ -17,7 +17,7 @@ export interface Login {
 }
 
 /** What every command that asks machines has; all else comes from the settings (OVERLAY_PRIVATE_KEY_PATH, an agent, …). */
-export const withLogin = (command: Command): Command =>
+export const withLoginOptions = (command: Command): Command =>
   command
     .option("--user <name>", "SSH user where a connection names none; default: OVERLAY_USER, else root")
     .option(
@@ -26,7 +26,7 @@ export const withLogin = (command: Command): Command =>
     );
 
 /** The machines that a command asks. Nobody waits for one to boot here: it answers at the first try, or is named. */
-export class Machines implements Hosts {
+export class CliHosts implements Hosts {
   readonly #hosts: Hosts;
   readonly #login: Partial<Connection>;
 
@@ -53,34 +53,40 @@ export class Machines implements Hosts {
   }
 }
 
-const PLACE = /^(?:([^\s@]+)@)?(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?$/;
+const HOST_PATTERN = /^(?:([^\s@]+)@)?(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?$/;
 
 /** `[user@]host[:port]`; an IPv6 address with a port stands in brackets. */
-export function connectionOf(text: string): Connection {
+export function parseConnection(text: string): Connection {
   const bare = /^[0-9a-fA-F:]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*$/.test(text) ? `[${text}]` : text;
-  const [, user, v6, name, port] = PLACE.exec(bare) ?? [];
+  const [, user, v6, name, port] = HOST_PATTERN.exec(bare) ?? [];
   const host = v6 ?? name;
   if (host === undefined) throw new InvalidArgumentError("It must be [user@]host[:port].");
   return { host, ...(user && { user }), ...(port && { port: Number(port) }) };
 }
 
 /** `NAME=HOST`, given several times. */
-export function namedConnection(text: string, others: Record<string, Connection> = {}): Record<string, Connection> {
+export function parseNamedConnection(
+  text: string,
+  others: Record<string, Connection> = {},
+): Record<string, Connection> {
   const at = text.indexOf("=");
   if (at < 1) throw new InvalidArgumentError("It must be NAME=[user@]host[:port].");
-  return { ...others, [text.slice(0, at)]: connectionOf(text.slice(at + 1)) };
+  return { ...others, [text.slice(0, at)]: parseConnection(text.slice(at + 1)) };
 }
 
-export const connections = (text: string, others: Connection[] = []): Connection[] => [...others, connectionOf(text)];
+export const parseConnections = (text: string, others: Connection[] = []): Connection[] => [
+  ...others,
+  parseConnection(text),
+];
 
 /** The machines of one network, and how to reach them. */
-export interface Members {
+export interface NetworkMembers {
   network: string;
   hub: Connection;
   runners: Record<string, Connection>;
 }
 
-export interface Where {
+export interface MemberOptions {
   network?: string;
   stackExport?: string[];
   hub?: Connection;
@@ -88,19 +94,21 @@ export interface Where {
 }
 
 /** From exports with their secrets, which know every way in; else from the pool, which knows the machines' names. */
-export async function membersOf(pool: () => Promise<Pool>, { network, stackExport, hub, runner }: Where) {
+export async function findMembers(pool: () => Promise<Pool>, { network, stackExport, hub, runner }: MemberOptions) {
   const given = { ...(hub && { hub }), ...(runner && { runners: runner }) };
   if (network && hub && runner) return { network, hub, runners: runner };
-  const found = stackExport ? await fromExports(stackExport, network) : await fromPool(await pool(), network);
+  const found = stackExport
+    ? await membersFromExports(stackExport, network)
+    : await membersFromPool(await pool(), network);
   return { ...found, ...given };
 }
 
-async function fromExports(files: string[], wanted?: string): Promise<Members> {
+async function membersFromExports(files: string[], wanted?: string): Promise<NetworkMembers> {
   const all = (await Promise.all(files.map(readExport))).flatMap(({ resources }) => resources);
-  const networks = new Set(all.map(networkOf).filter((name) => name !== undefined));
-  const network = theOne([...networks], wanted, files.join(", "));
-  const mine = all.filter((each) => networkOf(each) === network);
-  if (mine.some(({ props }) => !props.hubConnection)) throw hidden(files);
+  const networks = new Set(all.map(networkOfResource).filter((name) => name !== undefined));
+  const network = pickNetwork([...networks], wanted, files.join(", "));
+  const mine = all.filter((each) => networkOfResource(each) === network);
+  if (mine.some(({ props }) => !props.hubConnection)) throw hiddenConnectionsError(files);
   const runners = mine.filter(({ type }) => type === "RunnerSubnet");
   return {
     network,
@@ -109,24 +117,24 @@ async function fromExports(files: string[], wanted?: string): Promise<Members> {
   };
 }
 
-const networkOf = ({ type, props }: Exported): string | undefined =>
+const networkOfResource = ({ type, props }: ExportedResource): string | undefined =>
   type === "OverlayNetwork"
     ? String(props.networkName)
     : type === "RunnerSubnet"
       ? (props.network as NetworkSettings).networkName
       : undefined;
 
-export const hidden = (files: string[]): OverlayError =>
+export const hiddenConnectionsError = (files: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `Connections are encrypted in ${files.join(", ")}.`,
     "Make it with --show-secrets, and pass it through a pipe (`-`) rather than a file that stays.",
   );
 
-async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
+async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMembers> {
   const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
-  const network = theOne(known, wanted, "the store");
-  const spec = await networkSpec(pool, network);
+  const network = pickNetwork(known, wanted, "the store");
+  const spec = await requireNetwork(pool, network);
   const hub = readHub(spec);
   if (!hub) {
     const what = `The store does not know on which machine the hub of ${network} is.`;
@@ -134,23 +142,23 @@ async function fromPool(pool: Pool, wanted?: string): Promise<Members> {
   }
   const leases = (await pool.leases(spec.name)).filter(isCommitted);
   const named = leases.flatMap((lease) => {
-    const [name, machine] = [runnerNameOf(lease, network), machineIn(lease)];
-    return name !== undefined && machine !== undefined ? [[name, connectionAt(machine)] as const] : [];
+    const [name, machine] = [readRunnerName(lease, network), machineOfLease(lease)];
+    return name !== undefined && machine !== undefined ? [[name, parseMachineKey(machine)] as const] : [];
   });
-  return { network, hub: connectionAt(hub), runners: Object.fromEntries(named) };
+  return { network, hub: parseMachineKey(hub), runners: Object.fromEntries(named) };
 }
 
 /** A runner's lease holds the names of its devices, each with its machine: `host/MACHINE/link/BRIDGE`. */
-export const machineIn = ({ names = [] }: Lease): string | undefined =>
+export const machineOfLease = ({ names = [] }: Lease): string | undefined =>
   names.map((name) => machineName.safeParse(/^host\/(.*)\/link\//.exec(name)?.[1]).data).find(Boolean);
 
 /** The inverse of `machineOf`. */
-export function connectionAt(machine: string): Connection {
+export function parseMachineKey(machine: string): Connection {
   const [place, ...by] = machine.split(" by ");
-  return { ...connectionOf(place!), ...(by.length > 0 && { proxy: connectionAt(by.join(" by ")) }) };
+  return { ...parseConnection(place!), ...(by.length > 0 && { proxy: parseMachineKey(by.join(" by ")) }) };
 }
 
-function theOne(known: string[], wanted: string | undefined, where: string): string {
+function pickNetwork(known: string[], wanted: string | undefined, where: string): string {
   if (wanted !== undefined && known.includes(wanted)) return wanted;
   if (wanted === undefined && known.length === 1) return known[0]!;
   const what = wanted === undefined ? `${known.length || "no"} networks` : `no network '${wanted}'`;

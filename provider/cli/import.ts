@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { tryParseIp } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { describeLease, type Imported, importAddresses } from "../reservations";
-import { valueText } from "../reservations/leases";
+import { formatValue } from "../reservations/leases";
 import { command, withPool } from "./command";
 
 interface Options {
@@ -22,25 +22,25 @@ export const importCommand = () =>
         const text = await readFile(file!, "utf8").catch((error: Error) => {
           throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
         });
-        const rows = rowsIn(file!, text);
+        const rows = parseRows(file!, text);
         const { result, known, problems } = await importAddresses(pool, rows, { dryRun, tenant });
-        if (problems.length > 0) throw refusal(file!, rows.length, problems);
+        if (problems.length > 0) throw importError(file!, rows.length, problems);
         out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
         const verb = dryRun ? "Would be entered" : "Entered";
         out.note(`${verb}: ${result.added.length}; there already: ${result.unchanged.length + known}.`);
       }),
     );
 
-function refusal(file: string, total: number, problems: Imported<Row>["problems"]): OverlayError {
+function importError(file: string, total: number, problems: Imported<ImportRow>["problems"]): OverlayError {
   const lines = problems
     .sort((a, b) => a.address.line - b.address.line)
-    .map(({ address: { line, ip }, message }) => `\n  line ${line}, ${valueText(ip)}: ${message}`);
+    .map(({ address: { line, ip }, message }) => `\n  line ${line}, ${formatValue(ip)}: ${message}`);
   const what = `${problems.length} of ${total} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n `;
   return new OverlayError("IP_IN_USE", what, "Correct the file or release what is in the way, and run again.");
 }
 
 /** One address of an import file. */
-export interface Row {
+export interface ImportRow {
   line: number;
   ip: bigint;
   by?: string;
@@ -52,10 +52,10 @@ export interface Row {
 type Fields = Record<string, unknown>;
 
 /** CSV with a header (or only addresses), a JSON array, or a JSON object a line. Every bad line is named at once. */
-export function rowsIn(file: string, text: string): Row[] {
+export function parseRows(file: string, text: string): ImportRow[] {
   const bad: string[] = [];
-  const rows = records(file, text).flatMap(([line, fields]) => {
-    const row = rowOf(line, fields);
+  const rows = parseRecords(file, text).flatMap(([line, fields]) => {
+    const row = parseRow(line, fields);
     if (typeof row !== "string") return [row];
     bad.push(`\n  line ${line}: ${row}`);
     return [];
@@ -65,12 +65,13 @@ export function rowsIn(file: string, text: string): Row[] {
   throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network, runner and pool.");
 }
 
-function rowOf(line: number, fields: Fields): Row | string {
+function parseRow(line: number, fields: Fields): ImportRow | string {
   const { ip, network, runner, pool } = fields;
   const by = fields.by ?? fields.usedBy;
   const port = pool !== undefined && /^[1-9]\d{0,4}$/.test(String(ip)) ? BigInt(String(ip)) : undefined;
   const point = port ?? (typeof ip === "string" ? tryParseIp(ip) : undefined);
-  if (point === undefined || valueText(point) !== String(ip).toLowerCase()) return `'${ip ?? ""}' is not an IP address`;
+  if (point === undefined || formatValue(point) !== String(ip).toLowerCase())
+    return `'${ip ?? ""}' is not an IP address`;
   const texts = Object.entries({ by, network, runner, pool }).filter(
     ([, value]) => value !== undefined && value !== "",
   );
@@ -78,12 +79,12 @@ function rowOf(line: number, fields: Fields): Row | string {
   return wrong ? `${wrong[0]} is not a plain name` : { line, ip: point, ...Object.fromEntries(texts) };
 }
 
-function records(file: string, text: string): [line: number, Fields][] {
+function parseRecords(file: string, text: string): [line: number, Fields][] {
   const start = text.trimStart()[0];
-  if (start !== "[" && start !== "{") return csv(text);
+  if (start !== "[" && start !== "{") return parseCsv(text);
   try {
     if (start === "[") return (JSON.parse(text) as unknown[]).map((item, i) => [i + 1, fieldsOf(item)]);
-    return lines(text).map(([line, each]) => [line, fieldsOf(JSON.parse(each))]);
+    return splitLines(text).map(([line, each]) => [line, fieldsOf(JSON.parse(each))]);
   } catch (cause) {
     throw new OverlayError("INPUT_INVALID", `${file} is not JSON: ${(cause as Error).message}.`, "Correct it.", cause);
   }
@@ -93,15 +94,15 @@ function records(file: string, text: string): [line: number, Fields][] {
 const fieldsOf = (item: unknown): Fields =>
   typeof item === "object" && item !== null ? (item as Fields) : { ip: item };
 
-const lines = (text: string): [number, string][] =>
+const splitLines = (text: string): [number, string][] =>
   text
     .split(/\r?\n/)
     .map((line, i): [number, string] => [i + 1, line])
     .filter(([, line]) => line.trim() !== "" && !line.startsWith("#"));
 
 /** Without a header, the columns are the address and who uses it. */
-function csv(text: string): [number, Fields][] {
-  const cells = lines(text).map(([line, each]): [number, string[]] => [line, each.split(",").map(unquoted)]);
+function parseCsv(text: string): [number, Fields][] {
+  const cells = splitLines(text).map(([line, each]): [number, string[]] => [line, each.split(",").map(unquote)]);
   const header = cells[0]?.[1].map((cell) => cell.toLowerCase()) ?? [];
   const named = header.includes("ip") || header.includes("address");
   const columns = named ? header.map((name) => ALIASES[name] ?? name) : ["ip", "by"];
@@ -116,4 +117,4 @@ function csv(text: string): [number, Fields][] {
 const ALIASES: Record<string, string> = { address: "ip", usedby: "by", container: "by" };
 
 /** None of our values can contain a comma or a quote. */
-const unquoted = (cell: string): string => cell.trim().replace(/^"(.*)"$/, "$1");
+const unquote = (cell: string): string => cell.trim().replace(/^"(.*)"$/, "$1");

@@ -22,43 +22,43 @@ import {
   useByTokenInput,
   validateToken,
 } from "../reservations";
-import { command, optionsOf, secretOf, withPool } from "./command";
+import { command, parseOptions, readSecretOption, withPool } from "./command";
 import type { Output } from "./output";
 
 /** What the commands on addresses have in common. */
 
 /** A runner's subnet, or any other pool. */
-export const withPlace = (command: Command): Command =>
+export const withPoolOptions = (command: Command): Command =>
   command
     .option("--network <name>", "the network of the runner")
     .option("--runner <name>", "the runner")
     .option("--pool <name>", "instead of a runner: an IPPool, or any pool that `pool list` shows");
 
 /** A place and a value in it. */
-export const withAddress = (command: Command, what = "the address"): Command =>
-  withPlace(command).option("--ip <address>", what).option("--port <number>", "in a pool of ports: the port");
+export const withAddressOptions = (command: Command, what = "the address"): Command =>
+  withPoolOptions(command).option("--ip <address>", what).option("--port <number>", "in a pool of ports: the port");
 
 interface Token {
   token?: string;
   tokenFile?: string;
 }
 
-export const withTokenFile = (command: Command): Command =>
+export const withTokenFileOption = (command: Command): Command =>
   command.option(
     "--token-file <file>",
     "a file with the token, which keeps it out of process lists; `-` is standard input",
   );
 
-export const withToken = (command: Command, what: string): Command =>
-  withTokenFile(command.option("--token <token>", `${what}; \`-\` is standard input`));
+export const withTokenOptions = (command: Command, what: string): Command =>
+  withTokenFileOption(command.option("--token <token>", `${what}; \`-\` is standard input`));
 
 /** The same options, with the token itself in them. */
-export async function readToken<O extends Token>({ tokenFile, ...options }: O): Promise<Omit<O, "tokenFile">> {
-  const token = await secretOf("token", options.token, tokenFile);
+export async function withTokenRead<O extends Token>({ tokenFile, ...options }: O): Promise<Omit<O, "tokenFile">> {
+  const token = await readSecretOption("token", options.token, tokenFile);
   return { ...options, ...(token !== undefined && { token }) };
 }
 
-export const COLUMNS = [
+export const LEASE_COLUMNS = [
   "ip",
   "ip6",
   "pool",
@@ -71,10 +71,11 @@ export const COLUMNS = [
   "owner",
 ] as const;
 
-export const listLeases = (out: Output, leases: Lease[]): void => out.list(leases.map(describeLease), [...COLUMNS]);
+export const printLeases = (out: Output, leases: Lease[]): void =>
+  out.list(leases.map(describeLease), [...LEASE_COLUMNS]);
 
 export const reserveCommand = () =>
-  withAddress(
+  withAddressOptions(
     command("reserve", "Reserve an address on a runner or in a pool, and get a token to use it with."),
     "exactly this one",
   )
@@ -86,7 +87,7 @@ export const reserveCommand = () =>
     .option("--by <name>", "the container it is for: asking again gives the same reservation")
     .action(
       withPool(async ({ context, out }, options) => {
-        const { lease, token, gateways } = await reserve(context, optionsOf(reserveInput, options));
+        const { lease, token, gateways } = await reserve(context, parseOptions(reserveInput, options));
         for (const warning of lease.warnings ?? []) out.note(`warning: ${warning}`);
         const [gateway, gateway6] = gateways;
         out.one({ ...describeLease(lease), gateway, gateway6, token });
@@ -94,12 +95,12 @@ export const reserveCommand = () =>
     );
 
 export const validateCommand = () =>
-  withTokenFile(command("validate", "Say what a token is good for, if it is."))
+  withTokenFileOption(command("validate", "Say what a token is good for, if it is."))
     .argument("[token]", "`-` is standard input")
     .option("--runner <name>", "it must be for this runner: NAME or NETWORK/NAME")
     .action(
       withPool<{ runner?: string; tokenFile?: string }>(async ({ context, out }, { runner, tokenFile }, word) => {
-        const token = await secretOf("token", word, tokenFile);
+        const token = await readSecretOption("token", word, tokenFile);
         if (token === undefined)
           throw new OverlayError(
             "INPUT_INVALID",
@@ -111,8 +112,8 @@ export const validateCommand = () =>
     );
 
 export const useCommand = () =>
-  withToken(
-    withAddress(
+  withTokenOptions(
+    withAddressOptions(
       command("use", "Mark an address as used by a container, so that it does not expire: by its token, or by itself."),
     ),
     "what `ip reserve` gave",
@@ -121,18 +122,18 @@ export const useCommand = () =>
     .option("--vm", "a virtual machine uses it: `gc` looks for no container")
     .action(
       withPool<{ token?: string }>(async ({ context, out }, given) => {
-        const options = await readToken(given);
+        const options = await withTokenRead(given);
         const lease =
           options.token === undefined
-            ? await useByAddress(context, optionsOf(useByAddressInput, options))
-            : await useByToken(context, optionsOf(useByTokenInput, options));
+            ? await useByAddress(context, parseOptions(useByAddressInput, options))
+            : await useByToken(context, parseOptions(useByTokenInput, options));
         out.one(describeLease(lease));
       }),
     );
 
 export const releaseCommand = () =>
-  withToken(
-    withPlace(
+  withTokenOptions(
+    withPoolOptions(
       command("release", "Release an unused reservation, or all addresses of a container; prints what was released."),
     ),
     "the reservation, if it was not used yet",
@@ -140,28 +141,28 @@ export const releaseCommand = () =>
     .option("--by <name>", "the container; with --network or --pool, only its addresses there")
     .action(
       withPool<{ token?: string }>(async ({ context, out }, options) => {
-        const { token, by, ...where } = optionsOf(releaseInput, await readToken(options));
+        const { token, by, ...where } = parseOptions(releaseInput, await withTokenRead(options));
         if ((token === undefined) === (by === undefined))
           throw new OverlayError("INPUT_INVALID", "Nothing to release was named.", "Give either --token or --by.");
         const { leases, kept } =
           token === undefined ? await releaseByContainer(context, by!, where) : await releaseByToken(context, token);
-        listLeases(out, leases);
+        printLeases(out, leases);
         for (const lease of kept) out.note(`${ipOf(lease)} is out of use, and stays reserved for ${lease.owner}.`);
         if (leases.length === 0) out.note(`${by} holds no address there.`);
       }),
     );
 
 export const freeCommand = () =>
-  withAddress(command("free", "Take an address back from its holder."), "the address; its pool follows from it")
+  withAddressOptions(command("free", "Take an address back from its holder."), "the address; its pool follows from it")
     .option("--force", "also from a Pulumi stack, which asks for it again at its next run")
     .action(
       withPool(async ({ context, out }, options) => {
-        out.one(describeLease(await free(context, optionsOf(freeInput, options))));
+        out.one(describeLease(await free(context, parseOptions(freeInput, options))));
       }),
     );
 
-export const listCommand = () =>
-  withPlace(command("list", "List the addresses that are held, in all pools or those that are asked for."))
+export const ipListCommand = () =>
+  withPoolOptions(command("list", "List the addresses that are held, in all pools or those that are asked for."))
     .option("--address <address>", "only this address")
     .option("--owner <text>", "only of owners whose name has this text")
     .option("--by <name>", "only of this container")
@@ -170,23 +171,23 @@ export const listCommand = () =>
     .option("--state <state>", "reserved, used, offered or resting; default: reserved and used")
     .action(
       withPool<{ address?: string; label?: string[] }>(async ({ pool, out }, { address, label, ...options }) => {
-        const search = optionsOf(
+        const search = parseOptions(
           searchInput,
           { ...options, ip: address, labels: label },
           { ip: "address", labels: "label" },
         );
         const found = await findLeases(pool, search);
-        listLeases(out, found);
+        printLeases(out, found);
         if (found.length === 0) out.note("No address is held there.");
       }),
     );
 
-export const showCommand = () =>
-  withPlace(command("show", "Show who holds an address, since when and until when, and who had it before."))
+export const ipShowCommand = () =>
+  withPoolOptions(command("show", "Show who holds an address, since when and until when, and who had it before."))
     .argument("<address>")
     .action(
       withPool<object>(async ({ pool, out }, options, address) => {
-        const input = optionsOf(addressInput, { ...options, ip: address }, { ip: "ADDRESS" });
+        const input = parseOptions(addressInput, { ...options, ip: address }, { ip: "ADDRESS" });
         const { holders, before } = await showAddress(pool, input);
         for (const lease of holders) out.one({ ...describeLease(lease), since: describeLease(lease).createdAt });
         if (holders.length === 0) out.one({ ip: address, state: "free" });

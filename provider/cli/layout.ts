@@ -8,12 +8,12 @@ export const layoutCommand = (): Command =>
   new Command("layout")
     .description("Show the networks, addresses and device names that a layout gives.")
     .argument("<config...>", "BASE/PREFIX/NODE_BITS/SUBNET_BITS, e.g. 10.128.0.0/12/6/14")
-    .option("--runner <id>", "also show this runner's subnet", wholeNumber)
-    .option("--vni-base <n>", "VNI of runner i is this + i", wholeNumber, 100)
+    .option("--runner <id>", "also show this runner's subnet", integer)
+    .option("--vni-base <n>", "VNI of runner i is this + i", integer, 100)
     .option("--device-prefix <text>", "start of the names of tunnel devices", "vxkr")
     .option("--json", "print one JSON object for each CONFIG, a line each")
     .action((configs: string[], options: Options) => {
-      for (const config of configs) show(config, options);
+      for (const config of configs) printLayout(config, options);
     });
 
 interface Options {
@@ -23,27 +23,27 @@ interface Options {
   json?: boolean;
 }
 
-function wholeNumber(text: string): number {
+function integer(text: string): number {
   if (!/^-?\d+$/.test(text)) throw new InvalidArgumentError("It must be a whole number.");
   return Number(text);
 }
 
 /** Every CONFIG is answered; a bad one with its error, and the exit code tells. */
-function show(config: string, options: Options): void {
+function printLayout(config: string, options: Options): void {
   try {
-    const view = layoutView(parseLayout(config), options);
-    console.log(options.json ? JSON.stringify(view) : table(view));
+    const view = describeLayout(parseLayout(config), options);
+    console.log(options.json ? JSON.stringify(view) : renderTable(view));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     process.exitCode = 1;
-    if (options.json) console.log(JSON.stringify(errorView(config, error)));
+    if (options.json) console.log(JSON.stringify(describeError(config, error)));
     console.error(error.message);
   }
 }
 
-const errorView = (config: string, { code, message }: OverlayError) => ({ config, error: code, message });
+const describeError = (config: string, { code, message }: OverlayError) => ({ config, error: code, message });
 
-function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) {
+function describeLayout(layout: Layout, { runner, vniBase, devicePrefix }: Options) {
   const { text, cidr, hubIp, maxRunners, ipsPerRunner, runnerPrefix } = layout;
   return {
     config: text,
@@ -52,11 +52,11 @@ function layoutView(layout: Layout, { runner, vniBase, devicePrefix }: Options) 
     maxRunners,
     ipsPerRunner: exactNumber(ipsPerRunner),
     runnerPrefix,
-    ...(runner !== undefined && { runner: runnerView(layout, runner, vniBase, devicePrefix) }),
+    ...(runner !== undefined && { runner: describeRunnerLayout(layout, runner, vniBase, devicePrefix) }),
   };
 }
 
-function runnerView(layout: Layout, id: number, vniBase: number, devicePrefix: string) {
+function describeRunnerLayout(layout: Layout, id: number, vniBase: number, devicePrefix: string) {
   const { runnerId, subnet, gateway, hubIp, firstIp, lastIp } = runnerLayout(layout, id);
   const usableIps = exactNumber(layout.ipsPerRunner);
   return {
@@ -72,11 +72,11 @@ function runnerView(layout: Layout, id: number, vniBase: number, devicePrefix: s
   };
 }
 
-function table(view: object, indent = ""): string {
+function renderTable(view: object, indent = ""): string {
   return Object.entries(view)
     .map(([key, value]) =>
       typeof value === "object"
-        ? `${indent}${key}\n${table(value, `${indent}  `)}`
+        ? `${indent}${key}\n${renderTable(value, `${indent}  `)}`
         : `${indent}${key.padEnd(16 - indent.length)}${value}`,
     )
     .join("\n");

@@ -12,9 +12,9 @@ export class Output {
 
   /** A list: an object a line, or a table with these columns. `units` says how a column is written in a table. */
   list<T extends object>(rows: T[], columns: (keyof T & string)[], units: Units<T> = {}): void {
-    if (this.json) for (const row of rows) write(jsonLine(row));
+    if (this.json) for (const row of rows) writeLine(jsonLine(row));
     else if (rows.length > 0)
-      write(
+      writeLine(
         this.#table(
           rows.map((row) => withUnits(row, units)),
           columns,
@@ -24,7 +24,7 @@ export class Output {
 
   /** One thing: an object, or a line for each of its properties. */
   one<T extends object>(thing: T, units: Units<T> = {}): void {
-    write(this.json ? jsonLine(thing) : this.#lines(withUnits(thing, units)));
+    writeLine(this.json ? jsonLine(thing) : this.#lines(withUnits(thing, units)));
   }
 
   #lines(thing: object): string {
@@ -35,12 +35,12 @@ export class Output {
 
   /** For programs only. */
   emit(thing: object): void {
-    if (this.json) write(jsonLine(thing));
+    if (this.json) writeLine(jsonLine(thing));
   }
 
   /** For people only. */
   say(text: string): void {
-    if (!this.json) write(escapeControls(text));
+    if (!this.json) writeLine(escapeControls(text));
   }
 
   note(text: string): void {
@@ -49,19 +49,21 @@ export class Output {
 
   #table<T extends object>(rows: T[], columns: (keyof T & string)[]): string {
     const shown = columns.filter((column) => rows.some((row) => row[column] !== undefined));
-    const widths = shown.map((column) => Math.max(column.length, ...rows.map((row) => text(row[column]).length)));
+    const widths = shown.map((column) => Math.max(column.length, ...rows.map((row) => formatCell(row[column]).length)));
     const line = (cells: string[]) => cells.join("  ").trimEnd();
     return [
       line(shown.map((column, i) => this.#dim(column.padEnd(widths[i]!)))),
       ...rows.map((row) =>
-        line(shown.map((column, i) => this.#cell(row[column]) + " ".repeat(widths[i]! - text(row[column]).length))),
+        line(
+          shown.map((column, i) => this.#cell(row[column]) + " ".repeat(widths[i]! - formatCell(row[column]).length)),
+        ),
       ),
     ].join("\n");
   }
 
   #cell(value: unknown): string {
-    const code = COLOURS[text(value)];
-    return this.colours && code ? `\u001b[${code}m${text(value)}\u001b[0m` : text(value);
+    const code = COLOURS[formatCell(value)];
+    return this.colours && code ? `\u001b[${code}m${formatCell(value)}\u001b[0m` : formatCell(value);
   }
 
   #dim(value: string): string {
@@ -81,7 +83,7 @@ function withUnits<T extends object>(row: T, units: Units<T>): T {
 }
 
 /** A cell is one line; labels and the like are KEY=VALUE. */
-function text(value: unknown): string {
+function formatCell(value: unknown): string {
   if (value === undefined || value === null) return "";
   if (typeof value !== "object" || Array.isArray(value)) return escapeLine(String(value));
   return escapeLine(
@@ -94,4 +96,4 @@ function text(value: unknown): string {
 /** Text of hosts and stores may be in it. */
 export const jsonLine = (thing: object): string => escapeControls(JSON.stringify(thing));
 
-const write = (line: string): void => void process.stdout.write(`${line}\n`);
+const writeLine = (line: string): void => void process.stdout.write(`${line}\n`);

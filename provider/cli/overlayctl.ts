@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 import { type Command, CommanderError } from "commander";
 import { OverlayError } from "../errors";
-import { group, refuse } from "./command";
+import { group, printError } from "./command";
 
 /** By its own name: from sources and from dist/ alike. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
@@ -11,15 +11,15 @@ type Load = () => Promise<Command>;
 /** A command is one file and one line here. It is loaded when it is asked for: the clients of stores and SSH take long to load. */
 const COMMANDS: Record<string, Load> = {
   layout: async () => (await import("./layout.js")).layoutCommand(),
-  "pool list": async () => (await import("./pool.js")).listCommand(),
-  "pool show": async () => (await import("./pool.js")).showCommand(),
+  "pool list": async () => (await import("./pool.js")).poolListCommand(),
+  "pool show": async () => (await import("./pool.js")).poolShowCommand(),
   "ip reserve": async () => (await import("./ip.js")).reserveCommand(),
   "ip validate": async () => (await import("./ip.js")).validateCommand(),
   "ip use": async () => (await import("./ip.js")).useCommand(),
   "ip release": async () => (await import("./ip.js")).releaseCommand(),
   "ip free": async () => (await import("./ip.js")).freeCommand(),
-  "ip list": async () => (await import("./ip.js")).listCommand(),
-  "ip show": async () => (await import("./ip.js")).showCommand(),
+  "ip list": async () => (await import("./ip.js")).ipListCommand(),
+  "ip show": async () => (await import("./ip.js")).ipShowCommand(),
   "ip run": async () => (await import("./run.js")).runCommand(),
   history: async () => (await import("./pool.js")).historyCommand(),
   import: async () => (await import("./import.js")).importCommand(),
@@ -76,9 +76,9 @@ async function buildProgram(words: string[]): Promise<Command> {
 const BAD_USAGE = 2;
 
 /** Its errors are printed here, in the form of all others. */
-function letErrorsPass(command: Command): void {
+function throwErrors(command: Command): void {
   command.exitOverride().configureOutput({ outputError: () => {} });
-  for (const each of command.commands) letErrorsPass(each);
+  for (const each of command.commands) throwErrors(each);
 }
 
 /** Options that every command has may stand before its name, too: they are moved behind it. */
@@ -95,20 +95,24 @@ function moveOptions(words: string[]): string[] {
 }
 
 /** Before `--`: what stands behind it is for the command that `ip run` starts. */
-function wantsJson(words: string[]): boolean {
+function hasJsonFlag(words: string[]): boolean {
   const end = words.indexOf("--");
   return (end < 0 ? words : words.slice(0, end)).includes("--json");
 }
 
-function refuseUsage({ code, exitCode, message }: CommanderError, words: string[]): void {
+function printUsageError({ code, exitCode, message }: CommanderError, words: string[]): void {
   if (exitCode === 0) return;
   const isHelp = code === "commander.help"; // it has printed what the commands are
-  const what = isHelp ? "No command given." : sentenceOf(message.replace(/^error: /, ""));
-  refuse(new OverlayError("INPUT_INVALID", what, "Add --help to see what is possible."), wantsJson(words), BAD_USAGE);
+  const what = isHelp ? "No command given." : toSentence(message.replace(/^error: /, ""));
+  printError(
+    new OverlayError("INPUT_INVALID", what, "Add --help to see what is possible."),
+    hasJsonFlag(words),
+    BAD_USAGE,
+  );
 }
 
 /** Commander's texts begin small, and put a suggestion on a line of its own. */
-const sentenceOf = (text: string): string =>
+const toSentence = (text: string): string =>
   (text[0]!.toUpperCase() + text.slice(1)).replace("\n", " ").replace(/([^.)?])$/, "$1.");
 
 /** A reader such as `head` may close our output early. */
@@ -120,10 +124,10 @@ process.stdout.on("error", (error: NodeJS.ErrnoException) => {
 async function main(given: string[]): Promise<void> {
   const words = moveOptions(given);
   const program = await buildProgram(words);
-  letErrorsPass(program);
+  throwErrors(program);
   await program.parseAsync(words, { from: "user" }).catch((error: unknown) => {
     if (!(error instanceof CommanderError)) throw error;
-    refuseUsage(error, given);
+    printUsageError(error, given);
   });
 }
 

@@ -17,24 +17,32 @@ import { networkPool } from "../pool-names";
 import { resourceOf, resources } from "../resources";
 import { readHub } from "../resources/network-settings";
 import { command, type Session, withPool } from "./command";
-import { connectionAt, connectionOf, type Login, Machines, machineIn, namedConnection, withLogin } from "./hosts";
-import { OURS, parseExport } from "./stack-export";
+import {
+  CliHosts,
+  type Login,
+  machineOfLease,
+  parseConnection,
+  parseMachineKey,
+  parseNamedConnection,
+  withLoginOptions,
+} from "./hosts";
+import { OUR_TYPES, parseExport } from "./stack-export";
 
-interface Options extends Login, Given {}
+interface Options extends Login, ConnectionOptions {}
 
 export const planCommand = (): Command =>
-  withLogin(command("plan", "Print the exact commands that an up would run on each machine. Changes nothing."))
+  withLoginOptions(command("plan", "Print the exact commands that an up would run on each machine. Changes nothing."))
     .argument("[file]", "what `pulumi preview --json` or `pulumi stack export --show-secrets` printed", "-")
-    .option("--hub <host>", "where the hub is, if the preview moves it", connectionOf)
-    .option("--runner <name=host>", "where a runner is, if the preview moves it; may be repeated", namedConnection)
+    .option("--hub <host>", "where the hub is, if the preview moves it", parseConnection)
+    .option("--runner <name=host>", "where a runner is, if the preview moves it; may be repeated", parseNamedConnection)
     .action(
       withPool<Options>(async (session, options, file) => {
         const planned = await readPlanned(file!);
-        const machines = new Machines(session.settings, options);
+        const machines = new CliHosts(session.settings, options);
         await machines.use(async () => {
-          const { works, unknown } = await worksFor(session.pool, machines, planned, options);
-          for (const [machine, { connection, all }] of [...works].sort(([a], [b]) => byNumber(a, b)))
-            report(session, machine, await dryRun(await machines.connect(connection), all));
+          const { works, unknown } = await buildRequests(session.pool, machines, planned, options);
+          for (const [machine, { connection, all }] of [...works].sort(([a], [b]) => compareNaturally(a, b)))
+            printDryRun(session, machine, await dryRun(await machines.connect(connection), all));
           if (works.size + unknown.length === 0) session.out.note("Nothing would be done on any machine.");
           if (unknown.length > 0)
             session.out.note(`Their machines are not known before up: ${unknown.join(", ")} (see --hub and --runner).`);
@@ -43,18 +51,18 @@ export const planCommand = (): Command =>
     );
 
 /** Resources come in any order; the same plan is to be the same text. */
-const byNumber = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
+const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
-type Works = Map<string, { connection: Connection; all: ApplyRequest[] }>;
+type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
-async function worksFor(pool: Pool, machines: Machines, planned: Planned[], given: Given) {
+async function buildRequests(pool: Pool, machines: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
   const deps = { fleet: createFleet(machines, new Reconciler(), {}) };
   const store = await readStoreId(pool);
-  const [works, unknown]: [Works, string[]] = [new Map(), []];
+  const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
   for (const each of planned) {
-    const props = await connected(pool, each, given);
+    const props = await fillConnections(pool, each, given);
     if (!props) unknown.push(each.name);
-    for (const { target, desired } of props ? await statesOf(deps, each, props, store) : []) {
+    for (const { target, desired } of props ? await findDesiredStates(deps, each, props, store) : []) {
       const at = works.get(machineKey(target.connection)) ?? { connection: target.connection, all: [] };
       at.all.push({ ...desired, fence: async () => {}, isLeaseGone: isGone(pool, each) });
       works.set(machineKey(target.connection), at);
@@ -64,9 +72,9 @@ async function worksFor(pool: Pool, machines: Machines, planned: Planned[], give
 }
 
 /** A resource that is not there yet has no uid: its record is named in the plan by what it is called. */
-function statesOf(
+function findDesiredStates(
   deps: Parameters<typeof desiredStates>[1],
-  { type, name, isDeleted }: Planned,
+  { type, name, isDeleted }: PlannedResource,
   props: Values,
   store: string,
 ) {
@@ -76,11 +84,11 @@ function statesOf(
 }
 
 const isGone =
-  (pool: Pool, { type, props }: Planned) =>
+  (pool: Pool, { type, props }: PlannedResource) =>
   async (uid: string): Promise<boolean> =>
     (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
-function report({ out }: Session, machine: string, { steps, script, records, refused }: DryRun): void {
+function printDryRun({ out }: Session, machine: string, { steps, script, records, refused }: DryRun): void {
   const reasons = refused.map((error) => {
     if (!isOverlayError(error)) throw error;
     return error.message;
@@ -97,21 +105,28 @@ function report({ out }: Session, machine: string, { steps, script, records, ref
 }
 
 /** What the options say of machines, by role or by the runner's name. */
-export interface Given {
+export interface ConnectionOptions {
   hub?: Connection;
   runner?: Record<string, Connection>;
 }
 
 /**
- * Pulumi never prints connections in a preview. But the preview has told the pool on which machine each resource will be:
+ * Pulumi never prints parseConnections in a preview. But the preview has told the pool on which machine each resource will be:
  * its offer holds the names of its devices there. Login comes from the settings. undefined: the pool does not know.
  */
-export async function connected(pool: Pool, planned: Planned, given: Given): Promise<Values | undefined> {
+export async function fillConnections(
+  pool: Pool,
+  planned: PlannedResource,
+  given: ConnectionOptions,
+): Promise<Values | undefined> {
   const { type, props } = planned;
   const hidden = resourceOf(type).secrets.filter((key) => isHidden(props[key]));
   const filled = { ...props };
   for (const key of hidden) {
-    const connection = key === "hubConnection" ? await hubOf(pool, props, given) : await runnerOf(pool, planned, given);
+    const connection =
+      key === "hubConnection"
+        ? await findHubConnection(pool, props, given)
+        : await findRunnerConnection(pool, planned, given);
     if (!connection) return undefined;
     filled[key] = connection;
   }
@@ -120,25 +135,33 @@ export async function connected(pool: Pool, planned: Planned, given: Given): Pro
 
 const isHidden = (value: unknown): boolean => typeof value === "string" || value === undefined;
 
-async function hubOf(pool: Pool, props: Values, { hub }: Given): Promise<Connection | undefined> {
+async function findHubConnection(
+  pool: Pool,
+  props: Values,
+  { hub }: ConnectionOptions,
+): Promise<Connection | undefined> {
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
   const spec = await pool.spec(networkPool(String(name)));
   const machine = spec && readHub(spec);
-  return machine ? connectionAt(machine) : undefined;
+  return machine ? parseMachineKey(machine) : undefined;
 }
 
-async function runnerOf(pool: Pool, { type, props }: Planned, { runner }: Given): Promise<Connection | undefined> {
+async function findRunnerConnection(
+  pool: Pool,
+  { type, props }: PlannedResource,
+  { runner }: ConnectionOptions,
+): Promise<Connection | undefined> {
   const named = runner?.[String(props.runnerName)];
   if (named) return named;
   const { pool: name } = buildRequest(resourceOf(type), props);
   const lease = (await pool.spec(name)) && (await pool.find(name, { owner: String(props.owner) }));
-  const machine = lease && machineIn(lease);
-  return machine ? connectionAt(machine) : undefined;
+  const machine = lease && machineOfLease(lease);
+  return machine ? parseMachineKey(machine) : undefined;
 }
 
 /** One of our resources with the properties after an up, or before it if it `isDeleted`. */
-export interface Planned {
+export interface PlannedResource {
   type: string;
   /** As Pulumi calls it. */
   name: string;
@@ -146,28 +169,28 @@ export interface Planned {
   isDeleted: boolean;
 }
 
-const state = z.looseObject({
+const stepState = z.looseObject({
   type: z.string(),
   inputs: z.record(z.string(), z.unknown()).default({}),
   outputs: z.record(z.string(), z.unknown()).default({}),
 });
 const preview = z.looseObject({
   steps: z.array(
-    z.looseObject({ op: z.string(), urn: z.string(), oldState: state.optional(), newState: state.optional() }),
+    z.looseObject({ op: z.string(), urn: z.string(), oldState: stepState.optional(), newState: stepState.optional() }),
   ),
 });
 
 /** `pulumi preview --json` says what will be; `pulumi stack export`, what is: then it is drift that an up would mend. */
-export async function readPlanned(file: string): Promise<Planned[]> {
+export async function readPlanned(file: string): Promise<PlannedResource[]> {
   const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
     throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
   });
-  const parsed = preview.safeParse(jsonIn(text));
-  return parsed.success ? parsed.data.steps.flatMap(plannedBy) : plannedIn(file, text);
+  const parsed = preview.safeParse(parseEmbeddedJson(text));
+  return parsed.success ? parsed.data.steps.flatMap(planFromStep) : planFromExport(file, text);
 }
 
 /** Warnings may stand before and after the JSON. */
-function jsonIn(text: string): unknown {
+function parseEmbeddedJson(text: string): unknown {
   try {
     return JSON.parse(text.slice(text.indexOf("{"), text.lastIndexOf("}") + 1));
   } catch {
@@ -175,20 +198,21 @@ function jsonIn(text: string): unknown {
   }
 }
 
-const COMES = ["create", "same", "update", "create-replacement", "refresh", "import"];
-const GOES = ["delete", "delete-replaced"];
+const PRESENT_AFTER = ["create", "same", "update", "create-replacement", "refresh", "import"];
+const ABSENT_AFTER = ["delete", "delete-replaced"];
 
 /** What a resource was given is in its new inputs; what the pool has given it, in its old outputs. */
-function plannedBy({ op, urn, oldState, newState }: z.output<typeof preview>["steps"][number]): Planned[] {
-  const [, type] = OURS.exec((newState ?? oldState)?.type ?? "") ?? [];
+function planFromStep({ op, urn, oldState, newState }: z.output<typeof preview>["steps"][number]): PlannedResource[] {
+  const [, type] = OUR_TYPES.exec((newState ?? oldState)?.type ?? "") ?? [];
   if (!type || !resources.some((known) => known.type === type)) return [];
   const name = urn.split("::").at(-1)!;
   const { uid, leaseId } = op === "create-replacement" ? {} : (oldState?.outputs ?? ({} as Values));
-  if (COMES.includes(op)) return [{ type, name, props: { ...newState!.inputs, uid, leaseId }, isDeleted: false }];
-  return GOES.includes(op) ? [{ type, name, props: oldState!.outputs, isDeleted: true }] : [];
+  if (PRESENT_AFTER.includes(op))
+    return [{ type, name, props: { ...newState!.inputs, uid, leaseId }, isDeleted: false }];
+  return ABSENT_AFTER.includes(op) ? [{ type, name, props: oldState!.outputs, isDeleted: true }] : [];
 }
 
-const plannedIn = (file: string, text: string): Planned[] =>
+const planFromExport = (file: string, text: string): PlannedResource[] =>
   parseExport(file, text).resources.map(({ type, props }) => ({
     type,
     name: props.owner.split("::").at(-1)!,

@@ -9,34 +9,34 @@ import {
   historyOfPool,
   type PoolUsage,
   poolUsages,
+  readUsage,
   timeText,
-  usageOf,
 } from "../reservations";
-import { command, optionsOf, percent, withPool } from "./command";
+import { command, parseOptions, percent, withPool } from "./command";
 
 /** For monitors: some pool is at least as full as `--warn` says. */
 const NEARLY_FULL = 3;
 
-export const listCommand = () =>
+export const poolListCommand = () =>
   command("list", "List the pools and how full they are.")
     .option("--warn <percent>", `end with exit code ${NEARLY_FULL} if a pool is filled so far`, percent)
     .action(
       withPool<{ warn?: number }>(async ({ pool, out }, { warn }) => {
         const usages = await poolUsages(pool);
-        out.list(usages, [...COLUMNS], { utilization: (value) => `${value}%` });
+        out.list(usages, [...USAGE_COLUMNS], { utilization: (value) => `${value}%` });
         if (usages.length === 0) out.note("There is no pool in this store yet.");
         const full = warn === undefined ? [] : usages.filter(({ utilization }) => utilization >= warn);
-        for (const usage of full) out.note(fullText(usage, warn!));
+        for (const usage of full) out.note(describeFull(usage, warn!));
         if (full.length > 0) process.exitCode = NEARLY_FULL;
       }),
     );
 
-const COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "quarantined", "utilization"] as const;
+const USAGE_COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "quarantined", "utilization"] as const;
 
-const fullText = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
+const describeFull = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
   `warning: ${describePool(pool)} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;
 
-export const showCommand = () =>
+export const poolShowCommand = () =>
   command("show", "Show a pool and its leases. With --json: the pool, then a lease a line.")
     .argument("<name>", "such as network/training; `pool list` has the names")
     .action(
@@ -50,17 +50,17 @@ export const showCommand = () =>
             "Check the name and the store.",
           );
         }
-        out.one(await usageOf(pool, spec), { utilization: (value) => `${value}%` });
+        out.one(await readUsage(pool, spec), { utilization: (value) => `${value}%` });
         out.say("");
         const leases = await pool.leases(spec.name);
         out.list(
-          leases.map((lease) => view(spec, lease)),
+          leases.map((lease) => describePoolLease(spec, lease)),
           ["value", "state", "usedBy", "owner", "childPool", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
         );
       }),
     );
 
-const view = ({ kind }: PoolSpec, lease: Lease) => ({
+const describePoolLease = ({ kind }: PoolSpec, lease: Lease) => ({
   value: formatExtents(kind, lease.extents),
   state: lease.state,
   type: lease.type,
@@ -78,7 +78,7 @@ const view = ({ kind }: PoolSpec, lease: Lease) => ({
   expiresAt: lease.expiresAt === undefined ? undefined : timeText(lease.expiresAt),
 });
 
-const isAddress = (text: string): boolean => /^\d+(\.\d+){3}$/.test(text) || text.includes(":");
+const looksLikeAddress = (text: string): boolean => /^\d+(\.\d+){3}$/.test(text) || text.includes(":");
 
 export const historyCommand = () =>
   command("history", "Show what happened in a pool or to an address, oldest first: when, what, by which user.")
@@ -86,8 +86,8 @@ export const historyCommand = () =>
     .action(
       withPool(async ({ pool, out }, _, subject) => {
         const events =
-          subject !== undefined && isAddress(subject)
-            ? await historyOfAddress(pool, optionsOf(addressInput, { ip: subject }, { ip: "ADDRESS" }))
+          subject !== undefined && looksLikeAddress(subject)
+            ? await historyOfAddress(pool, parseOptions(addressInput, { ip: subject }, { ip: "ADDRESS" }))
             : await historyOfPool(pool, subject);
         out.list(events.map(describeEvent), ["at", "what", "value", "pool", "usedBy", "by", "owner"]);
         if (events.length === 0) out.note("Nothing is known of it.");

@@ -9,10 +9,24 @@ import { formatExtents } from "../pool/errors";
 import { describePool, NETWORKS } from "../pool-names";
 import { networkSettings } from "../resources/network-settings";
 import { command, type Session, wholeNumber, withPool } from "./command";
-import { containersIn, withContainerUsers } from "./containers";
-import { connections, type Login, Machines, withLogin } from "./hosts";
-import { type Exported, factOf, factsOf, hidesMachines, openersFirst, readExport } from "./stack-export";
-import { placeText, type Read, readMachine, type Surveyed, type SurveyedRunner, surveyOf } from "./survey";
+import { groupContainers, withContainerUsers } from "./containers";
+import { CliHosts, type Login, parseConnections, withLoginOptions } from "./hosts";
+import {
+  type ExportedResource,
+  hasHiddenHosts,
+  readExport,
+  requiredLease,
+  requiredLeases,
+  sortByDepth,
+} from "./stack-export";
+import {
+  findNetworks,
+  type HostState,
+  hostName,
+  readHostState,
+  type SurveyedNetwork,
+  type SurveyedRunner,
+} from "./survey";
 
 interface Options extends Login {
   stackExport?: string[];
@@ -23,14 +37,18 @@ interface Options extends Login {
 
 /** Rebuilds what a lost store held from what Pulumi's states and the machines hold. A second run finds nothing to do. */
 export const recoverCommand = () =>
-  withLogin(
+  withLoginOptions(
     command(
       "recover",
       "Rebuild a lost pool from stack exports and machines: shows what it would write; --yes writes it.",
     ),
   )
     .option("--stack-export <file...>", "what `pulumi stack export` printed, of every stack that used the store")
-    .option("--host <host>", "a hub or runner with our records, as [user@]host[:port]; may be repeated", connections)
+    .option(
+      "--host <host>",
+      "a hub or runner with our records, as [user@]host[:port]; may be repeated",
+      parseConnections,
+    )
     .option(
       "--seen-version <number>",
       "a version of the store that a stack without an export has seen, as STORE_LOST names it; what that stack holds must be recovered",
@@ -42,31 +60,31 @@ export const recoverCommand = () =>
         const { stackExport = [], yes = false } = options;
         const exports = await Promise.all(stackExport.map(readExport));
         const exported = exports.flatMap(({ resources }) => resources);
-        const reads = await readMachines(session, options);
-        const recorded = recordedOn(reads);
-        if (exports.length === 0 && !options.host && options.seenVersion === undefined) throw nothingGiven();
-        const found = await joined(session.pool, exported, recorded.resources);
-        await enter(session, found, reads, yes);
+        const reads = await readHosts(session, options);
+        const recorded = readRecorded(reads);
+        if (exports.length === 0 && !options.host && options.seenVersion === undefined) throw noSourceError();
+        const found = await mergeSources(session.pool, exported, recorded.resources);
+        await importFound(session, found, reads, yes);
         if (yes) await adoptIdentity(session.pool, exported, recorded, options.seenVersion);
-        if (exported.some(hidesMachines)) session.out.note(HOSTS_UNKNOWN);
+        if (exported.some(hasHiddenHosts)) session.out.note(HIDDEN_HOSTS_NOTE);
         if (recorded.unclear.length > 0)
           session.out.note(`Left out, since machines do not tell all of it: ${recorded.unclear.join(", ")}.`);
       }),
     );
 
-const nothingGiven = (): OverlayError =>
+const noSourceError = (): OverlayError =>
   new OverlayError("INPUT_INVALID", "There is nothing to rebuild it from.", "Give --stack-export, --host, or both.");
 
-async function readMachines({ settings }: Session, options: Options): Promise<Read[]> {
-  const machines = new Machines(settings, options);
-  const reading = (options.host ?? []).map((each) => () => readMachine(machines, each));
+async function readHosts({ settings }: Session, options: Options): Promise<HostState[]> {
+  const machines = new CliHosts(settings, options);
+  const reading = (options.host ?? []).map((each) => () => readHostState(machines, each));
   return machines.use(() => Promise.all(reading.map((read) => read())));
 }
 
 /** From then on the stacks accept this store as theirs, and records on machines are its own. */
 async function adoptIdentity(
   pool: Pool,
-  exported: Exported[],
+  exported: ExportedResource[],
   { stores }: Recorded,
   seenVersion: number | undefined,
 ): Promise<void> {
@@ -78,26 +96,31 @@ async function adoptIdentity(
   await pool.adoptIdentity([...ids], version, { complete: seenVersion !== undefined });
 }
 
-async function enter({ pool, out, settings }: Session, found: Exported[], reads: Read[], yes: boolean): Promise<void> {
-  const all = factsOf(found, settings.tenantDefaults);
-  const facts = openersFirst(await withContainerUsers(pool, all, found, containersIn(reads)));
+async function importFound(
+  { pool, out, settings }: Session,
+  found: ExportedResource[],
+  reads: HostState[],
+  yes: boolean,
+): Promise<void> {
+  const all = requiredLeases(found, settings.tenantDefaults);
+  const facts = sortByDepth(await withContainerUsers(pool, all, found, groupContainers(reads)));
   const plan = await pool.importLeases(facts, { dryRun: !yes });
-  out.list(await rows(pool, plan, found), ["action", "type", "value", "pool", "childPool", "owner"]);
-  if (plan.conflicts.length > 0) throw contradicting(plan, found);
-  out.note(summary(plan, yes));
+  out.list(await describeImport(pool, plan, found), ["action", "type", "value", "pool", "childPool", "owner"]);
+  if (plan.conflicts.length > 0) throw importConflictError(plan, found);
+  out.note(summarizeImport(plan, yes));
 }
 
-const HOSTS_UNKNOWN =
+const HIDDEN_HOSTS_NOTE =
   "Connections are encrypted in these exports, so the names of machines are not written; `pulumi stack export --show-secrets` has them.";
 
-const summary = ({ added, unchanged }: ImportResult, yes: boolean): string =>
+const summarizeImport = ({ added, unchanged }: ImportResult, yes: boolean): string =>
   added.length === 0
     ? `Nothing to do: all ${unchanged.length} leases are in the store.`
     : yes
       ? `Written: ${added.length}; there already: ${unchanged.length}.`
       : `Would be written: ${added.length}; there already: ${unchanged.length}. Nothing is written without --yes.`;
 
-async function rows(pool: Pool, { added, unchanged, conflicts }: ImportResult, found: Exported[]) {
+async function describeImport(pool: Pool, { added, unchanged, conflicts }: ImportResult, found: ExportedResource[]) {
   const row = async (
     action: string,
     lease: Pick<Lease, "pool" | "type" | "owner" | "extents" | "leaseId"> & { childPool?: string },
@@ -129,10 +152,10 @@ const withoutSpec = ({ childPool, ...lease }: ExistingLease) => ({
 const kindOf = async (pool: Pool, name: string) =>
   (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
-const sourceOf = ({ identity }: ExistingLease, found: Exported[]): string | undefined =>
+const sourceOf = ({ identity }: ExistingLease, found: ExportedResource[]): string | undefined =>
   found.find(({ props }) => props.leaseId === identity?.leaseId)?.source;
 
-function contradicting({ conflicts }: ImportResult, found: Exported[]): OverlayError {
+function importConflictError({ conflicts }: ImportResult, found: ExportedResource[]): OverlayError {
   const lines = conflicts.map(({ lease, error }) => `\n  ${lease.owner} (${sourceOf(lease, found)}): ${error.what}`);
   const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n `;
   return new OverlayError("STORE_CONFLICT", what, "Leave out exports that are not of today, and settle who is right.");
@@ -142,27 +165,32 @@ function contradicting({ conflicts }: ImportResult, found: Exported[]): OverlayE
  * A stack knows more of a resource than machines do, so machines add only what no export has. Both must agree on who
  * holds what: a record that says otherwise is a sign that one of them is not of today.
  */
-export async function joined(pool: Pool, exported: Exported[], recorded: Exported[]): Promise<Exported[]> {
+export async function mergeSources(
+  pool: Pool,
+  exported: ExportedResource[],
+  recorded: ExportedResource[],
+): Promise<ExportedResource[]> {
   const byUid = new Map(exported.map((each) => [each.props.uid, each]));
   const contradicting = recorded.filter((each) => {
     const other = byUid.get(each.props.uid);
-    return other && !agree(other, each);
+    return other && !isSameHolding(other, each);
   });
-  if (contradicting.length > 0) throw disagreeing(contradicting, byUid);
+  if (contradicting.length > 0) throw contradictionError(contradicting, byUid);
   const added = recorded.filter(({ props }) => !byUid.has(props.uid));
   return [...exported, ...(await Promise.all(added.map((each) => withKnownLease(pool, each))))];
 }
 
-const valueIn = (each: Exported): string => {
-  const { pool, want } = factOf(each);
+const describeHolding = (each: ExportedResource): string => {
+  const { pool, want } = requiredLease(each);
   return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
 };
-const agree = (a: Exported, b: Exported): boolean => a.props.owner === b.props.owner && valueIn(a) === valueIn(b);
+const isSameHolding = (a: ExportedResource, b: ExportedResource): boolean =>
+  a.props.owner === b.props.owner && describeHolding(a) === describeHolding(b);
 
-function disagreeing(contradicting: Exported[], byUid: Map<string, Exported>): OverlayError {
+function contradictionError(contradicting: ExportedResource[], byUid: Map<string, ExportedResource>): OverlayError {
   const lines = contradicting.map((each) => {
     const other = byUid.get(each.props.uid)!;
-    const side = (one: Exported) => `${one.source} says ${one.props.owner} has ${valueIn(one)}`;
+    const side = (one: ExportedResource) => `${one.source} says ${one.props.owner} has ${describeHolding(one)}`;
     return `\n  ${each.props.uid}: ${side(each)}; ${side(other)}`;
   });
   return new OverlayError(
@@ -173,8 +201,8 @@ function disagreeing(contradicting: Exported[], byUid: Map<string, Exported>): O
 }
 
 /** What an earlier run has entered has a lease id by now. */
-async function withKnownLease(pool: Pool, each: Exported): Promise<Exported> {
-  const lease = await pool.find(factOf(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
+async function withKnownLease(pool: Pool, each: ExportedResource): Promise<ExportedResource> {
+  const lease = await pool.find(requiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
     if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
     throw error;
   });
@@ -187,16 +215,19 @@ async function withKnownLease(pool: Pool, each: Exported): Promise<Exported> {
  * that is still there takes for a renewed lease and claims again, under the same uid and with the same values.
  */
 export interface Recorded {
-  resources: Exported[];
+  resources: ExportedResource[];
   /** The store that wrote them. */
   stores: Set<string>;
   /** Records of things that cannot be told from machines. */
   unclear: string[];
 }
 
-export function recordedOn(reads: Read[]): Recorded {
-  const networks = surveyOf(reads).filter(({ network }) => network.networkName !== undefined);
-  const resources = networks.flatMap((each) => [...networkOf(each), ...each.runners.flatMap((r) => runnerOf(r, each))]);
+export function readRecorded(reads: HostState[]): Recorded {
+  const networks = findNetworks(reads).filter(({ network }) => network.networkName !== undefined);
+  const resources = networks.flatMap((each) => [
+    ...networkFromRecords(each),
+    ...each.runners.flatMap((r) => runnerFromRecords(r, each)),
+  ]);
   const all = reads.flatMap((read) => read.facts.records.map((record) => ({ read, record })));
   const known = new Set(resources.map(({ props }) => props.uid));
   return {
@@ -206,37 +237,41 @@ export function recordedOn(reads: Read[]): Recorded {
       ...new Set(
         all
           .filter(({ record }) => !known.has(record.uid))
-          .map(({ record, read }) => `${record.owner} on ${placeText(read)}`),
+          .map(({ record, read }) => `${record.owner} on ${hostName(read)}`),
       ),
       ...reads.flatMap((read) =>
-        read.facts.invalidRecords.map(({ file, reason }) => `${file} on ${placeText(read)}: not a record (${reason})`),
+        read.facts.invalidRecords.map(({ file, reason }) => `${file} on ${hostName(read)}: not a record (${reason})`),
       ),
     ],
   };
 }
 
-const withLink = (records: HostRecord[], name: string): HostRecord | undefined =>
+const findRecordWithLink = (records: HostRecord[], name: string): HostRecord | undefined =>
   records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === name));
 
 /** As the lifecycle makes them; a lease id begins with its uid. */
-const identity = ({ uid, owner }: HostRecord) => ({ uid, owner, leaseId: `${uid}.${randomBytes(8).toString("hex")}` });
+const makeIdentity = ({ uid, owner }: HostRecord) => ({
+  uid,
+  owner,
+  leaseId: `${uid}.${randomBytes(8).toString("hex")}`,
+});
 
-function networkOf(surveyed: Surveyed): Exported[] {
+function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
   const { network, hub } = surveyed;
-  const record = withLink(hub.facts.records, network.hubInterface);
+  const record = findRecordWithLink(hub.facts.records, network.hubInterface);
   if (!record) return [];
   const { host, port } = hub.connection;
   const props = {
-    ...settingsOf(surveyed),
-    ...identity(record),
+    ...discoveredSettings(surveyed),
+    ...makeIdentity(record),
     hubInterface: network.hubInterface,
     hubConnection: { host, port },
   };
-  return [{ source: placeText(hub), type: "OverlayNetwork", props }];
+  return [{ source: hostName(hub), type: "OverlayNetwork", props }];
 }
 
 /** What no machine tells (verify, what happens on exhaustion) is as by default; the next up of the network sets it right. */
-function settingsOf({ network, hub, runners }: Surveyed) {
+function discoveredSettings({ network, hub, runners }: SurveyedNetwork) {
   const first = runners.find(({ at }) => at)?.at?.seen;
   const { networkName, subnets, devicePrefix, vniBase, vxlanPort, hubUnderlayIp } = network;
   return networkSettings.parse({
@@ -256,18 +291,18 @@ const fromRunner = ({ bridgeName, masquerade, isAutoMtu, mtu }: DiscoveredRunner
   mtu: isAutoMtu ? ("auto" as const) : mtu,
 });
 
-function runnerOf(runner: SurveyedRunner, surveyed: Surveyed): Exported[] {
-  const record = withLink(surveyed.hub.facts.records, runner.device);
+function runnerFromRecords(runner: SurveyedRunner, surveyed: SurveyedNetwork): ExportedResource[] {
+  const record = findRecordWithLink(surveyed.hub.facts.records, runner.device);
   if (!record) return [];
   const { host, port } = surveyed.hub.connection;
   const at = runner.at?.host.connection;
   const props = {
-    ...identity(record),
-    network: settingsOf(surveyed),
+    ...makeIdentity(record),
+    network: discoveredSettings(surveyed),
     runnerName: record.name ?? runner.name,
     runnerId: runner.runnerId,
     hubConnection: { host, port },
     ...(at && { connection: { host: at.host, port: at.port } }),
   };
-  return [{ source: placeText(surveyed.hub), type: "RunnerSubnet", props }];
+  return [{ source: hostName(surveyed.hub), type: "RunnerSubnet", props }];
 }

@@ -2,15 +2,15 @@ import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { constants } from "node:os";
 import { describeLease, holdAddress, holdInput } from "../reservations";
-import { command, optionsOf, refuse, withPool } from "./command";
-import { withAddress } from "./ip";
+import { command, parseOptions, printError, withPool } from "./command";
+import { withAddressOptions } from "./ip";
 
 /**
  * The address is held by a short lease that is renewed as long as the command runs. All processes of the command have ended before
  * the lease is released; when the lease is lost they are ended, since the address may belong to another owner by then.
  */
 export const runCommand = () =>
-  withAddress(
+  withAddressOptions(
     command("run", "Hold an address for the life of a command, which finds it in OVERLAY_IP."),
     "exactly this one",
   )
@@ -19,7 +19,7 @@ export const runCommand = () =>
     .passThroughOptions()
     .action(
       withPool(async ({ context }, options, words) => {
-        const hold = await holdAddress(context, optionsOf(holdInput, options));
+        const hold = await holdAddress(context, parseOptions(holdInput, options));
         const { ip, ip6, pool, network, runner } = describeLease(hold.lease);
         const [gateway, gateway6] = hold.gateways;
         const env = {
@@ -35,7 +35,7 @@ export const runCommand = () =>
           const command = supervise(words as unknown as string[], env);
           void hold.lost.then((error) => {
             command.end();
-            refuse(error, false);
+            printError(error, false);
           });
           process.exitCode = await command.ended;
         } finally {
@@ -60,7 +60,7 @@ export function supervise(words: string[], variables: Record<string, string | un
   const [program, ...args] = words as [string, ...string[]];
   const mark = randomUUID();
   const watchdog = startWatchdog(mark);
-  const env = { ...withoutSecrets(process.env), ...variables, [MARK]: mark };
+  const env = { ...withoutSecrets(process.env), ...variables, [MARK_VARIABLE]: mark };
   const child = spawn(program, args, { stdio: "inherit", env });
   const forward = (signal: NodeJS.Signals) => child.kill(signal);
   const ignore = () => {};
@@ -86,13 +86,13 @@ export function supervise(words: string[], variables: Record<string, string | un
 }
 
 /** What this program, its PostgreSQL client and Pulumi log in and decrypt with is not the command's. */
-const OURS = /^OVERLAY_|^PG[A-Z]|^PULUMI_(ACCESS_TOKEN|BACKEND_URL|CONFIG_PASSPHRASE)/;
+const OWN_VARIABLES = /^OVERLAY_|^PG[A-Z]|^PULUMI_(ACCESS_TOKEN|BACKEND_URL|CONFIG_PASSPHRASE)/;
 
 const withoutSecrets = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
-  Object.fromEntries(Object.entries(env).filter(([name]) => !OURS.test(name)));
+  Object.fromEntries(Object.entries(env).filter(([name]) => !OWN_VARIABLES.test(name)));
 
 /** In the environment of the command and of all that it starts. */
-const MARK = "OVERLAY_RUN";
+const MARK_VARIABLE = "OVERLAY_RUN";
 /** Between SIGTERM and SIGKILL. */
 const GRACE_TENTHS = 20;
 
@@ -139,11 +139,15 @@ interface Watchdog {
 /** In a session of its own, so that a signal for this process's group does not reach it. It needs Linux's /proc. */
 function startWatchdog(mark: string): Watchdog {
   if (process.platform !== "linux") return { endAll: async () => {} };
-  const shell = spawn("/bin/sh", ["-c", WATCHDOG, "overlayctl-watchdog", `${MARK}=${mark}`, String(GRACE_TENTHS)], {
-    stdio: ["pipe", "ignore", "ignore"],
-    env: { PATH: process.env.PATH ?? "/usr/sbin:/usr/bin:/sbin:/bin" },
-    detached: true,
-  });
+  const shell = spawn(
+    "/bin/sh",
+    ["-c", WATCHDOG, "overlayctl-watchdog", `${MARK_VARIABLE}=${mark}`, String(GRACE_TENTHS)],
+    {
+      stdio: ["pipe", "ignore", "ignore"],
+      env: { PATH: process.env.PATH ?? "/usr/sbin:/usr/bin:/sbin:/bin" },
+      detached: true,
+    },
+  );
   const ended = new Promise<void>((resolve) => {
     shell.once("exit", () => resolve());
     shell.once("error", () => resolve());

@@ -8,56 +8,56 @@ import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 
 /** What `pulumi stack export` says about our resources. Secrets are left out unless they stand there in the clear. */
-export interface Export {
+export interface StackExport {
   /** Where it came from, for messages. */
   source: string;
   /** `STACK::PROJECT`; undefined for a stack in which nothing is left. */
   stack?: string;
-  resources: Exported[];
+  resources: ExportedResource[];
 }
 
-export interface Exported {
+export interface ExportedResource {
   source: string;
   type: string;
   props: Values & { owner: string; uid: string; leaseId: string };
 }
 
-const resource = z.looseObject({
+const stateResource = z.looseObject({
   urn: z.string(),
   type: z.string(),
   outputs: z.record(z.string(), z.unknown()).default({}),
   delete: z.boolean().default(false),
 });
-const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(resource).default([]) }) });
+const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(stateResource).default([]) }) });
 
 /** In both faces. */
-export const OURS = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
+export const OUR_TYPES = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
 
 /** `-` is standard input. */
-export async function readExport(file: string): Promise<Export> {
+export async function readExport(file: string): Promise<StackExport> {
   const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
     throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
   });
   return parseExport(file, text);
 }
 
-export function parseExport(source: string, text: string): Export {
-  const parsed = document.safeParse(jsonIn(text));
+export function parseExport(source: string, text: string): StackExport {
+  const parsed = document.safeParse(tryParseJson(text));
   if (!parsed.success) {
     const what = `${source} is not what \`pulumi stack export\` prints.`;
     throw new OverlayError("INPUT_INVALID", what, `Make it with \`pulumi stack export --stack STACK --file FILE\`.`);
   }
   const all = parsed.data.deployment.resources;
   const [stack, project] = all[0]?.urn.replace(/^urn:pulumi:/, "").split("::") ?? [];
-  const ours = all.flatMap((each) => exported(source, each));
+  const ours = all.flatMap((each) => parseResource(source, each));
   return {
     source,
-    resources: withoutEarlierLives(ours),
+    resources: dropReplaced(ours),
     ...(project !== undefined && { stack: `${stack}::${project}` }),
   };
 }
 
-function jsonIn(text: string): unknown {
+function tryParseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
@@ -65,12 +65,15 @@ function jsonIn(text: string): unknown {
   }
 }
 
-type Life = Exported & { pendingDelete: boolean };
+type ResourceState = ExportedResource & { pendingDelete: boolean };
 
 /** What failed before it got a lease holds nothing. */
-function exported(source: string, { type, urn, outputs, delete: pendingDelete }: z.output<typeof resource>): Life[] {
-  const [, ours] = OURS.exec(type) ?? [];
-  const props = shown(outputs) as Exported["props"];
+function parseResource(
+  source: string,
+  { type, urn, outputs, delete: pendingDelete }: z.output<typeof stateResource>,
+): ResourceState[] {
+  const [, ours] = OUR_TYPES.exec(type) ?? [];
+  const props = revealSecrets(outputs) as ExportedResource["props"];
   if (!ours || !props.uid || !props.leaseId || !props.owner) return [];
   if (resources.some((known) => known.type === ours)) return [{ source, type: ours, props, pendingDelete }];
   throw new OverlayError(
@@ -81,7 +84,7 @@ function exported(source: string, { type, urn, outputs, delete: pendingDelete }:
 }
 
 /** A forced replacement renews the lease; what still waits to be deleted then speaks of a lease id of the past. */
-const withoutEarlierLives = (lives: Life[]): Exported[] =>
+const dropReplaced = (lives: ResourceState[]): ExportedResource[] =>
   lives
     .filter(({ pendingDelete, props }) => {
       const later = lives.some((other) => !other.pendingDelete && other.props.uid === props.uid);
@@ -90,33 +93,33 @@ const withoutEarlierLives = (lives: Life[]): Exported[] =>
     .map(({ pendingDelete: _, ...life }) => life);
 
 /** How Pulumi marks a secret in its state. */
-const [SIGNATURE, SECRET] = ["4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"];
+const [SIGNATURE_KEY, SECRET_SIGNATURE] = ["4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"];
 
 /** Secrets as they are with `--show-secrets`; without it they are not there, as in a preview that does not know them yet. */
-function shown(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(shown);
+function revealSecrets(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(revealSecrets);
   if (typeof value !== "object" || value === null) return value;
   const object = value as Values;
-  if (object[SIGNATURE] === SECRET)
+  if (object[SIGNATURE_KEY] === SECRET_SIGNATURE)
     return typeof object.plaintext === "string" ? JSON.parse(object.plaintext) : undefined;
-  const entries = Object.entries(object).map(([key, inner]): [string, unknown] => [key, shown(inner)]);
+  const entries = Object.entries(object).map(([key, inner]): [string, unknown] => [key, revealSecrets(inner)]);
   return Object.fromEntries(entries.filter(([, inner]) => inner !== undefined));
 }
 
 /** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
-export function factsOf(found: Exported[], tenantDefaults: TenantDefaults): ExistingLease[] {
+export function requiredLeases(found: ExportedResource[], tenantDefaults: TenantDefaults): ExistingLease[] {
   const below = found.flatMap(
     ({ type, props }) => resourceOf(type).sourcePool?.prerequisiteLeases?.(props, tenantDefaults) ?? [],
   );
-  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(factOf)];
+  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(requiredLease)];
 }
 
 /** It has machines, but the export does not show which. */
-export const hidesMachines = ({ type, props }: Exported): boolean =>
+export const hasHiddenHosts = ({ type, props }: ExportedResource): boolean =>
   "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
 
 /** The lease that a resource in state must have. */
-export function factOf({ type, props }: Exported): ExistingLease {
+export function requiredLease({ type, props }: ExportedResource): ExistingLease {
   const def = resourceOf(type);
   const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
   const childPool = def.childPool?.(props, def.extentsFromProps(props));
@@ -126,7 +129,7 @@ export function factOf({ type, props }: Exported): ExistingLease {
     type,
     want: def.extentsFromProps(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
-    // Where the lifecycle looks for the name of a resource that is made anew.
+    // MemberOptions the lifecycle looks for the name of a resource that is made anew.
     ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
     ...(tenant && { tenant }),
     ...(usedBy !== undefined && { usedBy }),
@@ -141,17 +144,17 @@ export function factOf({ type, props }: Exported): ExistingLease {
 }
 
 /** Something that lies in a pool and may open another one: a lease, or what is to become one. */
-export interface Nested {
+export interface PoolMember {
   pool: string;
   childPool?: string | { name: string };
 }
 
 /** In an order in which every pool is there before anything lies in it; otherwise as they were. */
-export function openersFirst<T extends Nested>(all: T[]): T[] {
+export function sortByDepth<T extends PoolMember>(all: T[]): T[] {
   const openers = new Map(
-    all.flatMap((each): [string, T][] => (each.childPool ? [[nameOf(each.childPool), each]] : [])),
+    all.flatMap((each): [string, T][] => (each.childPool ? [[openedPoolName(each.childPool), each]] : [])),
   );
-  const depth = ({ pool }: Nested): number => {
+  const depth = ({ pool }: PoolMember): number => {
     const opener = openers.get(pool);
     return opener ? 1 + depth(opener) : 0;
   };
@@ -159,5 +162,5 @@ export function openersFirst<T extends Nested>(all: T[]): T[] {
   return [...all].sort((a, b) => depths.get(a)! - depths.get(b)!);
 }
 
-const nameOf = (childPool: string | { name: string }): string =>
+const openedPoolName = (childPool: string | { name: string }): string =>
   typeof childPool === "string" ? childPool : childPool.name;

@@ -3,7 +3,7 @@ import { OverlayError } from "../errors";
 import { checkStore, openPool, openStore, placeOf } from "../pool";
 import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
 import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
-import { command, group, guarded, readSecret, withPool } from "./command";
+import { command, group, readSecret, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
 /** Exit code 1 when something is wrong that is not repaired. */
@@ -11,7 +11,7 @@ export const checkCommand = () =>
   command("check", "Check that leases, free space and indexes agree, and that the store's time can be trusted.")
     .option("--repair", "write again what follows from pools and leases, and let the store's clock count as it is now")
     .action(
-      guarded<{ repair?: boolean }>(async (settings, out, { repair = false }) => {
+      withSettings<{ repair?: boolean }>(async (settings, out, { repair = false }) => {
         const findings = await checkStore(settings.store, settings, repair);
         const rows = findings.map((finding) => ({ ...finding, repaired: repair && finding.repairable }));
         out.list(rows, ["pool", "problem", "repairable", "repaired"]);
@@ -21,45 +21,46 @@ export const checkCommand = () =>
     );
 
 /** Pools, leases, history, version; the rest follows from them. */
-const TRUTH = /^[plhv](\/|$)/;
-const SECRET = /^k\//;
+const SOURCE_KEYS = /^[plhv](\/|$)/;
+const SECRET_KEYS = /^k\//;
 
 export const dumpCommand = () =>
   command("dump", "Print the store as of one moment, a JSON object a line; never a secret.")
     .option("--all", "also what follows from pools and leases")
     .action(
-      guarded<{ all?: boolean }>(async (settings, _out, { all = false }) => {
+      withSettings<{ all?: boolean }>(async (settings, _out, { all = false }) => {
         const store = await openStore(settings.store, settings);
         const rows = await snapshot(store).finally(() => store.close());
         for (const [key, value] of rows) {
-          if (SECRET.test(key)) write({ key, secret: true });
-          else if (all || TRUTH.test(key)) write({ key, value: parsed(value) });
+          if (SECRET_KEYS.test(key)) printRow({ key, secret: true });
+          else if (all || SOURCE_KEYS.test(key)) printRow({ key, value: parseStoredRow(value) });
         }
       }),
     );
 
-const write = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
+const printRow = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
 
 /** Most rows are JSON; the others are a word. */
-const parsed = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);
+const parseStoredRow = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);
 
 /** The key ring that signs and verifies tokens: kept beside backups, it makes tokens outlive a lost store. */
-export const keysCommand = () => group("keys", "The secret keys that sign tokens.", [exportCommand(), importCommand()]);
+export const keysCommand = () =>
+  group("keys", "The secret keys that sign tokens.", [exportKeysCommand(), importKeysCommand()]);
 
-const exportCommand = () =>
+const exportKeysCommand = () =>
   command("export", "Write the key ring to a file that only its owner can read. Its content is secret.")
     .argument("<file>", "`-` is standard output")
     .action(
       withPool<object>(async ({ pool, settings, out }, _options, file) => {
         const keys = settings.tokenKeys ?? (await pool.findSecret(STORED_KEYS));
-        if (keys === undefined) throw noKeys();
+        if (keys === undefined) throw noKeysError();
         if (file === "-") process.stdout.write(`${keys}\n`);
         else await writeSecret(file!, `${keys}\n`);
         out.note(`${keyRing(keys).length} keys written. Whoever has them can make tokens.`);
       }),
     );
 
-const importCommand = () =>
+const importKeysCommand = () =>
   command("import", "Add the keys in a file to the store's key ring: tokens that they signed are valid again.")
     .argument("<file>", "what `store keys export` wrote; `-` is standard input")
     .action(
@@ -84,7 +85,7 @@ async function writeSecret(file: string, text: string): Promise<void> {
   }
 }
 
-const noKeys = (): OverlayError =>
+const noKeysError = (): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     "The store keeps no keys: no token was given out yet, and setting tokenKeys is not set.",
@@ -92,7 +93,7 @@ const noKeys = (): OverlayError =>
   );
 
 /** Ends `work` in order on SIGINT and SIGTERM, so that the source is opened again. */
-async function interruptible<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+async function runInterruptibly<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
   const abort = (): void => stop.abort();
   const signals = ["SIGINT", "SIGTERM"] as const;
@@ -110,7 +111,7 @@ interface Files {
 }
 
 /** An argument is the URL for which there is no file. */
-async function urlsOf({ fromFile, toFile }: Files, words: (string | undefined)[]): Promise<[string, string]> {
+async function readUrls({ fromFile, toFile }: Files, words: (string | undefined)[]): Promise<[string, string]> {
   if (fromFile === "-" && toFile === "-")
     throw new OverlayError("INPUT_INVALID", "Standard input cannot give both stores.", "Name a file for one of them.");
   const given = words.filter((word) => word !== undefined);
@@ -129,8 +130,8 @@ export const migrateCommand = () =>
     .option("--from-file <file>", "a file with the first URL, which keeps a password out of process lists")
     .option("--to-file <file>", "a file with the second URL")
     .action(
-      guarded<Files>(async (settings, out, files, ...words) => {
-        const [from, to] = await urlsOf(files, words);
+      withSettings<Files>(async (settings, out, files, ...words) => {
+        const [from, to] = await readUrls(files, words);
         // An older version is brought up to date, a newer one refused; one whose move was killed is only looked at.
         await (await openPool(from, { ...settings, looking: true })).end();
         const source = await openStore(from, settings);
@@ -139,7 +140,7 @@ export const migrateCommand = () =>
           throw error;
         });
         const sites = [source, target].map((store, i) => ({ store, place: placeOf([from, to][i]!) })) as [Site, Site];
-        const { rows, closedMs } = await interruptible((signal) => move(...sites, { signal })).finally(() =>
+        const { rows, closedMs } = await runInterruptibly((signal) => move(...sites, { signal })).finally(() =>
           Promise.all([source.close(), target.close()]),
         );
         const closedSeconds = Math.ceil(closedMs) / 1000;
@@ -165,7 +166,7 @@ export const migrateCommand = () =>
 
 export const reopenCommand = () =>
   command("reopen", "Open a store again whose move was killed before it was done.").action(
-    guarded(async (settings, out) => {
+    withSettings(async (settings, out) => {
       const store = await openStore(settings.store, settings);
       await reopen(store).finally(() => store.close());
       out.note("The store is open. What the move has copied is out of date; the next move replaces it.");

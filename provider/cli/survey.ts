@@ -12,10 +12,10 @@ import {
   discoverNetworks,
   discoverRunner,
 } from "../network/read/survey";
-import type { Machines } from "./hosts";
+import type { CliHosts } from "./hosts";
 
 /** A machine that was read. */
-export interface Read {
+export interface HostState {
   connection: Connection;
   hostname: string;
   facts: Facts;
@@ -24,10 +24,10 @@ export interface Read {
 }
 
 /** One network, with the machines on which it was found. */
-export interface Surveyed {
+export interface SurveyedNetwork {
   name: string;
   network: DiscoveredNetwork;
-  hub: Read;
+  hub: HostState;
   runners: SurveyedRunner[];
 }
 
@@ -38,18 +38,18 @@ export interface SurveyedRunner {
   /** The hub's view of where it is. */
   remote: string;
   /** undefined: the machine was not among those that were read. */
-  at?: { host: Read; seen: DiscoveredRunner; inUse: string[] };
+  at?: { host: HostState; seen: DiscoveredRunner; inUse: string[] };
 }
 
 const neighbourList = boundedArray(
   z.object({ dst: z.string(), dev: z.string(), state: boundedArray(z.string()).default([]) }),
 );
 
-const MORE = "uname -n; ip -j neigh show";
+const HOST_SCRIPT = "uname -n; ip -j neigh show";
 
-export async function readMachine(machines: Machines, connection: Connection): Promise<Read> {
+export async function readHostState(machines: CliHosts, connection: Connection): Promise<HostState> {
   const host = await machines.connect(connection);
-  const [facts, { stdout }] = await Promise.all([readHostFacts(host), host.exec(MORE)]);
+  const [facts, { stdout }] = await Promise.all([readHostFacts(host), host.exec(HOST_SCRIPT)]);
   const [hostname = "", ...rest] = stdout.split("\n");
   const neighbours = namingHost(host, () => parseHostJson(neighbourList, rest.join("\n").trim() || "[]"));
   const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
@@ -62,30 +62,35 @@ export async function readMachine(machines: Machines, connection: Connection): P
 }
 
 /** Which of the machines are hubs, and whose runners the others are. Pure. */
-export function surveyOf(reads: Read[]): Surveyed[] {
+export function findNetworks(reads: HostState[]): SurveyedNetwork[] {
   const taken = new Set<string>();
   return reads.flatMap((hub) =>
     discoverNetworks(hub.facts).map((network, i) => {
       const runners = network.tunnels.map(({ runnerId, device, remote }) => {
-        const at = reads.map((host) => found(host, network, runnerId, remote)).find((each) => each !== undefined);
+        const at = reads.map((host) => matchRunner(host, network, runnerId, remote)).find((each) => each !== undefined);
         return { runnerId, device, remote, name: "", ...(at && { at }) };
       });
-      const name = unique(network.networkName ?? (i === 0 ? "overlay" : `overlay${i + 1}`), taken);
-      return { name, network, hub, runners: runners.map((each) => ({ ...each, name: runnerName(each, taken) })) };
+      const name = makeUnique(network.networkName ?? (i === 0 ? "overlay" : `overlay${i + 1}`), taken);
+      return { name, network, hub, runners: runners.map((each) => ({ ...each, name: nameRunner(each, taken) })) };
     }),
   );
 }
 
-function found(host: Read, network: DiscoveredNetwork, runnerId: number, remote: string): SurveyedRunner["at"] {
+function matchRunner(
+  host: HostState,
+  network: DiscoveredNetwork,
+  runnerId: number,
+  remote: string,
+): SurveyedRunner["at"] {
   const seen = discoverRunner(host.facts, network);
   const isIt = devicesWithAddress(remote, host.facts).length > 0;
   if (!seen || !isIt || seen.runnerId !== runnerId) return undefined;
-  return { host, seen, inUse: inUse(host, network, seen) };
+  return { host, seen, inUse: findUsedAddresses(host, network, seen) };
 }
 
 /** Workloads that the bridge knows, without the hub's end of the tunnel. */
-function inUse(
-  { neighbours }: Read,
+function findUsedAddresses(
+  { neighbours }: HostState,
   { subnets }: DiscoveredNetwork,
   { bridgeName, runnerId }: DiscoveredRunner,
 ): string[] {
@@ -99,21 +104,21 @@ function inUse(
 }
 
 /** As our record calls it, else after its machine, else after its id. */
-function runnerName({ at, runnerId }: SurveyedRunner, taken: Set<string>): string {
+function nameRunner({ at, runnerId }: SurveyedRunner, taken: Set<string>): string {
   const uid = at?.host.facts.records.find(({ items }) =>
     items.some((item) => item.kind === "link" && item.name === at.seen.runnerDevice),
   );
-  return unique(uid?.name ?? plain(at?.host.hostname ?? "") ?? `runner${runnerId}`, taken);
+  return makeUnique(uid?.name ?? plainHostname(at?.host.hostname ?? "") ?? `runner${runnerId}`, taken);
 }
 
-const plain = (hostname: string): string | undefined =>
+const plainHostname = (hostname: string): string | undefined =>
   /^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$/i.test(hostname) ? hostname : undefined;
 
-function unique(name: string, taken: Set<string>): string {
+function makeUnique(name: string, taken: Set<string>): string {
   let free = name;
   for (let i = 2; taken.has(free); i++) free = `${name}-${i}`;
   taken.add(free);
   return free;
 }
 
-export const placeText = ({ connection }: Read): string => connectionName(connection);
+export const hostName = ({ connection }: HostState): string => connectionName(connection);

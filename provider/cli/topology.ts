@@ -2,22 +2,22 @@ import type { Command } from "commander";
 import { runnerLayout, tunnelName } from "../addressing/layout";
 import { escapeControls } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
-import { timeText } from "../reservations/leases";
-import { networkSpec, runnerNameOf } from "../reservations/runners";
+import { formatTime } from "../reservations/leases";
+import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { parseSettings } from "../resource";
 import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
 import { command, withPool } from "./command";
-import { machineIn } from "./hosts";
+import { machineOfLease } from "./hosts";
 
 export interface Topology {
   network: string;
   cidr: string;
   hub: string | undefined;
   hubIp: string;
-  runners: Runner[];
+  runners: TopologyRunner[];
 }
 
-interface Runner {
+interface TopologyRunner {
   runner: string;
   id: number;
   subnet: string;
@@ -34,9 +34,9 @@ export const topologyCommand = (): Command =>
     .option("--mermaid", "as a Mermaid flowchart, for READMEs and pull requests")
     .action(
       withPool<{ mermaid?: boolean }>(async ({ pool, out }, { mermaid = false }, name) => {
-        const spec = await networkSpec(pool, name!);
-        const topology = topologyOf(name!, spec, await pool.leases(spec.name));
-        if (mermaid) return void process.stdout.write(`${escapeControls(mermaidOf(topology))}\n`);
+        const spec = await requireNetwork(pool, name!);
+        const topology = describeTopology(name!, spec, await pool.leases(spec.name));
+        if (mermaid) return void process.stdout.write(`${escapeControls(renderMermaid(topology))}\n`);
         const { runners, ...network } = topology;
         out.one(network);
         out.say("");
@@ -45,23 +45,23 @@ export const topologyCommand = (): Command =>
     );
 
 /** Offers count: a drawing on a pull request shows what it will add. */
-export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): Topology {
+export function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Topology {
   const settings = parseSettings(storedNetwork, spec);
   const hub = readHub(spec);
   const layouts = layoutsOf(settings.subnets);
   const runners = leases
     .filter(({ state }) => state !== "quarantined")
-    .map((lease): Runner => {
+    .map((lease): TopologyRunner => {
       const id = Number(lease.extents[0]!.first);
       return {
-        runner: runnerNameOf(lease, network) ?? lease.owner,
+        runner: readRunnerName(lease, network) ?? lease.owner,
         id,
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
         vni: settings.vniBase + id,
         device: tunnelName(settings.devicePrefix, id),
-        machine: machineIn(lease),
+        machine: machineOfLease(lease),
         state: lease.state,
-        lastSeen: timeText(lease.lastSeen),
+        lastSeen: formatTime(lease.lastSeen),
       };
     });
   return {
@@ -74,7 +74,7 @@ export function topologyOf(network: string, spec: PoolSpec, leases: Lease[]): To
 }
 
 /** What is only promised is dashed. Names are quoted, since Mermaid has words of its own. */
-export function mermaidOf({ network, cidr, hub, hubIp, runners }: Topology): string {
+export function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
   const label = (...lines: (string | undefined)[]): string =>
     `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;
   return [

@@ -4,7 +4,7 @@ import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
 import { diffLease, rejectLostStore } from "./lease";
-import { equal, UNKNOWN, unknownPaths, type Values, valueAt, without } from "./values";
+import { equal, UNKNOWN, unknownPaths, type Values, valueAt, withoutPaths } from "./values";
 
 /** The computed values of a resource: from the lease that it has, or else from an offer. */
 export async function allocateOrKeep(
@@ -137,7 +137,7 @@ const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: 
   equal(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));
 
 const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
-  const known = without(inputs, unknownPaths(inputs));
+  const known = withoutPaths(inputs, unknownPaths(inputs));
   const { names, tenant, sharingKey, ports, takes } = def.request(known, String(owner));
   return {
     names,

@@ -1,11 +1,11 @@
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
-import { explainIssues, NOT_SHOWN, pathText, type Refusal, refuse } from "../invalid-input";
+import { explainIssues, formatPath, NOT_SHOWN, type Refusal, refuse } from "../invalid-input";
 import { type Definition, parseSettings, type Reference, referencesOf } from "../resource";
 import { allocateOrKeep, cannotOffer, unknownValues } from "./allocation";
 import type { Caller, Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";
-import { isWithin, type Path, unknownPaths, unknownWholes, type Values, without, withUnknown } from "./values";
+import { isPathWithin, type Path, unknownPaths, unknownWholes, type Values, withoutPaths, withUnknown } from "./values";
 
 /** One reason why inputs are invalid. Pulumi prints `property`, its value, and `reason`. */
 export interface Failure {
@@ -36,16 +36,16 @@ export async function check(
 ): Promise<Checked> {
   const unknown = unknownPaths(news);
   try {
-    const given = withTenant(def, deps, news, without(news, unknown));
+    const given = withTenant(def, deps, news, withoutPaths(news, unknown));
     const parsed = parse(def, caller, await resolveNames(def, deps, withName(def, caller, olds, given)), unknown);
     if (parsed.refusals.length > 0)
       return { inputs: news, failures: parsed.refusals.map(toFailure(def, caller, news)) };
-    const inputs = without(parsed.inputs, unknownWholes(news)); // an unknown input has no default
+    const inputs = withoutPaths(parsed.inputs, unknownWholes(news)); // an unknown input has no default
     const undecided =
-      unknown.some((path) => !isWithin(path, def.mayBeUnknown)) || (!olds && (await cannotOffer(deps, caller)));
+      unknown.some((path) => !isPathWithin(path, def.mayBeUnknown)) || (!olds && (await cannotOffer(deps, caller)));
     if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await restoreName(def, deps, caller, inputs);
-    const settled = undecided ? inputs : await resolve(def, deps, caller, olds, inputs);
+    const settled = undecided ? inputs : await resolveInputs(def, deps, caller, olds, inputs);
     const computed =
       undecided || !settled ? unknownValues(def) : await allocateOrKeep(def, deps, caller, olds, settled);
     return { inputs: { ...restoreUnknown(settled ?? inputs, news), ...computed, owner: caller.owner }, failures: [] };
@@ -66,12 +66,12 @@ export async function check(
 /** Errors of the pool contain the value of an input, so for a secret input only the code is shown. */
 function toRefusal(error: OverlayError, path: string[], isHidden: boolean): Refusal {
   if (isHidden) return refuse(path, `${error.code}: ${NOT_SHOWN}. ${error.fix}`);
-  const isNamed = path.length === 0 || error.what.includes(pathText(path));
+  const isNamed = path.length === 0 || error.what.includes(formatPath(path));
   return isNamed ? { path, reason: error.message } : refuse(path, error.message);
 }
 
 /** undefined: in this preview there is no pool yet to choose from. */
-async function resolve(
+async function resolveInputs(
   def: Definition,
   deps: Dependencies,
   { owner, dryRun }: Caller,
@@ -90,10 +90,10 @@ async function resolve(
 }
 
 /** A URN ends with the resource's name. */
-const nameIn = (owner: string): string => owner.split("::").at(-1)!;
+const nameOfResource = (owner: string): string => owner.split("::").at(-1)!;
 
 const withName = ({ nameInput }: Definition, { owner }: Caller, olds: Values | undefined, given: Values): Values =>
-  nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameIn(owner) } : given;
+  nameInput ? { ...given, [nameInput]: given[nameInput] ?? olds?.[nameInput] ?? nameOfResource(owner) } : given;
 
 /** Resources without a tenant get that of the provider's settings; an unknown tenant counts as given. */
 const withTenant = (def: Definition, { tenant }: Dependencies, news: Values, given: Values): Values =>
@@ -167,7 +167,7 @@ function parse(
     const mask = Object.fromEntries([...pending].map((key) => [key, true as const]));
     const inputs = def.inputs.partial(mask as Record<string, true> & Record<number, never>).parse(known);
     return {
-      inputs: without(
+      inputs: withoutPaths(
         inputs,
         [...pending].map((key) => [key]),
       ),
@@ -175,12 +175,12 @@ function parse(
     };
   }
   const inputs = whole.data as Values;
-  return { inputs, refusals: crossFieldErrors(def, caller, inputs, unknown) };
+  return { inputs, refusals: findCrossFieldErrors(def, caller, inputs, unknown) };
 }
 
 /** None while an input is unknown that is not in `mayBeUnknown`: its value may resolve the conflict. */
-function crossFieldErrors(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
-  if (unknown.some((path) => !isWithin(path, def.mayBeUnknown))) return [];
+function findCrossFieldErrors(def: Definition, caller: Caller, inputs: Values, unknown: Path[]): Refusal[] {
+  if (unknown.some((path) => !isPathWithin(path, def.mayBeUnknown))) return [];
   return [...(def.crossFieldErrors?.(inputs) ?? [])]
     .map(({ property, reason }) => ({ path: property.split("."), reason }))
     .filter(({ path }) => !unknown.some(([key]) => key === path[0]))

@@ -6,7 +6,7 @@ import type { ApplyRequest, InspectResult } from "../host/reconcile/types";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Machine } from "../network/plan/hub";
-import { isContainers } from "../owner";
+import { isContainerOwner } from "../owner";
 import { type ExistingLease, isCommitted, type Pool } from "../pool/types";
 import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
@@ -322,7 +322,7 @@ async function importContainerLeases(
  * what to import again if the delete fails.
  */
 export async function releaseContainerLeases(pool: Pool, name: string): Promise<ExistingLease[]> {
-  const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainers(owner) && state === "used");
+  const imported = (await pool.leases(name)).filter(({ owner, state }) => isContainerOwner(owner) && state === "used");
   for (const { leaseId } of imported) await pool.release(name, leaseId);
   return imported.map(({ owner, type, extents, usedBy }) => ({
     pool: name,

@@ -12,19 +12,19 @@ import {
 } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
-import { equal, pickInputs, unknownPaths, type Values, without } from "./values";
+import { equal, pickInputs, unknownPaths, type Values, withoutPaths } from "./values";
 
 /** The lease of a resource: the request for it, its changes, the run that may change it, and the store that has it. */
 
 /** The request for its lease, from the inputs that are known. */
 export function buildRequest(def: Definition, inputs: Values): Request {
   const owner = String(inputs.owner);
-  return { ...def.request(without(inputs, unknownPaths(inputs)), owner), owner, type: def.type };
+  return { ...def.request(withoutPaths(inputs, unknownPaths(inputs)), owner), owner, type: def.type };
 }
 
 /** The pool that its lease opens. */
 export const openedPool = (def: Definition, inputs: Values) =>
-  def.childPool?.(without(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
+  def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
 
 /** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. */
 export const buildLeaseData = (def: Definition, inputs: Values, run: string, clean: string[] = []) => ({

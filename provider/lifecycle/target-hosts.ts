@@ -3,7 +3,7 @@ import type { Lease } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";
-import { changedInputs, equal, isWithin, type Values } from "./values";
+import { changedInputs, equal, isPathWithin, type Values } from "./values";
 
 /** Which hosts of a resource may have items of it, and which hosts it no longer has. */
 
@@ -74,6 +74,6 @@ export function hasNoHostEffect(def: Definition, olds: Values, news: Values): bo
     changed.length > 0 &&
     !hasDrift &&
     equal(machineKeys(targetsOf(def, olds)), machineKeys(targetsOf(def, news))) &&
-    changed.every((path) => isWithin(path, unaffectedBy))
+    changed.every((path) => isPathWithin(path, unaffectedBy))
   );
 }

@@ -26,11 +26,11 @@ export function unknownWholes(value: unknown, at: Path = []): Path[] {
 }
 
 /** The same values without those at `paths`. */
-export function without<T>(value: T, paths: Path[]): T {
+export function withoutPaths<T>(value: T, paths: Path[]): T {
   if (!isContainer(value) || paths.length === 0) return value;
   const kept = Object.entries(value).flatMap(([key, v]) => {
     const below = paths.filter(([first]) => first === key).map(([, ...rest]) => rest);
-    return below.some((path) => path.length === 0) ? [] : [[key, without(v, below)]];
+    return below.some((path) => path.length === 0) ? [] : [[key, withoutPaths(v, below)]];
   });
   return (Array.isArray(value) ? kept.map(([, v]) => v) : Object.fromEntries(kept)) as T;
 }
@@ -53,7 +53,7 @@ export function withUnknown(value: Values, paths: Path[]): Values {
 export const valueAt = (values: unknown, path: string): unknown =>
   path.split(".").reduce<unknown>((value, key) => (isContainer(value) ? value[key] : undefined), values);
 
-export const isWithin = (path: Path, parents: string[]): boolean => {
+export const isPathWithin = (path: Path, parents: string[]): boolean => {
   const text = path.join(".");
   return parents.some((parent) => text === parent || text.startsWith(`${parent}.`));
 };
@@ -83,7 +83,7 @@ export function pickInputs({ inputs, computed }: Definition, props: Values): Val
 
 export function changedInputs(def: Definition, olds: Values, news: Values): Path[] {
   const ignored = def.sourcePool?.ignoreChanges ?? [];
-  return changedPaths(pickInputs(def, olds), pickInputs(def, news)).filter((path) => !isWithin(path, ignored));
+  return changedPaths(pickInputs(def, olds), pickInputs(def, news)).filter((path) => !isPathWithin(path, ignored));
 }
 
 /** Changed properties that need a replacement. */
@@ -106,4 +106,4 @@ function unknownReferences({ computed, references = {} }: Definition, news: Valu
 }
 
 const isTouched = (paths: Path[], path: string): boolean =>
-  paths.some((p) => isWithin(p, [path]) || isWithin(path.split("."), [p.join(".")]));
+  paths.some((p) => isPathWithin(p, [path]) || isPathWithin(path.split("."), [p.join(".")]));

@@ -1,6 +1,6 @@
 import { formatNumberRange, formatRange } from "../addressing/ip";
 import { type Code, OverlayError } from "../errors";
-import { isForgotten, sameStack, shortName } from "../owner";
+import { isForgotten, isSameStack, shortName } from "../owner";
 import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
 import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
@@ -99,7 +99,7 @@ function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, h
 function describeFix(holder: Lease, owner: string, otherwise: string): string {
   if (isForgotten(holder.owner))
     return "Ask for another one. A host that was forgotten may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
-  return holder.state !== "offered" && sameStack(holder.owner, owner)
+  return holder.state !== "offered" && isSameStack(holder.owner, owner)
     ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own; if it gets another value in this up, ask for that by value, and declare it before the program's first `await`."
     : otherwise;
 }

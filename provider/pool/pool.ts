@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, type OverlayError } from "../errors";
-import { sameStack } from "../owner";
+import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import { takenError } from "./errors";
 import { overlapsAny } from "./extents";
@@ -70,7 +70,7 @@ export class StoredPool implements Pool {
   ) {
     // Offers to other requests of an owner are of other branches of its program.
     const isAbandoned = (holder: Lease, owner: string) =>
-      holder.owner === owner || (sameStack(holder.owner, owner) && !this.#isPlanned(holder));
+      holder.owner === owner || (isSameStack(holder.owner, owner) && !this.#isPlanned(holder));
     this.settings = { ...settings, isAbandoned: isAbandoned };
     this.#queue = new Queue(store, this.settings);
   }
@@ -116,7 +116,7 @@ export class StoredPool implements Pool {
     for (;;) {
       let isHeldInStack = false;
       const willRelease = (holder: Lease) => {
-        isHeldInStack ||= sameStack(holder.owner, request.owner);
+        isHeldInStack ||= isSameStack(holder.owner, request.owner);
         return this.#isReleasing(request, holder);
       };
       try {
@@ -297,7 +297,7 @@ export class StoredPool implements Pool {
    */
   #mayBeReleased(request: Request, holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
-    if (!sameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
+    if (!isSameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
     if (this.#kept.has(holder.uid)) return false;
     const intent = this.#planned.get(planKey(holder));
     if (intent) return !overlap(intent, holder.extents);
@@ -314,7 +314,7 @@ export class StoredPool implements Pool {
   }
 
   #isReleasing(request: Request, holder: Lease): boolean {
-    if (!sameStack(holder.owner, request.owner)) return false;
+    if (!isSameStack(holder.owner, request.owner)) return false;
     const intent = this.#planned.get(planKey(holder));
     return intent ? !overlap(intent, holder.extents) : this.#releasing.has(holder.uid);
   }

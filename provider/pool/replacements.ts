@@ -1,4 +1,4 @@
-import { isContainers, sameStack } from "../owner";
+import { isContainerOwner, isSameStack } from "../owner";
 import { cannotReplaceError } from "./errors";
 import { findPool } from "./rules/pools";
 import { leasesOf } from "./storage/keys";
@@ -27,7 +27,7 @@ export class Replacements {
 
   /** Resources of the same stack are expected to refer to the pool, unless they were checked before it: then they do not. */
   async plan(replacement: Replacement): Promise<void> {
-    const isOfStack = (holder: Lease) => replacement.owners.some((owner) => sameStack(owner, holder.owner));
+    const isOfStack = (holder: Lease) => replacement.owners.some((owner) => isSameStack(owner, holder.owner));
     const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.kept.has(lease.uid));
     for (const { name } of pools) this.#byPool.set(name, replacement);
   }
@@ -70,7 +70,7 @@ export class Replacements {
 }
 
 /** What the delete of a runner drops itself. */
-const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainers(owner) && state === "used";
+const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
 
 /** A pool and all that leases in it have opened, with what is held in each. */
 async function poolsDeletedWith(tx: WriteBuffer, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {

@@ -1,12 +1,12 @@
 import type { Event, Lease, Pool } from "../pool/types";
 import { poolNamed } from "../pool-names";
+import { addressPools, findNamedPool, findPoolOf, hasInRange } from "./address-pools";
 import type { AddressInput } from "./inputs";
-import { isPort, timeText, valueText } from "./leases";
-import { addressPools, covers, placeNamed, placeOf } from "./places";
+import { formatTime, formatValue, isPort } from "./leases";
 import { findLeases } from "./search";
 
 /** More than a pool keeps. */
-const ALL = 20_000;
+const MOST_EVENTS = 20_000;
 
 /** One change of a pool, as JSON can carry it. */
 export interface Change {
@@ -34,11 +34,15 @@ export const describeEvent = ({
   formerOwner,
   leaseId,
 }: Event): Change => ({
-  at: timeText(at),
+  at: formatTime(at),
   what,
   value: extents
     .map(({ first, last }) =>
-      first === last ? valueText(first) : isPort(first) ? `${first}-${last}` : `${valueText(first)}-${valueText(last)}`,
+      first === last
+        ? formatValue(first)
+        : isPort(first)
+          ? `${first}-${last}`
+          : `${formatValue(first)}-${formatValue(last)}`,
     )
     .join(", "),
   pool,
@@ -53,28 +57,28 @@ export const describeEvent = ({
 /** What happened in a pool, oldest first; also in one that is no longer there. Without a name: in all pools. */
 export async function historyOfPool(pool: Pool, name?: string): Promise<Event[]> {
   if (name === undefined)
-    return historyOf(
+    return readHistory(
       pool,
       (await pool.pools()).map((spec) => spec.name),
     );
-  const events = await historyOf(pool, [name]);
-  return events.length > 0 || name.includes("/") ? events : historyOf(pool, [poolNamed(name)]);
+  const events = await readHistory(pool, [name]);
+  return events.length > 0 || name.includes("/") ? events : readHistory(pool, [poolNamed(name)]);
 }
 
 /** Who had an address, and when, as the pools tell that have it now. */
 export async function historyOfAddress(pool: Pool, input: AddressInput): Promise<Event[]> {
-  const place = await placeNamed(pool, input);
-  const specs = place ? [place.spec] : (await addressPools(pool)).filter((spec) => covers(spec, input.ip));
-  const events = await historyOf(
+  const place = await findNamedPool(pool, input);
+  const specs = place ? [place.spec] : (await addressPools(pool)).filter((spec) => hasInRange(spec, input.ip));
+  const events = await readHistory(
     pool,
     specs.map((spec) => spec.name),
   );
   return events.filter(({ extents }) => extents.some(({ first, last }) => first <= input.ip && input.ip <= last));
 }
 
-async function historyOf(pool: Pool, names: string[]): Promise<Event[]> {
+async function readHistory(pool: Pool, names: string[]): Promise<Event[]> {
   const events: Event[] = [];
-  for (const name of names) events.push(...(await pool.history(name, { limit: ALL })));
+  for (const name of names) events.push(...(await pool.history(name, { limit: MOST_EVENTS })));
   return events.sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
 }
 
@@ -103,24 +107,24 @@ const ENDS: Event["what"][] = ["released", "expired", "reclaimed", "handed over"
 
 /** The present holders of an address, else the offer or the quarantine on it; and the earlier holders, latest first. */
 export async function showAddress(pool: Pool, input: AddressInput): Promise<AddressStatus> {
-  const before = holdingsIn(await historyOfAddress(pool, input)).reverse();
+  const before = findHoldings(await historyOfAddress(pool, input)).reverse();
   const holders = await findLeases(pool, input);
   for (const state of ["offered", "quarantined"] as const)
     if (holders.length === 0) holders.push(...(await findLeases(pool, { ...input, state })));
-  if (holders.length + before.length === 0) await placeOf(pool, input, input.ip); // refuses what is in no pool
+  if (holders.length + before.length === 0) await findPoolOf(pool, input, input.ip); // refuses what is in no pool
   return { holders, before };
 }
 
-export function holdingsIn(events: Event[]): Holding[] {
+export function findHoldings(events: Event[]): Holding[] {
   const open = new Map<string, { since?: string; usedBy?: string }>();
   const holdings: Holding[] = [];
   for (const { at, what, pool, owner, uid, usedBy } of events) {
-    const begun = BEGINNINGS.includes(what) ? { since: timeText(at) } : open.get(uid);
+    const begun = BEGINNINGS.includes(what) ? { since: formatTime(at) } : open.get(uid);
     const holding = { ...begun, ...(usedBy !== undefined && { usedBy }) };
     open.set(uid, holding);
     if (!ENDS.includes(what)) continue;
     open.delete(uid);
-    holdings.push({ owner, pool, ...holding, until: timeText(at), end: what });
+    holdings.push({ owner, pool, ...holding, until: formatTime(at), end: what });
   }
   return holdings;
 }

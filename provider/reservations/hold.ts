@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool/types";
+import { refuseOtherTenant, requireNamedPool } from "./address-pools";
 import type { HoldInput } from "./inputs";
 import { ipOf } from "./leases";
-import { mustBeNamed, refuseOtherTenant } from "./places";
 import { claimAddress, gatewaysOf } from "./reserve";
 import type { Context } from "./tokens";
 
@@ -19,7 +19,7 @@ export interface Hold {
 /** If this process dies, the address is free again within `ttl` seconds and the quarantine. */
 export async function holdAddress({ pool, tenant }: Context, input: HoldInput): Promise<Hold> {
   const { ip, port, ttl } = input;
-  const place = await mustBeNamed(pool, input);
+  const place = await requireNamedPool(pool, input);
   refuseOtherTenant(place, tenant);
   const lease = await claimAddress(pool, place, { ip, port, ttl });
   const stopped = new AbortController();

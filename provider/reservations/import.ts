@@ -1,8 +1,15 @@
 import { isOverlayError } from "../errors";
 import type { ExistingLease, ImportResult, MissingPool, Pool, Tenant } from "../pool/types";
 import { describePool } from "../pool-names";
-import { IMPORTED_LABEL, isOf, ownerIn, RESERVATION, valueText } from "./leases";
-import { covers, type Place, placeNamed, placesOf, refuseOtherTenant, single } from "./places";
+import {
+  type AddressPool,
+  findNamedPool,
+  findPoolsOf,
+  hasInRange,
+  refuseOtherTenant,
+  singleValue,
+} from "./address-pools";
+import { formatValue, IMPORTED_LABEL, isHeldBy, ownerFor, RESERVATION } from "./leases";
 
 /** An address that is in use already. Where its network, runner or pool is given, it is compared. */
 export interface UsedAddress {
@@ -31,10 +38,10 @@ export async function importAddresses<A extends UsedAddress>(
   const problems: Imported<A>["problems"] = [];
   let known = 0;
   for (const address of addresses) {
-    const place = await placeFor(pool, address);
+    const place = await findPoolFor(pool, address);
     if (typeof place !== "string") refuseOtherTenant(place, tenant);
     if (typeof place === "string") problems.push({ address, message: place });
-    else if (await isHeldBy(pool, place, address)) known++;
+    else if (await isKnownAddress(pool, place, address)) known++;
     else {
       facts.set(factIn(place, address), address);
       const { runner } = place;
@@ -55,9 +62,12 @@ export async function importAddresses<A extends UsedAddress>(
 }
 
 /** The pool of an address, or why there is none. */
-async function placeFor(pool: Pool, { ip, network, runner, pool: name }: UsedAddress): Promise<Place | string> {
-  if (name !== undefined) return placeIn(pool, name, ip);
-  const { places, reason } = await placesOf(pool, ip);
+async function findPoolFor(
+  pool: Pool,
+  { ip, network, runner, pool: name }: UsedAddress,
+): Promise<AddressPool | string> {
+  if (name !== undefined) return findPoolNamed(pool, name, ip);
+  const { places, reason } = await findPoolsOf(pool, ip);
   const [place, ...others] = places;
   if (!place) return reason;
   if (others.length > 0)
@@ -70,27 +80,27 @@ async function placeFor(pool: Pool, { ip, network, runner, pool: name }: UsedAdd
   return place;
 }
 
-async function placeIn(pool: Pool, name: string, ip: bigint): Promise<Place | string> {
+async function findPoolNamed(pool: Pool, name: string, ip: bigint): Promise<AddressPool | string> {
   try {
-    const place = (await placeNamed(pool, { pool: name }))!;
-    return covers(place.spec, ip) ? place : `it is not in ${describePool(place.pool)}`;
+    const place = (await findNamedPool(pool, { pool: name }))!;
+    return hasInRange(place.spec, ip) ? place : `it is not in ${describePool(place.pool)}`;
   } catch (error) {
     if (isOverlayError(error)) return error.message;
     throw error;
   }
 }
 
-async function isHeldBy(pool: Pool, place: Place, { ip, by }: UsedAddress): Promise<boolean> {
+async function isKnownAddress(pool: Pool, place: AddressPool, { ip, by }: UsedAddress): Promise<boolean> {
   const holder = by === undefined ? undefined : await pool.find(place.pool, { value: ip });
-  return holder !== undefined && isOf(holder, by!);
+  return holder !== undefined && isHeldBy(holder, by!);
 }
 
 /** Without a container it is held until it is freed. Entered twice, it is one lease. */
-const factIn = ({ pool, spec }: Place, { ip, by }: UsedAddress): ExistingLease => ({
+const factIn = ({ pool, spec }: AddressPool, { ip, by }: UsedAddress): ExistingLease => ({
   pool,
-  owner: ownerIn(pool, by ?? `imported-${valueText(ip)}`),
+  owner: ownerFor(pool, by ?? `imported-${formatValue(ip)}`),
   type: RESERVATION,
-  want: [single(ip)],
+  want: [singleValue(ip)],
   labels: IMPORTED_LABEL,
   ...(spec.tenant && { tenant: spec.tenant }),
   ...(by !== undefined && { usedBy: by }),

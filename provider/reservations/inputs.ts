@@ -15,7 +15,7 @@ const ip = z.string().transform((text, context): bigint => {
   return z.NEVER;
 });
 
-const wholeNumber = (min: number, max: number, what: string) =>
+const integerBetween = (min: number, max: number, what: string) =>
   z
     .union(
       [
@@ -29,8 +29,8 @@ const wholeNumber = (min: number, max: number, what: string) =>
     )
     .refine((value) => Number.isInteger(value) && value >= min && value <= max, `must be a whole number: ${what}`);
 
-const ttl = wholeNumber(1, 86_400, "seconds from 1 to 86400");
-const port = wholeNumber(1, 65_535, "a port from 1 to 65535");
+const ttl = integerBetween(1, 86_400, "seconds from 1 to 86400");
+const portOption = integerBetween(1, 65_535, "a port from 1 to 65535");
 
 const label = z.string().regex(/^[^=\s]+=.*$/s, "must be like KEY=VALUE");
 const tenantText = z.union([
@@ -43,10 +43,10 @@ const tenantText = z.union([
 
 /** A runner's subnet, or a pool by its name. */
 const where = { network: resourceName.optional(), runner: resourceName.optional(), pool: z.string().min(1).optional() };
-const value = { ip: ip.optional(), port: port.optional() };
+const value = { ip: ip.optional(), port: portOption.optional() };
 const vm = z.boolean().optional();
 
-export const whereInput = z.object(where);
+export const poolChoiceInput = z.object(where);
 export const reserveInput = z.object({ ...where, ...value, ttl: ttl.optional(), vm, by: plainName.optional() });
 export const useByTokenInput = z.object({ token: z.string(), runner: z.string().optional(), by: plainName, vm });
 export const useByAddressInput = z.object({ ...where, ...value, by: plainName, vm });
@@ -64,7 +64,7 @@ export const searchInput = z.object({
   state: z.enum(["offered", "reserved", "used", "quarantined"]).optional(),
 });
 
-export type Where = z.output<typeof whereInput>;
+export type PoolChoice = z.output<typeof poolChoiceInput>;
 export type ReserveInput = z.output<typeof reserveInput>;
 export type UseByTokenInput = z.output<typeof useByTokenInput>;
 export type UseByAddressInput = z.output<typeof useByAddressInput>;

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { familyOf, formatIp } from "../addressing/ip";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
-import { userName } from "../resources/runner-subnet";
+import { userLeaseName } from "../resources/runner-subnet";
 
 /** Leases on addresses: who owns them, who uses them, and how they are shown. */
 
@@ -10,18 +10,18 @@ const OWNER_PREFIX = "overlayctl/";
 export const RESERVATION = "IPReservation";
 
 /** The same container is the same owner. Without a container, each reservation has an owner of its own. */
-export const ownerIn = (pool: string, by: string = randomUUID()): string =>
+export const ownerFor = (pool: string, by: string = randomUUID()): string =>
   `${OWNER_PREFIX}${pool.replace(/^runner\//, "")}/${by}`;
 
 /** On a runner, the name that a container holds in the network, so that it has one address there. Other pools have no such rule. */
-export function userNamesIn(pool: string, by: string | undefined): string[] {
+export function userLeaseNames(pool: string, by: string | undefined): string[] {
   const [, network] = /^runner\/([^/]+)\//.exec(pool) ?? [];
-  return network !== undefined && by !== undefined ? [userName(network, by)] : [];
+  return network !== undefined && by !== undefined ? [userLeaseName(network, by)] : [];
 }
 
 /** Whether a container uses the lease, or has reserved it. */
-export const isOf = (lease: Lease, by: string): boolean =>
-  lease.usedBy === by || lease.owner === ownerIn(lease.pool, by);
+export const isHeldBy = (lease: Lease, by: string): boolean =>
+  lease.usedBy === by || lease.owner === ownerFor(lease.pool, by);
 
 /** A stack's leases are given up by the stack: it would ask for them again at its next run. */
 export const isOfStack = ({ owner }: Lease): boolean => isStackOwner(owner);
@@ -39,11 +39,11 @@ export const IMPORTED_LABEL = { [IMPORTED]: "true" };
 
 export const isPort = (value: bigint): boolean => value <= 65_535n;
 
-export const valueText = (value: bigint): string => (isPort(value) ? String(value) : formatIp(value));
-export const extentsText = (extents: Extent[]): string => extents.map(({ first }) => valueText(first)).join(", ");
+export const formatValue = (value: bigint): string => (isPort(value) ? String(value) : formatIp(value));
+export const formatExtents = (extents: Extent[]): string => extents.map(({ first }) => formatValue(first)).join(", ");
 
 /** The address of a lease; in a pool of ports, the port. */
-export const ipOf = ({ extents }: Pick<Lease, "extents">): string => valueText(extents[0]!.first);
+export const ipOf = ({ extents }: Pick<Lease, "extents">): string => formatValue(extents[0]!.first);
 
 /** A lease on an address as JSON can carry it. */
 export interface AddressLease {
@@ -69,16 +69,16 @@ export function describeLease(lease: Lease): AddressLease {
   const [, network, runner] = /^runner\/([^/]+)\/([^/]+)$/.exec(lease.pool) ?? [];
   const { pool, state, usedBy, createdAt, by, expiresAt, tenant, labels, owner, leaseId } = lease;
   return {
-    ip: valueText(first),
+    ip: formatValue(first),
     ...(second !== undefined && familyOf(second) === 6 && { ip6: formatIp(second) }),
     ...(isPort(first) && { port: Number(first) }),
     pool,
     ...(network !== undefined && { network, runner: runner! }),
     state,
     ...(usedBy !== undefined && { usedBy }),
-    createdAt: timeText(createdAt),
+    createdAt: formatTime(createdAt),
     ...(by !== undefined && { createdBy: by }),
-    ...(expiresAt !== undefined && { expiresAt: timeText(expiresAt) }),
+    ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
     ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
     ...(labels && Object.keys(labels).length > 0 && { labels }),
     owner,
@@ -87,4 +87,4 @@ export function describeLease(lease: Lease): AddressLease {
 }
 
 /** RFC 3339, to the second. */
-export const timeText = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");
+export const formatTime = (time: number): string => new Date(time).toISOString().replace(/\.\d+Z$/, "Z");

@@ -2,9 +2,9 @@ import { isOverlayError, OverlayError } from "../errors";
 import { isOfOtherTenant } from "../owner";
 import { tokenUsedError } from "../pool/token";
 import type { Condition, Lease, Pool } from "../pool/types";
-import type { FreeInput, Where } from "./inputs";
-import { ipOf, isOf, isOfStack, userNamesIn } from "./leases";
-import { mustBeNamed, placeOf, refuseOtherTenant, valueIn } from "./places";
+import { findPoolOf, refuseOtherTenant, requestedValue, requireNamedPool } from "./address-pools";
+import type { FreeInput, PoolChoice } from "./inputs";
+import { ipOf, isHeldBy, isOfStack, userLeaseNames } from "./leases";
 import { findLeases } from "./search";
 import { type Context, leaseOfToken, mustBeUnused, readToken } from "./tokens";
 
@@ -27,10 +27,14 @@ export async function releaseByToken(context: Context, token: string): Promise<R
 }
 
 /** Gives up all addresses of a container, in every pool or in the named ones; of a caller with a tenant, none of other tenants. */
-export async function releaseByContainer({ pool, tenant }: Context, by: string, where: Where = {}): Promise<Released> {
+export async function releaseByContainer(
+  { pool, tenant }: Context,
+  by: string,
+  where: PoolChoice = {},
+): Promise<Released> {
   const released: Released = { leases: [], kept: [] };
   for (const lease of await findLeases(pool, where)) {
-    if (!isOf(lease, by) || isOfOtherTenant(lease, tenant) || !(await giveUp(pool, lease))) continue;
+    if (!isHeldBy(lease, by) || isOfOtherTenant(lease, tenant) || !(await releaseOrReturn(pool, lease))) continue;
     released.leases.push(lease);
     if (isOfStack(lease)) released.kept.push(lease);
   }
@@ -38,10 +42,10 @@ export async function releaseByContainer({ pool, tenant }: Context, by: string, 
 }
 
 /** A stack keeps its lease, which is only out of use: it may be used again by its token. false: it changed meanwhile. */
-async function giveUp(pool: Pool, lease: Lease): Promise<boolean> {
-  const onlyIf = conditionOf(lease);
+async function releaseOrReturn(pool: Pool, lease: Lease): Promise<boolean> {
+  const onlyIf = unchangedSince(lease);
   if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId, { onlyIf });
-  const users = userNamesIn(lease.pool, lease.usedBy);
+  const users = userLeaseNames(lease.pool, lease.usedBy);
   const names = (lease.names ?? []).filter((name) => !users.includes(name));
   try {
     await pool.amend(lease.pool, lease.leaseId, { state: "reserved", names }, { onlyIf });
@@ -52,7 +56,7 @@ async function giveUp(pool: Pool, lease: Lease): Promise<boolean> {
   }
 }
 
-const conditionOf = ({ state, usedBy }: Lease): Condition => ({
+const unchangedSince = ({ state, usedBy }: Lease): Condition => ({
   state: state === "used" ? "used" : "reserved",
   ...(usedBy !== undefined && { usedBy }),
 });
@@ -60,9 +64,9 @@ const conditionOf = ({ state, usedBy }: Lease): Condition => ({
 /** Takes an address back from its holder. What a stack holds is taken only with `force`. */
 export async function free({ pool, tenant }: Context, input: FreeInput): Promise<Lease> {
   const { ip, port, force = false } = input;
-  const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
   refuseOtherTenant(place, tenant);
-  const value = valueIn(place.spec, { ip, port });
+  const value = requestedValue(place.spec, { ip, port });
   if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Say which one to free.");
   const lease = await pool.find(place.pool, { value });
   if (!lease) {

@@ -20,7 +20,7 @@ export interface Runner {
   addresses: PoolSpec;
 }
 
-export async function networkSpec(pool: Pool, network: string): Promise<PoolSpec> {
+export async function requireNetwork(pool: Pool, network: string): Promise<PoolSpec> {
   const spec = await pool.spec(networkPool(network));
   if (spec) return spec;
   const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
@@ -31,10 +31,10 @@ export async function networkSpec(pool: Pool, network: string): Promise<PoolSpec
   );
 }
 
-export async function runnerNamed(pool: Pool, network: string, name: string): Promise<Runner> {
-  const spec = await networkSpec(pool, network);
+export async function findRunner(pool: Pool, network: string, name: string): Promise<Runner> {
+  const spec = await requireNetwork(pool, network);
   const lease = await pool.find(spec.name, { name: addressPool(network, name) });
-  if (lease && lease.state !== "offered") return runnerOf(spec, lease, network, name);
+  if (lease && lease.state !== "offered") return describeRunner(spec, lease, network, name);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `Network ${network} has no runner '${name}'${lease ? " yet: it stands only in a preview" : ""}.`,
@@ -42,7 +42,7 @@ export async function runnerNamed(pool: Pool, network: string, name: string): Pr
   );
 }
 
-export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
+export function describeRunner(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
   const settings = parseSettings(storedNetwork, spec);
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));
@@ -51,28 +51,28 @@ export function runnerOf(spec: PoolSpec, lease: Lease, network: string, name: st
 }
 
 /** The name under which a runner's lease is known in its network. */
-export const runnerNameOf = (lease: Lease, network: string): string | undefined => {
+export const readRunnerName = (lease: Lease, network: string): string | undefined => {
   const prefix = addressPool(network, "");
   return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
 };
 
 /** Runners of earlier releases have no pool of addresses until the first one is asked for. Opening it twice is harmless. */
-export async function openAddresses(pool: Pool, runner: Runner): Promise<void> {
+export async function openAddressPool(pool: Pool, runner: Runner): Promise<void> {
   if (runner.lease.childPool === runner.pool) return;
   await pool.amend(runner.lease.pool, runner.lease.leaseId, { childPool: runner.addresses });
 }
 
 /** The runner whose subnet has this address, or why there is none. `networks` are the pools `network/…`. */
-export async function runnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
+export async function findRunnerAt(pool: Pool, networks: PoolSpec[], ip: bigint): Promise<Runner | string | undefined> {
   const spec = networks.find((spec) => layoutAt(spec, ip));
   if (!spec) return undefined;
   const network = networkOfPool(spec.name);
   const layout = layoutAt(spec, ip)!;
   const id = (ip - layout.base) >> BigInt(layout.subnetBits);
   const lease = id === 0n ? undefined : await pool.find(spec.name, { value: id });
-  const name = lease && lease.state !== "offered" ? runnerNameOf(lease, network) : undefined;
+  const name = lease && lease.state !== "offered" ? readRunnerName(lease, network) : undefined;
   if (!lease || name === undefined) return `it is in the subnet of id ${id} of network ${network}, which no runner has`;
-  return runnerOf(spec, lease, network, name);
+  return describeRunner(spec, lease, network, name);
 }
 
 const layoutAt = (spec: PoolSpec, ip: bigint) =>

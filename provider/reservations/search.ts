@@ -1,9 +1,9 @@
 import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
 import { addressPool, RUNNERS } from "../pool-names";
+import { addressPools, findNamedPool, hasInRange } from "./address-pools";
 import type { SearchInput } from "./inputs";
-import { isOf } from "./leases";
-import { addressPools, covers, placeNamed } from "./places";
-import { networkSpec } from "./runners";
+import { isHeldBy } from "./leases";
+import { requireNetwork } from "./runners";
 
 /** Leases on addresses and ports that have all of these properties. Without `state`: those that are held, reserved or used. */
 export async function findLeases(pool: Pool, search: Partial<SearchInput> = {}): Promise<Lease[]> {
@@ -24,15 +24,15 @@ const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]
 async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolSpec[]> {
   const { network, runner, ip } = search;
   const isSomeOfNetwork = search.pool === undefined && (network === undefined) !== (runner === undefined);
-  if (network !== undefined) await networkSpec(pool, network);
-  const place = isSomeOfNetwork ? undefined : await placeNamed(pool, search);
+  if (network !== undefined) await requireNetwork(pool, network);
+  const place = isSomeOfNetwork ? undefined : await findNamedPool(pool, search);
   const prefix =
     place?.pool ?? (network === undefined ? (runner === undefined ? "" : RUNNERS) : addressPool(network, ""));
   return (await addressPools(pool, prefix)).filter(
     (spec) =>
       (place === undefined || spec.name === place.pool) &&
       (runner === undefined || spec.name.split("/")[2] === runner) &&
-      (ip === undefined || (spec.kind === "address" && covers(spec, ip))),
+      (ip === undefined || (spec.kind === "address" && hasInRange(spec, ip))),
   );
 }
 
@@ -41,7 +41,7 @@ function matches(lease: Lease, { owner, by, labels = [], tenant, state }: Partia
   return (
     isAsked &&
     (owner === undefined || lease.owner.includes(owner)) &&
-    (by === undefined || isOf(lease, by)) &&
+    (by === undefined || isHeldBy(lease, by)) &&
     (tenant === undefined || (lease.tenant?.org === tenant.org && lease.tenant.project === tenant.project)) &&
     labels.every((label) => hasLabel(lease, label))
   );

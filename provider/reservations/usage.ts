@@ -19,7 +19,7 @@ export interface PoolUsage {
   utilization: number;
 }
 
-export async function usageOf(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
+export async function readUsage(pool: Pool, spec: PoolSpec): Promise<PoolUsage> {
   const usage = await pool.usage(spec.name);
   if (!usage)
     throw new OverlayError(

@@ -1,9 +1,9 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { tokenUsedError } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
+import { findPoolOf, refuseOtherTenant, requestedValue, requireNamedPool } from "./address-pools";
 import type { UseByAddressInput, UseByTokenInput } from "./inputs";
-import { ipOf, isOf, isOfVm, userNamesIn, vmLabel } from "./leases";
-import { mustBeNamed, placeOf, refuseOtherTenant, valueIn } from "./places";
+import { ipOf, isHeldBy, isOfVm, userLeaseNames, vmLabel } from "./leases";
 import { claimAddress } from "./reserve";
 import { type Context, leaseOfToken, readToken } from "./tokens";
 
@@ -20,15 +20,15 @@ export async function useByToken(context: Context, { token, runner, by, vm }: Us
 /** The same without a token: for a free address, or one that was reserved for the same container. */
 export async function useByAddress({ pool, tenant }: Context, input: UseByAddressInput): Promise<Lease> {
   const { ip, port, by, vm } = input;
-  const place = ip === undefined ? await mustBeNamed(pool, input) : await placeOf(pool, input, ip);
+  const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
   refuseOtherTenant(place, tenant);
-  const value = valueIn(place.spec, { ip, port });
+  const value = requestedValue(place.spec, { ip, port });
   if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Give a token or an address.");
   const find = () => pool.find(place.pool, { value });
   if (!(await find())) return claimAddress(pool, place, { ip, port, by, vm, usedBy: by });
   return markUsed(pool, { by, vm }, async () => {
     const lease = await find();
-    if (lease && (lease.usedBy === by || (lease.state === "reserved" && isOf(lease, by)))) return lease;
+    if (lease && (lease.usedBy === by || (lease.state === "reserved" && isHeldBy(lease, by)))) return lease;
     const holder = lease ? `${lease.state} by ${lease.usedBy ?? lease.owner}` : "no longer held";
     throw new OverlayError(
       "IP_IN_USE",
@@ -53,7 +53,7 @@ async function markUsed(
     const lease = await find();
     const { state, usedBy } = lease;
     if (state === "used" && (!vm || isOfVm(lease))) return lease;
-    const names = [...new Set([...(lease.names ?? []), ...userNamesIn(lease.pool, by)])];
+    const names = [...new Set([...(lease.names ?? []), ...userLeaseNames(lease.pool, by)])];
     const changes = { state: "used", usedBy: by, names, labels: { ...lease.labels, ...vmLabel(vm) } } as const;
     const onlyIf = state === "used" ? ({ state, usedBy: usedBy! } as const) : ({ state: "reserved" } as const);
     try {

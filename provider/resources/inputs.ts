@@ -36,14 +36,17 @@ export const layouts = z
   );
 
 /** One range as `BASE/PREFIX`, without host bits. */
-export const cidr = z
+export const cidrBlock = z
   .string()
   .refine((text) => text.includes("/") && parseRange(text) !== undefined, "must be a CIDR without host bits");
 
 /** A layout of a network, or the CIDR of a part of it. */
 export const layoutOrCidr = z
   .string()
-  .refine((text) => isLayout(text) || cidr.safeParse(text).success, "must be a layout or a CIDR without host bits");
+  .refine(
+    (text) => isLayout(text) || cidrBlock.safeParse(text).success,
+    "must be a layout or a CIDR without host bits",
+  );
 
 export function isLayout(text: string): boolean {
   try {
@@ -55,7 +58,7 @@ export function isLayout(text: string): boolean {
   }
 }
 
-export const address = z
+export const ipAddress = z
   .string()
   .refine((text) => tryParseIp(text) !== undefined, { message: "must be an IP address", abort: true })
   .transform((text) => formatIp(tryParseIp(text)!));

@@ -145,7 +145,7 @@ export const ipPool = defineResource({
   },
 });
 
-const PORTS = "30000-32767";
+const DEFAULT_PORTS = "30000-32767";
 
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
 
@@ -159,7 +159,7 @@ const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
 /** Its own lease is in an address space or in its parent; for ports, in a space of its own. */
 function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: portSpace(poolName), want: extentsOf([portRange ?? PORTS], type) };
+    return { pool: portSpace(poolName), want: extentsOf([portRange ?? DEFAULT_PORTS], type) };
   }
   if (!parent) return { pool: spaceNamed(addressSpace), want: extentsOf(ranges!, type) };
   const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
@@ -246,7 +246,13 @@ function* blockSizeErrors({ poolName, ranges, type }: PoolSettings, prefixLength
 }
 
 /** Not checked for a block that is still to be allocated: the pool checks it then. */
-function* exclusionErrors({ type, ranges, portRange = PORTS, reserved, staticOnly }: Inputs): Generator<InputError> {
+function* exclusionErrors({
+  type,
+  ranges,
+  portRange = DEFAULT_PORTS,
+  reserved,
+  staticOnly,
+}: Inputs): Generator<InputError> {
   const texts = type === "nodePort" ? [portRange] : ranges;
   const whole = texts && extentsOf(texts, type);
   const isPart = (text: string): boolean => {

@@ -5,14 +5,15 @@ import { OverlayError } from "../errors";
 import type { Extent, Lease } from "../pool/types";
 import { addressPool, networkPool, poolNamed, runnerPool } from "../pool-names";
 import { type AllocationContext, defineResource, type InputError, parseSettings } from "../resource";
-import { address, labels, plainName, resourceName, tenant } from "./inputs";
+import { ipAddress, labels, plainName, resourceName, tenant } from "./inputs";
 import { poolChange, poolReference, poolSettings, rangeChange } from "./ip-pool";
 import { storedNetwork } from "./network-settings";
-import { chooseRunner, PLACEMENTS, placeName } from "./placement";
-import { runnerSettings, storedRunner, userName } from "./runner-subnet";
-import { chooseTenantPool, claimTenantPool, tenantBlockLeases, tenantPlaceName } from "./tenants";
+import { chooseRunner, PLACEMENTS, placementLeaseName } from "./placement";
+import { runnerSettings, storedRunner, userLeaseName } from "./runner-subnet";
+import { chooseTenantPool, claimTenantPool, tenantBlockLeases, tenantLeaseName } from "./tenants";
 
-const [TTL, VM_TTL] = [300, 1800];
+/** Seconds for which a reservation may stay unused. A virtual machine takes longer to boot than a container. */
+export const DEFAULT_TTL = { container: 300, vm: 1800 };
 
 const networkName = z
   .object({ networkName: resourceName.describe("Name of the network.") })
@@ -39,8 +40,8 @@ const inputs = z.strictObject({
       "Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
     ),
   type: resourceName.optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
-  ip: address.optional().describe("The address to get. Default: the pool picks."),
-  ip6: address
+  ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
+  ip6: ipAddress
     .optional()
     .describe("In a dual-stack network, the IPv6 address to get. Default: as far into its subnet as `ip`."),
   port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, the port to get."),
@@ -53,11 +54,11 @@ const inputs = z.strictObject({
     .union([z.literal(true), z.number().int().min(60).max(86400)])
     .optional()
     .describe(
-      `Seconds for which it may stay unused, 60 to 86400; true: ${TTL}, or ${VM_TTL} for a VM. Default: held until the resource is deleted.`,
+      `Seconds for which it may stay unused, 60 to 86400; true: ${DEFAULT_TTL.container}, or ${DEFAULT_TTL.vm} for a VM. Default: held until the resource is deleted.`,
     ),
   usedBy: plainName
     .optional()
-    .describe("Who uses it; it does not expire then. One reservation for each user on a network."),
+    .describe("The container or VM that uses it; it does not expire then. One reservation for each on a network."),
   force: z.boolean().default(false).describe("Delete it even while it is used."),
   labels,
 });
@@ -139,7 +140,7 @@ export const ipReservation = defineResource({
         ? rangeChange(runner.subnets, spec && parseSettings(storedRunner, spec).subnets, true)
         : poolChange(pool!, spec),
     ignoreChanges: ["pool.ranges"],
-    resolve,
+    resolve: resolvePlacement,
     claimPrerequisites: async ({ tenant, type, pool }, context) => {
       if (tenant && type) await claimTenantPool(pool!, context);
     },
@@ -151,7 +152,7 @@ export const ipReservation = defineResource({
 /** An address in use is not released, unless the program itself has moved its user to another reservation. */
 function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Lease, hasSuccessor: boolean): void {
   if (state !== "used" || props.force) return;
-  const name = props.runner && usedBy !== undefined && userName(props.runner.networkName, usedBy);
+  const name = props.runner && usedBy !== undefined && userLeaseName(props.runner.networkName, usedBy);
   const hasMoved = hasSuccessor || (name && !names?.includes(name));
   if (hasMoved && usedBy === props.usedBy) return;
   throw new OverlayError(
@@ -162,7 +163,7 @@ function validateDelete(props: Inputs & Computed, { state, usedBy, names }: Leas
 }
 
 /** Sets `runner` or `pool`, if the inputs leave the choice open. */
-async function resolve(inputs: Inputs, context: AllocationContext): Promise<Inputs> {
+async function resolvePlacement(inputs: Inputs, context: AllocationContext): Promise<Inputs> {
   const { network, placement, tenant, type, ip } = inputs;
   if (network) {
     const runner = await chooseRunner({ network: network.networkName, placement, ip }, context);
@@ -198,13 +199,13 @@ function requestedExtents({ runner, ip, ip6, port }: Inputs) {
   return main && others.length > 0 ? { within: main, also: others } : {};
 }
 
-const ttlSeconds = ({ ttl, kind }: Inputs): number => (ttl === true ? (kind === "vm" ? VM_TTL : TTL) : ttl!);
+const ttlSeconds = ({ ttl, kind }: Inputs): number => (ttl === true ? DEFAULT_TTL[kind] : ttl!);
 
 function leaseNames({ network, runner, tenant, type, usedBy }: Inputs, owner: string): string[] {
   return [
-    ...(tenant && type ? [tenantPlaceName(tenant, type, owner)] : []),
-    ...(network ? [placeName(network.networkName, owner)] : []),
-    ...(runner && usedBy !== undefined ? [userName(runner.networkName, usedBy)] : []),
+    ...(tenant && type ? [tenantLeaseName(tenant, type, owner)] : []),
+    ...(network ? [placementLeaseName(network.networkName, owner)] : []),
+    ...(runner && usedBy !== undefined ? [userLeaseName(runner.networkName, usedBy)] : []),
   ];
 }
 

@@ -13,7 +13,7 @@ import type { DockerPlan, HostAccess, HostPort, Network } from "../network/plan/
 import type { PoolSpec } from "../pool/types";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
-import { address, deviceName, devicePrefix, layouts, machineName, resourceName } from "./inputs";
+import { deviceName, devicePrefix, ipAddress, layouts, machineName, resourceName } from "./inputs";
 
 /**
  * The settings of a network that its runners need, too: passed by reference, or read from the pool by name. They include Docker on
@@ -139,7 +139,7 @@ export const networkSettings = z
       .describe(
         "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
       ),
-    hubUnderlayIp: address
+    hubUnderlayIp: ipAddress
       .optional()
       .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
     vniBase: z

@@ -10,7 +10,7 @@ export const PLACEMENTS = ["mostFree", "packed", "spread"] as const;
 export type Placement = (typeof PLACEMENTS)[number];
 
 /** A name of the lease, by which the owner's reservation is found on any runner. */
-export const placeName = (network: string, owner: string): string => `placed/${network}/${owner}`;
+export const placementLeaseName = (network: string, owner: string): string => `placed/${network}/${owner}`;
 
 export interface PlacementRequest {
   network: string;
@@ -24,7 +24,7 @@ export async function chooseRunner(
   { pool, owner, olds }: AllocationContext,
 ): Promise<RunnerSettings> {
   const before = olds?.runner as RunnerSettings | undefined;
-  const lease = await pool.holder(placeName(request.network, owner));
+  const lease = await pool.holder(placementLeaseName(request.network, owner));
   const current = [
     before?.networkName === request.network ? addressPool(before.networkName, before.runnerName) : undefined,
     lease?.pool,
@@ -48,12 +48,12 @@ const hasAddress = (spec: PoolSpec, { ip }: PlacementRequest): boolean =>
 function compareRunners(placement: Placement, a: Usage | undefined, b: Usage | undefined): number {
   if (!a || !b) return 0;
   const [free, other] = [a.capacity - a.held, b.capacity - b.held];
-  if (free <= 0n || other <= 0n) return compare(other, free);
-  if (placement === "spread") return countLeases(a) - countLeases(b) || compare(other, free);
-  return placement === "packed" ? compare(free, other) : compare(other, free);
+  if (free <= 0n || other <= 0n) return compareBigints(other, free);
+  if (placement === "spread") return countLeases(a) - countLeases(b) || compareBigints(other, free);
+  return placement === "packed" ? compareBigints(free, other) : compareBigints(other, free);
 }
 
-const compare = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1 : 0);
+const compareBigints = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1 : 0);
 
 const countLeases = ({ offered, reserved, used }: Usage): number => offered + reserved + used;
 

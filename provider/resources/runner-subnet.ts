@@ -8,7 +8,7 @@ import { containerOwner } from "../owner";
 import type { ExistingLease, Extent, PoolSpec } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
 import { defineResource, type InputError, type Machines, parseSettings, type StoredSettings } from "../resource";
-import { address, cidr, connection, deviceName, labels, plainName, resourceName } from "./inputs";
+import { cidrBlock, connection, deviceName, ipAddress, labels, plainName, resourceName } from "./inputs";
 import {
   dockerErrors,
   dockerFor,
@@ -29,7 +29,7 @@ export const runnerSettings = z
   .object({
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
-    subnets: z.array(cidr).min(1).max(2).describe("The ranges of its workloads, one for each address family."),
+    subnets: z.array(cidrBlock).min(1).max(2).describe("The ranges of its workloads, one for each address family."),
     dockerNetwork: z
       .string()
       .refine(
@@ -48,7 +48,7 @@ export const storedRunner: StoredSettings<typeof runnerSettings> = {
 };
 
 /** A name of the lease that is used by `by`. Names are unique, so a user has one address on a network. */
-export const userName = (network: string, by: string): string => `user/${network}/${by}`;
+export const userLeaseName = (network: string, by: string): string => `user/${network}/${by}`;
 
 const inputs = z.strictObject({
   network: networkSettings.describe(
@@ -57,7 +57,7 @@ const inputs = z.strictObject({
   runnerName: resourceName.describe("Name of the runner, unique in the network. Default: the resource's name."),
   connection: connection.describe("How SSH reaches the runner."),
   hubConnection: connection.describe("How SSH reaches the hub. Default: the network's, where that is a resource."),
-  underlayIp: address
+  underlayIp: ipAddress
     .optional()
     .describe("The runner's address on the network below. Default: the one that it uses towards the hub."),
   runnerId: z.number().int().min(1).optional().describe("The id to get. Default: the lowest free one."),

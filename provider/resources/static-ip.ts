@@ -3,15 +3,15 @@ import { type Family, familyExtent, familyOf, formatIp, isIpInRange, parseIp, pa
 import { dnsLabel, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import { planCarrier, planReturn, type StaticAddress } from "../network/plan/static-ip";
-import { sameStack } from "../owner";
+import { isSameStack } from "../owner";
 import type { Lease, Pool } from "../pool/types";
 import { networkPool, poolNamed, runnerPool } from "../pool-names";
 import { defineResource, type InputError, type TargetHost } from "../resource";
 import {
-  address,
-  cidr,
+  cidrBlock,
   connection,
   deviceName,
+  ipAddress,
   isLayout,
   labels,
   layoutOrCidr,
@@ -23,14 +23,14 @@ import { type PoolSettings, poolChange, poolReference, poolSettings } from "./ip
 import { layoutsOf, storedNetwork } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
-const port = z.number().int().min(1).max(65535);
+const portNumber = z.number().int().min(1).max(65535);
 
 const forward = z
   .strictObject({
     protocol: z.enum(["tcp", "udp", "sctp"]).meta({ id: "Protocol" }).default("tcp").describe("Transport protocol."),
-    port: port.describe("Port of the static address."),
-    to: address.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
-    toPort: port.optional().describe("Port there. Default: the same."),
+    port: portNumber.describe("Port of the static address."),
+    to: ipAddress.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
+    toPort: portNumber.optional().describe("Port there. Default: the same."),
     name: printable.max(63).optional().describe("A word for people, such as `https`."),
   })
   .meta({ id: "Forward" });
@@ -51,7 +51,7 @@ const runner = z
   .object({
     networkName: resourceName.describe("Name of the runner's network."),
     runnerName: resourceName.describe("Name of the runner."),
-    subnets: z.array(cidr).min(1).max(2).describe("The ranges of its workloads."),
+    subnets: z.array(cidrBlock).min(1).max(2).describe("The ranges of its workloads."),
   })
   .meta({ id: "ReturnRunner" });
 
@@ -61,7 +61,7 @@ const inputs = z.strictObject({
     .optional()
     .describe("Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
   staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
-  ip: address.optional().describe("The address to get. Default: the pool picks."),
+  ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
   attach: attachment.describe(
     "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
   ),
@@ -189,7 +189,7 @@ export const staticIp = defineResource({
     rejectOtherFamily(props);
     const coHolders = await findCoHolders(pool, poolNamed(props.pool.poolName), props.ip, owner);
     const other = coHolders.find((lease) => isElsewhere(lease, props, owner));
-    if (other) throw carrierConflict(props, other);
+    if (other) throw carrierConflictError(props, other);
   },
   leaseOutputs: async ({ ip }, { pool: name, owner }, { pool }) => {
     const coHolders = (await findCoHolders(pool, name, ip, owner)).filter(({ state }) => state !== "offered");
@@ -249,7 +249,7 @@ const carrierName = ({ networkName, runnerName }: Inputs["attach"]): string =>
  */
 function isElsewhere(coHolder: Lease, { attach, sharingKey }: Inputs, owner: string): boolean {
   if (coHolder.sharingKey === undefined || coHolder.sharingKey !== sharingKey) return false;
-  const mayMove = coHolder.state !== "offered" && sameStack(coHolder.owner, owner);
+  const mayMove = coHolder.state !== "offered" && isSameStack(coHolder.owner, owner);
   return !mayMove && (carrierOf(coHolder) ?? carrierName(attach)) !== carrierName(attach);
 }
 
@@ -257,7 +257,7 @@ const carrierOf = ({ data }: Lease): string | undefined => carrierData.safeParse
 
 const carrierData = z.object({ attach: z.string().regex(/^[A-Za-z0-9._/-]{1,130}$/) });
 
-const carrierConflict = ({ ip, attach }: StaticProps, coHolder: Lease): OverlayError =>
+const carrierConflictError = ({ ip, attach }: StaticProps, coHolder: Lease): OverlayError =>
   new OverlayError(
     "SHARING_CONFLICT",
     `${ip} is shared with ${coHolder.owner}, which has it on ${carrierOf(coHolder)}; this one would have it on ${carrierName(attach)}.`,

@@ -5,7 +5,7 @@ import type { ExistingLease, Extent, Json, Lease, Pool, PoolSpec, Request, Tenan
 import { DEFAULT_SPACE, poolNamed } from "../pool-names";
 import { type AllocationContext, parseSettings, type TenantDefaults } from "../resource";
 import { type PoolSettings, storedPool } from "./ip-pool";
-import { placeName } from "./placement";
+import { placementLeaseName } from "./placement";
 
 /**
  * The pool of an address that is requested by `tenant` and `type`: an IPPool of that tenant and type, if there is one.
@@ -14,7 +14,7 @@ import { placeName } from "./placement";
  * of two tenants never overlap. They stay when the last address is released, because other systems may be configured with them. No
  * stack owns them: all stacks of a tenant use the same block.
  */
-type Ask = "offer" | "claim";
+type AllocationMethod = "offer" | "claim";
 
 export interface TenantPoolRequest {
   tenant: Tenant;
@@ -24,19 +24,19 @@ export interface TenantPoolRequest {
 }
 
 /** Names with slashes, which names of IPPools cannot have. */
-const sharedName = (type: string): string => `tenants/${type}`;
+const sharedRangeName = (type: string): string => `tenants/${type}`;
 const blockName = ({ org, project }: Tenant, type: string): string => `tenant/${org}/${project}/${type}`;
 
 /** A name of the lease, by which the pool that was chosen for its owner is found again. */
-export const tenantPlaceName = ({ org, project }: Tenant, type: string, owner: string): string =>
-  placeName(`tenant/${org}/${project}/${type}`, owner);
+export const tenantLeaseName = ({ org, project }: Tenant, type: string, owner: string): string =>
+  placementLeaseName(`tenant/${org}/${project}/${type}`, owner);
 
 /** A resource stays in the pool where it is, by its state, its lease or a preview's offer. A new one gets the tenant's own pool. */
 export async function chooseTenantPool(request: TenantPoolRequest, context: AllocationContext): Promise<PoolSettings> {
   const { tenant, type } = request;
   const { pool, owner } = context;
   const before = formerPool(request, context.olds);
-  const lease = await pool.holder(tenantPlaceName(tenant, type, owner));
+  const lease = await pool.holder(tenantLeaseName(tenant, type, owner));
   for (const name of [before && poolNamed(before.poolName), lease?.pool]) {
     const spec = name === undefined ? undefined : await pool.spec(name);
     if (spec && hasValue(spec, request)) return parseSettings(storedPool, spec);
@@ -88,13 +88,13 @@ async function allocateBlock(
   tenant: Tenant,
   type: string,
   context: AllocationContext,
-  ask: Ask,
+  ask: AllocationMethod,
 ): Promise<PoolSettings> {
   const { pool, tenantDefaults } = context;
   const known = await pool.spec(poolNamed(blockName(tenant, type)));
   if (known && (ask === "offer" || (await isClaimed(context, tenant, type)))) return parseSettings(storedPool, known);
   const { range, prefixLength } = tenantDefaults[type] ?? rejectUnknownType(type, Object.keys(tenantDefaults));
-  const shared = await pool.find(DEFAULT_SPACE, { owner: sharedName(type) });
+  const shared = await pool.find(DEFAULT_SPACE, { owner: sharedRangeName(type) });
   if (!shared || shared.state === "offered")
     await pool[ask](sharedRangeRequest(type, range)).catch(explainOverlap(type));
   const size = 1n << BigInt(addressBits(familyOf(range.first)) - prefixLength);
@@ -103,7 +103,7 @@ async function allocateBlock(
 }
 
 async function isClaimed({ pool }: AllocationContext, tenant: Tenant, type: string): Promise<boolean> {
-  const lease = await pool.find(poolNamed(sharedName(type)), { owner: blockName(tenant, type) });
+  const lease = await pool.find(poolNamed(sharedRangeName(type)), { owner: blockName(tenant, type) });
   return lease !== undefined && lease.state !== "offered";
 }
 
@@ -124,21 +124,23 @@ export function tenantBlockLeases(
 
 const sharedRangeRequest = (type: string, range: Extent) => ({
   pool: DEFAULT_SPACE,
-  owner: sharedName(type),
+  owner: sharedRangeName(type),
   type: "IPPool",
   want: [range],
-  names: [poolNamed(sharedName(type))],
+  names: [poolNamed(sharedRangeName(type))],
   childPool: {
-    name: poolNamed(sharedName(type)),
+    name: poolNamed(sharedRangeName(type)),
     kind: "address",
     extents: [range],
     allocation: "lowest",
-    data: { settings: { poolName: sharedName(type), addressSpace: "default", type, ranges: [formatRange(range)] } },
+    data: {
+      settings: { poolName: sharedRangeName(type), addressSpace: "default", type, ranges: [formatRange(range)] },
+    },
   } satisfies PoolSpec,
 });
 
 const blockRequest = (tenant: Tenant, type: string, size: bigint): Request => ({
-  pool: poolNamed(sharedName(type)),
+  pool: poolNamed(sharedRangeName(type)),
   owner: blockName(tenant, type),
   type: "IPPool",
   size,

@@ -1,6 +1,6 @@
 import { PassThrough } from "node:stream";
 import { afterEach, expect, test, vi } from "vitest";
-import { refuse } from "../../provider/cli/command";
+import { printError } from "../../provider/cli/command";
 import { Output } from "../../provider/cli/output";
 import { OverlayError } from "../../provider/errors";
 import { readCredentials } from "../../provider/host/ssh/dial";
@@ -44,7 +44,7 @@ test("control characters are escaped in sentences for people, and in errors for 
   vi.spyOn(process.stderr, "write").mockImplementation((text) => said.push(String(text)) > 0);
   new Output(false, false).say(ESCAPE);
   const { exitCode } = process;
-  refuse(new OverlayError("POOL_NOT_FOUND", ESCAPE, ESCAPE), true);
+  printError(new OverlayError("POOL_NOT_FOUND", ESCAPE, ESCAPE), true);
   process.exitCode = exitCode;
   expect(said.join("")).not.toMatch(/(?!\n)[\p{Cc}\u202e]/u);
   expect(JSON.parse(said[1]!)).toMatchObject({ error: "POOL_NOT_FOUND", fix: ESCAPE });

@@ -1,5 +1,5 @@
 import { OverlayError } from "../../errors";
-import { sameStack } from "../../owner";
+import { isSameStack } from "../../owner";
 import {
   findOwnedItems,
   isAdoptable,
@@ -299,7 +299,7 @@ export function describeForeignRules(desired: DesiredState, facts: Facts): strin
 /** The network's own record before those of its runners. */
 function reporterOf(chain: Chain, { record }: DesiredState, { records }: Facts): string {
   const sharing = records.filter(
-    (other) => (other.uid === record.uid || sameStack(other.owner, record.owner)) && hasItem(other, chain),
+    (other) => (other.uid === record.uid || isSameStack(other.owner, record.owner)) && hasItem(other, chain),
   );
   const hasAnchor = ({ items }: HostRecord) => items.some((item) => item.kind === "link" && item.type === "anchor");
   const [first] = sharing.sort(

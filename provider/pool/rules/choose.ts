@@ -1,5 +1,5 @@
 import type { OverlayError } from "../../errors";
-import { isSameTenant, sameStack } from "../../owner";
+import { isSameStack, isSameTenant } from "../../owner";
 import {
   exhaustedError,
   keptForValueError,
@@ -154,7 +154,7 @@ async function evictOrReject(
     return await preempt(tx, spec, asking, holder, "handed over", choice);
   if (isInactive(tx, spec, holder) && !(await pickFree(tx, spec, pickerFor(asking), 1n)))
     return await preempt(tx, spec, asking, holder, "reclaimed", choice);
-  const isOfNeighbour = holder.state === "offered" && sameStack(holder.owner, request.owner) && !isByValue(holder);
+  const isOfNeighbour = holder.state === "offered" && isSameStack(holder.owner, request.owner) && !isByValue(holder);
   if (asking.refuseLater && isOfNeighbour && (await hasOtherRoom(tx, spec, asking, holder))) {
     asking.refuseLater(keptForValueError(spec, extent, holder, request.owner));
     return await endLease(tx, holder, NO_QUARANTINE, end);

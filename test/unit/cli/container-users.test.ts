@@ -1,13 +1,17 @@
 import { expect, test } from "vitest";
-import { containersIn, withContainerUsers } from "../../../provider/cli/containers";
-import { type Exported, factsOf, openersFirst } from "../../../provider/cli/stack-export";
+import { groupContainers, withContainerUsers } from "../../../provider/cli/containers";
+import { type ExportedResource, requiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import { readSettings } from "../../../provider/settings";
 import { Stage } from "../lifecycle/stage";
 
 const { tenantDefaults } = readSettings(() => undefined);
-const exported = (type: string, props: Values): Exported => ({ source: "dev.json", type, props: props as never });
+const exported = (type: string, props: Values): ExportedResource => ({
+  source: "dev.json",
+  type,
+  props: props as never,
+});
 const container = (name: string, ...addresses: string[]) => ({ name, running: true, addresses });
 
 test("a recovered address that a container has is used by it, whether or not a stack reserved it", async () => {
@@ -27,9 +31,9 @@ test("a recovered address that a container has is used by it, whether or not a s
     container("by-hand", "10.128.64.20"),
   ];
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  const facts = factsOf(found, tenantDefaults);
+  const facts = requiredLeases(found, tenantDefaults);
   const recover = async () =>
-    pool.importLeases(openersFirst(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));
+    pool.importLeases(sortByDepth(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));
   expect((await recover()).conflicts).toEqual([]);
   const users = async () =>
     (await pool.leases("runner/training/r1")).map(({ owner, state, usedBy }) => [
@@ -64,7 +68,7 @@ test("only containers on Docker networks that our records list count", () => {
       ],
     },
   };
-  expect(containersIn([{ facts: facts as never }])).toEqual(
+  expect(groupContainers([{ facts: facts as never }])).toEqual(
     new Map([["training", [container("nginx", "10.128.64.10")]]]),
   );
 });

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
-import type { Answer, End } from "../../../provider/cli/diagnosis";
-import { blame } from "../../../provider/cli/diagnosis";
+import type { NetworkEnd, PingResult } from "../../../provider/cli/diagnosis";
+import { findFailedHop } from "../../../provider/cli/diagnosis";
 
 /** Which hop verify blames, by what the machines answered, in whatever order they did. */
-const end = (name: string, role: End["role"]): End => ({
+const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({
   name,
   role,
   addresses: [`ip of ${name}`],
@@ -14,7 +14,7 @@ const end = (name: string, role: End["role"]): End => ({
 const ends = new Map([end("hub", "hub"), end("r1", "runner"), end("r2", "runner")].map((each) => [each.name, each]));
 
 /** `r1>hub 50`: percent lost in the overlay; with `below` the network below it; `large` when only small packets pass. */
-function answer(text: string): Answer {
+function answer(text: string): PingResult {
   const [way = "", loss, ...rest] = text.split(" ");
   const [from = "", to = ""] = way.split(">");
   const layer = rest.includes("below") ? "underlay" : "overlay";
@@ -45,7 +45,7 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
     "the tunnel that loses something",
     "r1>r2 50",
     ["r1>hub 0", "hub>r2 0", "r2>hub 50"],
-    "hub to r2: packets are lost now and then",
+    "hub to r2: some packets are lost",
   ],
   [
     "the tunnel that large packets do not pass",
@@ -54,13 +54,13 @@ test.each<[name: string, way: string, others: string[], hop: string]>([
     "hub to r2: packets of 1450 bytes are too large for the underlay",
   ],
   [
-    "that one, too, where another has lost a packet by the way",
+    "the same tunnel, if another one loses some packets",
     "r1>r2 0 large",
     ["r1>hub 50", "hub>r2 0 large"],
     "hub to r2: packets of 1450 bytes are too large for the underlay",
   ],
-  ["nobody, where only this way lost something", "r1>r2 50", ["r1>hub 0", "hub>r2 0"], "packets are lost now and then"],
-])("verify blames %s", (_, way, others, hop) => {
-  const findings = { ends, answers: [way, ...others].map(answer), silent: new Map() };
-  expect(blame(answer(way), findings)).toBe(hop);
+  ["no hop, if only the whole path loses packets", "r1>r2 50", ["r1>hub 0", "hub>r2 0"], "some packets are lost"],
+])("verify names %s", (_, way, others, hop) => {
+  const findings = { ends, results: [way, ...others].map(answer), unreachable: new Map() };
+  expect(findFailedHop(answer(way), findings)).toBe(hop);
 });

@@ -1,5 +1,12 @@
 import { expect, test } from "vitest";
-import { changedPaths, equal, UNKNOWN, unknownPaths, without, withUnknown } from "../../../provider/lifecycle/values";
+import {
+  changedPaths,
+  equal,
+  UNKNOWN,
+  unknownPaths,
+  withoutPaths,
+  withUnknown,
+} from "../../../provider/lifecycle/values";
 
 test("unknown values are found, taken out and put back at any depth", () => {
   const values = {
@@ -9,7 +16,7 @@ test("unknown values are found, taken out and put back at any depth", () => {
   };
   const paths = unknownPaths(values);
   expect(paths).toEqual([["network", "hubUnderlayIp"], ["connection"], ["subnets", "1"]]);
-  expect(without(values, paths)).toEqual({ network: { networkName: "a" }, subnets: ["x"] });
+  expect(withoutPaths(values, paths)).toEqual({ network: { networkName: "a" }, subnets: ["x"] });
   expect(withUnknown({ network: { networkName: "a" }, subnets: ["x"] }, paths)).toEqual(values);
 });
 

@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
-import { endOf, probeScript, probesFrom } from "../../../provider/cli/diagnosis";
-import { programFor } from "../../../provider/cli/scan";
-import { type Read, surveyOf } from "../../../provider/cli/survey";
+import { describeEnd, planPings, renderPings } from "../../../provider/cli/diagnosis";
+import { renderProgram } from "../../../provider/cli/scan";
+import { findNetworks, type HostState } from "../../../provider/cli/survey";
 import { isOverlayError } from "../../../provider/errors";
 import { planSteps } from "../../../provider/network/diff/steps";
 import { toRecordItem } from "../../../provider/network/kinds";
@@ -142,12 +142,12 @@ function expectHarmless(script: string): void {
 function scriptsOf(facts: Facts): string[] {
   const { items, ...mine } = runnerRecord;
   const wants = [{ record: mine, items: planRunner(network, 1, "vxkr1", hub, runner) }];
-  const ends = [endOf("hub", "hub", "training", facts), endOf("r1", "runner", "training", facts)];
+  const ends = [describeEnd("hub", "hub", "training", facts), describeEnd("r1", "runner", "training", facts)];
   return [
     renderChange(planSteps(wants, facts), facts.records),
     renderChange(planSteps([{ record: mine, items: [] }], facts), []),
     ...facts.records.map((each) => renderBootScript(each.network, each.items)),
-    ...ends.map((end) => probeScript(probesFrom(end, ends), 1)),
+    ...ends.map((end) => renderPings(planPings(end, ends), 1)),
   ];
 }
 
@@ -217,9 +217,9 @@ test("thousands of chains and tables that never end are read in a moment", () =>
 });
 
 test("an address of a record on one machine is no command on another one", () => {
-  const end = { ...endOf("r1", "runner", "training", parseFacts("")), addresses: ["$(id>&2)"] };
-  const other = endOf("hub", "hub", "training", parseFacts(""));
-  expect(() => probeScript(probesFrom(other, [end, other]), 1)).toThrow(
+  const end = { ...describeEnd("r1", "runner", "training", parseFacts("")), addresses: ["$(id>&2)"] };
+  const other = describeEnd("hub", "hub", "training", parseFacts(""));
+  expect(() => renderPings(planPings(other, [end, other]), 1)).toThrow(
     /^INPUT_INVALID: "\$\(id>&2\)" cannot be a part/,
   );
   expect(() => requireWord("a b")).toThrow(/cannot be a part of a command/);
@@ -231,8 +231,8 @@ test("a host with thousands of addresses in its records is pinged once for each 
     return { kind: "address", dev: network.bridgeName, address };
   });
   const facts = { ...parseFacts(""), records: [{ ...runnerRecord, items: [...runnerRecord.items, ...addresses] }] };
-  const ends = [endOf("hub", "hub", "training", parseFacts("")), endOf("r1", "runner", "training", facts)];
-  const overlay = probesFrom(ends[0]!, ends).filter(({ layer }) => layer === "overlay");
+  const ends = [describeEnd("hub", "hub", "training", parseFacts("")), describeEnd("r1", "runner", "training", facts)];
+  const overlay = planPings(ends[0]!, ends).filter(({ layer }) => layer === "overlay");
   expect(overlay.map(({ target }) => target)).toEqual(["10.128.64.1", "fd00:128:4::1"]);
 });
 
@@ -263,7 +263,7 @@ test.each(["a*/process.exit()/*", 'x"+process.exit()+"', "$" + "{process.exit()}
   "a scan of a host with the name %j writes no code into the program",
   (name) => {
     const facts = parseFacts(factsText(runnerRecord));
-    const read: Read = { connection: { host: "10.254.0.11", user: name }, hostname: name, facts, neighbours: [] };
+    const read: HostState = { connection: { host: "10.254.0.11", user: name }, hostname: name, facts, neighbours: [] };
     const seen = {
       runnerId: 1,
       runnerDevice: name,
@@ -296,9 +296,9 @@ test.each(["a*/process.exit()/*", 'x"+process.exit()+"', "$" + "{process.exit()}
       other,
       { ...other, name: "r3", runnerId: 3 },
     ];
-    const text = programFor([{ name, network: found, hub: read, runners }]);
+    const text = renderProgram([{ name, network: found, hub: read, runners }]);
     const code = text.replace(/"(?:[^"\\\n]|\\.)*"/g, '""').replace(/\/\*[^\n]*?\*\//g, "");
     expect(code).not.toMatch(/process|id`|\$\{|\u2028/);
-    expect(surveyOf([read])).toEqual([]);
+    expect(findNetworks([read])).toEqual([]);
   },
 );

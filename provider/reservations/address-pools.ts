@@ -4,49 +4,52 @@ import { isOfOtherTenant } from "../owner";
 import { tenantError } from "../pool/errors";
 import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
 import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
-import type { Where } from "./inputs";
-import { openAddresses, type Runner, runnerAt, runnerNamed } from "./runners";
+import type { PoolChoice } from "./inputs";
+import { findRunner, findRunnerAt, openAddressPool, type Runner } from "./runners";
 
 /** A pool that gives out addresses or ports: a runner's subnet, an IPPool, or the block of a tenant. */
-export interface Place {
+export interface AddressPool {
   /** Name of the pool: `runner/NETWORK/RUNNER` or `pool/NAME`. */
   pool: string;
   spec: PoolSpec;
   runner?: Runner;
 }
 
-const onRunner = (runner: Runner): Place => ({ pool: runner.pool, spec: runner.addresses, runner });
+const addressPoolOf = (runner: Runner): AddressPool => ({ pool: runner.pool, spec: runner.addresses, runner });
 
 /** The pool that is named; undefined when no name is given. */
-export async function placeNamed(pool: Pool, { network, runner, pool: name }: Where): Promise<Place | undefined> {
+export async function findNamedPool(
+  pool: Pool,
+  { network, runner, pool: name }: PoolChoice,
+): Promise<AddressPool | undefined> {
   if (name === undefined && network === undefined && runner === undefined) return undefined;
-  if (name !== undefined && network === undefined && runner === undefined) return poolPlace(pool, name);
+  if (name !== undefined && network === undefined && runner === undefined) return findPoolByName(pool, name);
   if (network === undefined || runner === undefined || name !== undefined) {
-    throw new OverlayError("INPUT_INVALID", "The pool is not named completely.", `Give ${WAYS}.`);
+    throw new OverlayError("INPUT_INVALID", "The pool is not named completely.", `Give ${NAMING}.`);
   }
-  return onRunner(await runnerNamed(pool, network, runner));
+  return addressPoolOf(await findRunner(pool, network, runner));
 }
 
 /**
  * A caller with a tenant (overlay:tenant) is refused in pools of other tenants, as a resource is. A caller without one is the operator,
  * and acts in every pool.
  */
-export function refuseOtherTenant({ spec }: Place, tenant: Tenant | undefined): void {
+export function refuseOtherTenant({ spec }: AddressPool, tenant: Tenant | undefined): void {
   if (isOfOtherTenant(spec, tenant)) throw tenantError(spec, spec.tenant!, tenant);
 }
 
-const WAYS = "network and runner, or pool";
+const NAMING = "network and runner, or pool";
 
-export async function mustBeNamed(pool: Pool, where: Where): Promise<Place> {
-  const place = await placeNamed(pool, where);
+export async function requireNamedPool(pool: Pool, where: PoolChoice): Promise<AddressPool> {
+  const place = await findNamedPool(pool, where);
   if (place) return place;
-  throw new OverlayError("INPUT_INVALID", "No pool given.", `Give ${WAYS}.`);
+  throw new OverlayError("INPUT_INVALID", "No pool given.", `Give ${NAMING}.`);
 }
 
 /** `pool/web` as `pool list` prints it, or only `web`; `runner/NETWORK/RUNNER` too. */
-async function poolPlace(pool: Pool, name: string): Promise<Place> {
+async function findPoolByName(pool: Pool, name: string): Promise<AddressPool> {
   const runner = runnerOfPool(name);
-  if (runner) return onRunner(await runnerNamed(pool, runner.network, runner.runner));
+  if (runner) return addressPoolOf(await findRunner(pool, runner.network, runner.runner));
   const spec = (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
   if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
   const known = (await addressPools(pool)).map((each) => each.name);
@@ -67,18 +70,18 @@ const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
 export const addressPools = async (pool: Pool, prefix = ""): Promise<PoolSpec[]> =>
   (await pool.pools(prefix)).filter(givesAddresses);
 
-export const covers = ({ extents }: PoolSpec, value: bigint): boolean =>
-  extents.some((extent) => overlaps(extent, single(value)));
+export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
+  extents.some((extent) => overlaps(extent, singleValue(value)));
 
-export const single = (value: bigint): Extent => ({ first: value, last: value });
+export const singleValue = (value: bigint): Extent => ({ first: value, last: value });
 
 /** The pools that can give out this address. One whose block there became the pool of somebody else cannot. */
-export async function placesOf(pool: Pool, ip: bigint): Promise<{ places: Place[]; reason: string }> {
-  const runner = await runnerAt(pool, await pool.pools(NETWORKS), ip);
-  if (typeof runner === "object") return { places: [onRunner(runner)], reason: "" };
-  const places: Place[] = [];
+export async function findPoolsOf(pool: Pool, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
+  const runner = await findRunnerAt(pool, await pool.pools(NETWORKS), ip);
+  if (typeof runner === "object") return { places: [addressPoolOf(runner)], reason: "" };
+  const places: AddressPool[] = [];
   for (const spec of await addressPools(pool, IP_POOLS)) {
-    if (spec.kind !== "address" || !covers(spec, ip)) continue;
+    if (spec.kind !== "address" || !hasInRange(spec, ip)) continue;
     const lease = await pool.find(spec.name, { value: ip });
     if (lease?.childPool === undefined) places.push({ pool: spec.name, spec });
   }
@@ -86,10 +89,10 @@ export async function placesOf(pool: Pool, ip: bigint): Promise<{ places: Place[
 }
 
 /** The one pool of an address, whether or not it is named. */
-export async function placeOf(pool: Pool, where: Where, ip: bigint): Promise<Place> {
-  const named = await placeNamed(pool, where);
+export async function findPoolOf(pool: Pool, where: PoolChoice, ip: bigint): Promise<AddressPool> {
+  const named = await findNamedPool(pool, where);
   if (named) return named;
-  const { places, reason } = await placesOf(pool, ip);
+  const { places, reason } = await findPoolsOf(pool, ip);
   const [place, ...others] = places;
   if (!place)
     throw new OverlayError("IP_OUTSIDE_POOL", `${formatIp(ip)}: ${reason}.`, "Check the address and the store.");
@@ -99,18 +102,18 @@ export async function placeOf(pool: Pool, where: Where, ip: bigint): Promise<Pla
 }
 
 /** What a request asks for: exactly this value, or one address of each family of the runner's network. */
-export function choiceIn(
-  { spec, runner }: Place,
+export function requestedChoice(
+  { spec, runner }: AddressPool,
   { ip, port }: { ip?: bigint | undefined; port?: number | undefined },
 ): Pick<Request, "want" | "within" | "also"> {
-  const value = valueIn(spec, { ip, port });
-  if (value !== undefined) return { want: [single(value)] };
+  const value = requestedValue(spec, { ip, port });
+  if (value !== undefined) return { want: [singleValue(value)] };
   const [main, ...others] = runner?.layouts.map(({ extent }) => extent) ?? [];
   return main && others.length > 0 ? { within: main, also: others } : {};
 }
 
 /** The value that is asked for in a pool of addresses or of ports. */
-export function valueIn(
+export function requestedValue(
   { name, kind }: PoolSpec,
   { ip, port }: { ip?: bigint | undefined; port?: number | undefined },
 ): bigint | undefined {
@@ -126,6 +129,6 @@ export function valueIn(
   return port === undefined ? ip : BigInt(port);
 }
 
-export async function openPlace(pool: Pool, { runner }: Place): Promise<void> {
-  if (runner) await openAddresses(pool, runner);
+export async function openRunnerPool(pool: Pool, { runner }: AddressPool): Promise<void> {
+  if (runner) await openAddressPool(pool, runner);
 }
