@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
 import { checkStore } from "./check-store";
-import { type Arg, isValueReference, type Program } from "./program";
+import { type Arg, isValueReference, type Program, referencesIn } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
 export type Step =
@@ -166,7 +166,7 @@ export class Session {
     const ended = await this.#runUp(step, stack);
     if (ended.code !== 0) {
       mustBeOurs("up", ended.text);
-      await this.#checkStore();
+      await this.#checkStore(ended.text);
       // Pulumi asks no provider about a delete in preview: a pool that other stacks use is found by up.
       const isInUse = shown !== undefined && shown.deleted.length > 0 && ended.text.includes("POOL_IN_USE: ");
       const mayFail = shown?.code !== 0 || isStale || isInUse || shown.text.includes("POOL_NOT_FOUND");
@@ -203,6 +203,7 @@ export class Session {
       const left = stack.state(); // what is not in it any more is made anew, with the defaults of its present name
       this.counts.ups++;
       const { code: upCode, text: upText } = await stack.up();
+      if (upCode !== 0 && upText.includes("POOL_QUOTA: ") && exceedsQuota(program)) return "refused";
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
       await this.#checkDone(stack, program, before, undefined);
       for (const [name, { inputs }] of stack.state()) {
@@ -250,14 +251,22 @@ export class Session {
     await this.#checkStore();
   }
 
-  async #checkStore(): Promise<void> {
+  /** `failure`: what an up printed that has just failed. */
+  async #checkStore(failure?: string): Promise<void> {
     const leaseIds = [...this.#stacks.values()].flatMap((stack) => stack.leaseIds());
-    const [problem] = await checkStore(this.store, leaseIds);
-    if (problem) throw new Disagreement("store and state differ", problem);
+    const [problem] = await checkStore(this.store, leaseIds, failure !== undefined);
+    if (problem) throw new Disagreement("store and state differ", `${problem}\n${failure ?? "after a success"}`);
   }
 }
 
 const KILLED = "up after a killed up failed";
+
+/** Whether a pool's quota was lowered under what its reservations hold: they stay, but cannot be made anew. */
+const exceedsQuota = (program: Program): boolean =>
+  program.some(({ name, args: { quota } }) => {
+    const users = program.filter((each) => referencesIn(each.args).includes(name)).length;
+    return users > Math.min(...Object.values((quota as Record<string, number> | undefined) ?? {}));
+  });
 
 /** Every refusal is an error of ours, with a code. */
 function mustBeOurs(what: string, text: string): void {
