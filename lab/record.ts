@@ -26,14 +26,14 @@ export const bootId = (): string => readFileSync("/proc/sys/kernel/random/boot_i
 /** The lab's folder, at once with its record in it; `false` if the name is taken. */
 export function create(record: LabRecord): boolean {
   mkdirSync(root, { recursive: true, mode: 0o755 });
-  const draft = mkdtempSync(join(root, ".new-"));
-  writeFileSync(join(draft, "lab.json"), `${JSON.stringify(record, null, 2)}\n`);
-  for (const folder of ["disks", "keys", "logs", "processes"]) mkdirSync(join(draft, folder));
+  const temporary = mkdtempSync(join(root, ".new-"));
+  writeFileSync(join(temporary, "lab.json"), `${JSON.stringify(record, null, 2)}\n`);
+  for (const folder of ["disks", "keys", "logs", "processes"]) mkdirSync(join(temporary, folder));
   try {
-    renameSync(draft, folderOf(record.name));
+    renameSync(temporary, folderOf(record.name));
     return true;
   } catch (error) {
-    rmSync(draft, { recursive: true });
+    rmSync(temporary, { recursive: true });
     if (["ENOTEMPTY", "EEXIST"].includes((error as NodeJS.ErrnoException).code ?? "")) return false;
     throw error;
   }

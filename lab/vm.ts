@@ -13,7 +13,7 @@ import { end, must, type Result } from "./process";
 import { holder, read } from "./record";
 
 /** Software emulation on a busy machine boots in minutes. */
-const PATIENCE = 15 * 60 * 1000;
+const BOOT_TIMEOUT_MS = 15 * 60 * 1000;
 
 export class Vm {
   readonly plan: HostPlan;
@@ -44,7 +44,7 @@ export class Vm {
     const { name, plan, lab } = this;
     const args = [lab.folder, name, plan.mac, vmImageFolder()];
     await launchInUnderlay(read(lab.name)!, name, "vm.sh", args);
-    const until = Date.now() + PATIENCE;
+    const until = Date.now() + BOOT_TIMEOUT_MS;
     const booted = () => this.exec("systemctl is-system-running --wait 2>/dev/null; [ ! -e /run/nologin ]");
     while ((await booted()).code !== 0) {
       if (Date.now() > until) throw new Error(`${name} does not come up:\n${this.console().slice(-2000)}`);

@@ -1,8 +1,8 @@
-import { after, type Belief, type Kind, NOTHING, sure } from "./belief";
 import type { Entry } from "./ledger";
+import { applyEntry, certainLease, type LeaseModel, NO_LEASE, type ViolationKind } from "./model";
 
 export interface Violation {
-  kind: Kind;
+  kind: ViolationKind;
   owner: string;
   what: string;
 }
@@ -15,24 +15,24 @@ export interface Stored {
   state: string;
 }
 
-/** Compares all that was acknowledged with itself and with the store. Entries of one owner are in their order. */
-export function violations(entries: Entry[], stored: Stored[]): Violation[] {
-  const calls = byOwner(entries);
-  const histories = [...calls].map(([owner, own]) => historyOf(owner, own));
+/** Compares all answers with each other and with the store. Entries of one owner are in the order of their calls. */
+export function findViolations(entries: Entry[], stored: Stored[]): Violation[] {
+  const calls = groupByOwner(entries);
+  const histories = [...calls].map(([owner, own]) => replayHistory(owner, own));
   return [
     ...histories.flatMap(({ wrong }) => wrong),
-    ...heldTwice(histories.flatMap(({ holdings }) => holdings)),
-    ...againstStore(new Map(histories.map(({ owner, belief }) => [owner, belief])), stored),
+    ...findDuplicates(histories.flatMap(({ holdings }) => holdings)),
+    ...compareWithStore(new Map(histories.map(({ owner, model }) => [owner, model])), stored),
   ];
 }
 
-function byOwner<T extends { owner: string }>(list: T[]): Map<string, T[]> {
+function groupByOwner<T extends { owner: string }>(list: T[]): Map<string, T[]> {
   const groups = new Map<string, T[]>();
   for (const one of list) groups.set(one.owner, [...(groups.get(one.owner) ?? []), one]);
   return groups;
 }
 
-/** From an answer that granted a value to the next call that may give it up: in between it was held beyond doubt. */
+/** The time between an answer that granted a value and the next call that may release it. */
 interface Holding {
   owner: string;
   value: string;
@@ -42,28 +42,28 @@ interface Holding {
 
 interface History {
   owner: string;
-  belief: Belief;
+  model: LeaseModel;
   holdings: Holding[];
   wrong: Violation[];
 }
 
-function historyOf(owner: string, calls: Entry[]): History {
+function replayHistory(owner: string, calls: Entry[]): History {
   const [holdings, wrong]: [Holding[], Violation[]] = [[], []];
-  let belief = NOTHING;
+  let model = NO_LEASE;
   for (const call of calls) {
     const open = holdings.at(-1);
     if (call.call === "release" && !call.stale && open?.to === Infinity) open.to = call.at;
-    const step = after(belief, call);
-    belief = step.belief;
+    const step = applyEntry(model, call);
+    model = step.model;
     if (step.wrong) wrong.push({ owner, ...step.wrong });
-    const held = sure(belief);
+    const held = certainLease(model);
     if (held && (!open || open.to < Infinity || open.value !== held.value))
       holdings.push({ owner, value: held.value, from: call.answeredAt!, to: Infinity });
   }
-  return { owner, belief, holdings, wrong };
+  return { owner, model, holdings, wrong };
 }
 
-function heldTwice(holdings: Holding[]): Violation[] {
+function findDuplicates(holdings: Holding[]): Violation[] {
   const sorted = [...holdings].sort((a, b) => (a.value === b.value ? a.from - b.from : a.value < b.value ? -1 : 1));
   const found: Violation[] = [];
   let last: Holding | undefined;
@@ -76,11 +76,11 @@ function heldTwice(holdings: Holding[]): Violation[] {
   return found;
 }
 
-function againstStore(beliefs: Map<string, Belief>, stored: Stored[]): Violation[] {
+function compareWithStore(models: Map<string, LeaseModel>, stored: Stored[]): Violation[] {
   const found: Violation[] = [];
-  const say = (kind: Kind, owner: string, what: string) => found.push({ kind, owner, what });
-  const leases = byOwner(stored);
-  for (const [owner, { free, held }] of beliefs) {
+  const say = (kind: ViolationKind, owner: string, what: string) => found.push({ kind, owner, what });
+  const leases = groupByOwner(stored);
+  for (const [owner, { free, held }] of models) {
     const [lease, ...more] = leases.get(owner) ?? [];
     if (more.length) say("changed", owner, `has ${more.length + 1} leases`);
     else if (!lease && !free) say("lost", owner, `held ${held?.value} under ${held?.leaseId}; the store has nothing`);
@@ -92,7 +92,7 @@ function againstStore(beliefs: Map<string, Belief>, stored: Stored[]): Violation
     }
   }
   for (const owner of leases.keys())
-    if (!beliefs.has(owner)) say("changed", owner, "has a lease, but never asked for one");
+    if (!models.has(owner)) say("changed", owner, "has a lease, but never asked for one");
   const values = new Map<string, string>();
   for (const { owner, value } of stored) {
     const other = values.get(value);

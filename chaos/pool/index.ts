@@ -7,17 +7,17 @@ import { table } from "../../bench/table";
 import { openPool } from "../../provider/pool";
 import { type Anomaly, describeAnomaly, findAnomalies } from "../linearizability/check";
 import { operationsOf } from "../linearizability/history";
-import type { Kind } from "./belief";
 import { findAll } from "./calls";
-import { type Violation, violations } from "./check";
-import { Crew } from "./crew";
+import { createChaosPool, grantOf, POOL, SETTINGS } from "./chaos-pool";
+import { findViolations, type Violation } from "./check";
+import { type ServerFault, serverFaultFor } from "./faults";
 import { type Entry, entriesOf, LedgerWriter, processesIn } from "./ledger";
-import { type Trouble, troubleFor } from "./trouble";
-import { grantOf, openWorld, POOL, SETTINGS } from "./world";
+import type { ViolationKind } from "./model";
+import { Workers } from "./workers";
 
 /**
- * Eight processes claim, use and release in one small pool while they are killed and their server crashes. Then all that
- * was acknowledged is compared with the store: nothing twice, nothing lost, nothing changed. All calls together must be linearizable.
+ * Eight processes claim, use and release in one small pool while they are killed and their server crashes. Then all answers are
+ * compared with the store: no address is held twice, lost or changed. All calls together must be linearizable.
  */
 export async function chaosPool(args: string[]): Promise<boolean> {
   const options = { engines: { type: "string" }, seconds: { type: "string", default: "45" } } as const;
@@ -32,13 +32,12 @@ export async function chaosPool(args: string[]): Promise<boolean> {
   return outcomes.every(isClean);
 }
 
-/** Goes on past its time until it has seen so much, but not for ever. */
-const AIMS: Record<EngineName, { claims: number; kills: number; troubles: number }> = {
-  sqlite: { claims: 20_000, kills: 30, troubles: 0 },
-  postgres: { claims: 5000, kills: 10, troubles: 10 },
-  etcd: { claims: 5000, kills: 10, troubles: 10 },
+/** A run continues past its time until it has reached these numbers, up to `AT_MOST` times as long. */
+const AIMS: Record<EngineName, { claims: number; kills: number; crashes: number }> = {
+  sqlite: { claims: 20_000, kills: 30, crashes: 0 },
+  postgres: { claims: 5000, kills: 10, crashes: 10 },
+  etcd: { claims: 5000, kills: 10, crashes: 10 },
 };
-/** Times the seconds asked for. */
 const AT_MOST = 6;
 
 interface Outcome {
@@ -46,8 +45,8 @@ interface Outcome {
   seconds: number;
   entries: Entry[];
   kills: number;
-  troubles: number;
-  trouble?: string;
+  crashes: number;
+  serverFault?: string;
   violations: Violation[];
   anomalies: Anomaly[];
   /** Where its ledgers are kept, if they are not linearizable. */
@@ -63,22 +62,22 @@ async function runOn(name: EngineName, seconds: number): Promise<Outcome> {
   let isKept = false;
   try {
     const pool = await openPool(engine.url, SETTINGS);
-    await openWorld(pool);
+    await createChaosPool(pool);
     await pool.end();
     const started = Date.now();
-    const { crew, troubles, trouble } = await unrest(engine, ledgers, seconds);
+    const { workers, crashes, serverFault } = await runWithFaults(engine, ledgers, seconds);
     const entries = ledgersIn(ledgers);
-    const found = await inspect(engine, entries, ledgers);
+    const found = await compareStore(engine, entries, ledgers);
     const anomalies = findAnomalies(historyIn(ledgers));
     isKept = anomalies.length > 0;
-    const faults = crew.faults.map((what): Violation => ({ kind: "fault", owner: "a worker", what }));
+    const faults = workers.faults.map((what): Violation => ({ kind: "fault", owner: "a worker", what }));
     return {
       engine: name,
       seconds: (Date.now() - started) / 1000,
       entries,
-      kills: crew.kills,
-      troubles,
-      ...(trouble && { trouble: trouble.name }),
+      kills: workers.kills,
+      crashes,
+      ...(serverFault && { serverFault: serverFault.name }),
       violations: [...found.violations, ...faults],
       anomalies,
       ...(isKept && { ledgers }),
@@ -105,39 +104,39 @@ const ledgersIn = (folder: string): Entry[] => processesIn(folder).flatMap((proc
 const claimsIn = (entries: Entry[]): number =>
   entries.filter(({ call, result }) => call === "claim" && result && "got" in result).length;
 
-async function unrest(engine: Engine, folder: string, seconds: number) {
+async function runWithFaults(engine: Engine, folder: string, seconds: number) {
   mkdirSync(folder);
   const aim = AIMS[engine.name];
-  const trouble = troubleFor(engine);
-  const crew = new Crew(engine.url, folder);
+  const serverFault = serverFaultFor(engine);
+  const workers = new Workers(engine.url, folder);
   const [soonest, latest] = [Date.now() + seconds * 1000, Date.now() + AT_MOST * seconds * 1000];
-  let [troubles, going] = [0, true];
+  let [crashes, going] = [0, true];
   const isEnough = () =>
-    crew.kills >= aim.kills && troubles >= aim.troubles && claimsIn(ledgersIn(folder)) >= aim.claims;
+    workers.kills >= aim.kills && crashes >= aim.crashes && claimsIn(ledgersIn(folder)) >= aim.claims;
   const watching = async () => {
     while (Date.now() < soonest || (Date.now() < latest && !isEnough())) await sleep(1000);
     going = false;
   };
-  // So that the aim is reached in time; after that those who live get more done.
+  // Fast enough to reach the aim in time, slower afterwards.
   const pause = (so: number, wanted: number) =>
     sleep((Math.random() * 1500 * (so < wanted ? 1 : 3) * seconds) / wanted);
   const killing = async () => {
-    for (; going; await pause(crew.kills, aim.kills)) crew.killOne();
+    for (; going; await pause(workers.kills, aim.kills)) workers.killOne();
   };
-  // A server that takes long to come back is left in peace for longer: nobody claims anything while it is away.
-  const troubling = async ({ make }: Trouble) => {
+  // No call succeeds while the server is down, so a server that starts slowly is crashed less often.
+  const crashing = async ({ inject }: ServerFault) => {
     while (going) {
       const began = Date.now();
-      if (await make()) troubles++;
-      await Promise.all([pause(troubles, aim.troubles), sleep(2 * (Date.now() - began))]);
+      if (await inject()) crashes++;
+      await Promise.all([pause(crashes, aim.crashes), sleep(2 * (Date.now() - began))]);
     }
   };
-  await Promise.all([watching(), killing(), trouble && troubling(trouble)]);
-  await crew.end();
-  return { crew, troubles, trouble };
+  await Promise.all([watching(), killing(), serverFault && crashing(serverFault)]);
+  await workers.end();
+  return { workers, crashes, serverFault };
 }
 
-async function inspect(
+async function compareStore(
   engine: Engine,
   entries: Entry[],
   ledgers: string,
@@ -150,25 +149,25 @@ async function inspect(
   const fsck = (await pool.fsck()).map(({ pool: where, problem }) => `${where}: ${problem}`);
   await pool.end();
   const stored = leases.map((lease) => ({ owner: lease.owner, ...grantOf(lease) }));
-  return { violations: violations(entries, stored), fsck };
+  return { violations: findViolations(entries, stored), fsck };
 }
 
 const isClean = ({ violations, anomalies, fsck }: Outcome): boolean =>
   violations.length + anomalies.length + fsck.length === 0;
-const KINDS: Kind[] = ["duplicate", "lost", "changed", "fault"];
+const KINDS: ViolationKind[] = ["duplicate", "lost", "changed", "fault"];
 
 function report(outcomes: Outcome[]): void {
   const head = ["", "seconds", "calls", "claims", "cut off", "kills -9", "crashes", ...KINDS, "fsck", "linearizable"];
   const rows = outcomes.map((outcome) => {
-    const { engine, seconds, entries, kills, troubles, violations, anomalies, fsck } = outcome;
+    const { engine, seconds, entries, kills, crashes, violations, anomalies, fsck } = outcome;
     const cutOff = entries.filter(({ result }) => !result).length;
-    const counts = [seconds, entries.length, claimsIn(entries), cutOff, kills, troubles].map(number);
+    const counts = [seconds, entries.length, claimsIn(entries), cutOff, kills, crashes].map(number);
     const kinds = KINDS.map((kind) => number(violations.filter((violation) => violation.kind === kind).length));
     const isLinearizable = anomalies.length === 0 ? "yes" : "NO";
     return [engine, ...counts, ...kinds, fsck.length ? number(fsck.length) : "clean", isLinearizable];
   });
   console.log(table([head, ...rows], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]));
-  for (const { engine, trouble } of outcomes) if (trouble) console.log(`Crashes of ${engine}: ${trouble}.`);
+  for (const { engine, serverFault } of outcomes) if (serverFault) console.log(`Crashes of ${engine}: ${serverFault}.`);
   for (const { engine, violations, anomalies, ledgers, fsck } of outcomes) {
     for (const { kind, owner, what } of violations.slice(0, 20)) console.log(`${engine}: ${kind}: ${owner} ${what}`);
     for (const problem of fsck.slice(0, 20)) console.log(`${engine}: fsck: ${problem}`);
@@ -176,11 +175,11 @@ function report(outcomes: Outcome[]): void {
     if (ledgers)
       console.log(`${engine}: \`npm run chaos -- check ${ledgers}\` shows all ${anomalies.length} registers.`);
   }
-  for (const { engine, entries, kills, troubles } of outcomes) {
+  for (const { engine, entries, kills, crashes } of outcomes) {
     const [aim, claims] = [AIMS[engine], claimsIn(entries)];
-    if (claims < aim.claims || kills < aim.kills || troubles < aim.troubles)
+    if (claims < aim.claims || kills < aim.kills || crashes < aim.crashes)
       console.log(
-        `${engine}: ${claims} of ${aim.claims} claims, ${kills} of ${aim.kills} kills, ${troubles} of ${aim.troubles} crashes; give it more --seconds.`,
+        `${engine}: ${claims} of ${aim.claims} claims, ${kills} of ${aim.kills} kills, ${crashes} of ${aim.crashes} crashes; give it more --seconds.`,
       );
   }
 }

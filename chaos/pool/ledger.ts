@@ -2,9 +2,8 @@ import { closeSync, openSync, readdirSync, readFileSync, writeSync } from "node:
 import { join } from "node:path";
 
 /**
- * What a worker was told, in a file of its own that is only added to. Before every call it writes what it is about to do,
- * after it what came back: a call without an answer was cut off, and nobody knows what became of it. A kill -9 takes
- * nothing from a file that was written to; at most the last line is torn.
+ * The calls of one worker process and their answers, in an append-only file. Each call is written before it is made, and its answer
+ * after it: the effect of a call without an answer is not known. SIGKILL loses no written data; at most the last line is incomplete.
  */
 export type Intent = { at: number; owner: string } & Call;
 
@@ -12,7 +11,7 @@ export type Call =
   | { call: "claim" }
   | { call: "use"; leaseId: string }
   | { call: "find" }
-  /** `stale`: on purpose by a lease id that has been renewed since; it must do nothing. */
+  /** `stale`: with a lease id that has been renewed since. It must have no effect. */
   | { call: "release"; leaseId: string; stale?: boolean };
 
 export type Result =
@@ -29,7 +28,7 @@ export interface Grant {
   state: string;
 }
 
-/** An intent with what came back, if anything did. Times are of the machine's own stopwatch, which all processes share. */
+/** A call and its answer, if there is one. Times are of the monotonic clock, which all processes share. */
 export type Entry = Intent & { answeredAt?: number; result?: Result };
 
 type Line = { id: number } & (Intent | { answeredAt: number; result: Result });
@@ -44,7 +43,7 @@ export class LedgerWriter {
     this.#file = openSync(ledgerFile(folder, worker, life), "a");
   }
 
-  /** Notes the call, makes it, notes the answer. */
+  /** Writes the call, makes it, and writes the answer. */
   async keep(owner: string, call: Call, act: () => Promise<Result>): Promise<Entry> {
     const id = this.#entries++;
     const intent: Intent = { at: stopwatch(), owner, ...call };
@@ -73,7 +72,7 @@ export const processesIn = (folder: string): string[] => readdirSync(folder).sor
 export const entriesOf = (folder: string, process: string): Entry[] =>
   entriesIn(readFileSync(join(folder, process), "utf8"));
 
-/** A worker's entries over all its lives, in the order in which they were begun. */
+/** The entries of all processes of a worker, in the order of their calls. */
 export const readLedger = (folder: string, worker: string): Entry[] =>
   processesIn(folder)
     .filter((name) => name.startsWith(`${worker}.`))
@@ -81,7 +80,7 @@ export const readLedger = (folder: string, worker: string): Entry[] =>
 
 export function entriesIn(text: string): Entry[] {
   const entries = new Map<number, Entry>();
-  // What comes after the last line feed is empty, or torn.
+  // The text after the last line feed is empty, or an incomplete line.
   for (const line of text.split("\n").slice(0, -1)) {
     const { id, ...rest } = JSON.parse(line) as Line;
     entries.set(id, { ...entries.get(id), ...rest } as Entry);

@@ -3,19 +3,19 @@ import { isOverlayError } from "../../provider/errors";
 import type { Pool } from "../../provider/pool";
 import { openPool } from "../../provider/pool";
 import { makeCall, type OwnerState, recordEntry } from "./calls";
+import { SETTINGS } from "./chaos-pool";
 import { LedgerWriter, readLedger } from "./ledger";
-import { SETTINGS } from "./world";
 
 /**
- * A process that claims, uses and releases at random until it is told to stop, or killed: `worker.ts URL FOLDER NAME
- * LIFE`. A later life reads what the ones before were told, and goes on from there.
+ * A process that claims, uses and releases at random until SIGTERM: `worker.ts URL FOLDER NAME LIFE`. A process that replaces a killed
+ * one reads its ledgers first.
  */
-/** So many calls are under way at once, each for an owner of its own: they share commits. */
+/** Calls in progress at the same time, each for another owner: they share commits. */
 const LANES = 16;
 const OWNERS = 4;
 
 async function main([url, folder, name, life]: [string, string, string, string]): Promise<void> {
-  const pool = await opened(url);
+  const pool = await openWhenUp(url);
   const states = new Map<string, OwnerState>();
   for (const entry of readLedger(folder, name)) recordEntry(states, entry);
   const ledger = new LedgerWriter(folder, name, Number(life));
@@ -34,8 +34,8 @@ async function main([url, folder, name, life]: [string, string, string, string])
   await pool.end();
 }
 
-/** Born while the server is down: it waits. */
-async function opened(url: string): Promise<Pool> {
+/** Waits while the server is down. */
+async function openWhenUp(url: string): Promise<Pool> {
   for (;;) {
     try {
       return await openPool(url, SETTINGS);

@@ -1,4 +1,4 @@
-import { isStackOwner, sameStack } from "../../provider/owner";
+import { isSameStack, isStackOwner } from "../../provider/owner";
 import { openPool } from "../../provider/pool";
 import { uidOf } from "../../provider/pool/storage/ids";
 import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
@@ -40,7 +40,7 @@ export async function checkStore(store: string, leaseIds: string[], hasFailed: b
 async function isTakenInStack(pool: Pool, names: Iterable<string>, leaseId: string): Promise<boolean> {
   for (const name of names) {
     const record = await pool.endOf(name, uidOf(leaseId));
-    if (record?.end?.reason === "taken" && sameStack(record.owner, record.end.takenBy ?? "")) return true;
+    if (record?.end?.reason === "taken" && isSameStack(record.owner, record.end.takenBy ?? "")) return true;
   }
   return false;
 }

@@ -5,8 +5,8 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { findAnomalies } from "../../chaos/linearizability/check";
 import { type Operation, operationsOf } from "../../chaos/linearizability/history";
 import { findAll, makeCall, type OwnerState } from "../../chaos/pool/calls";
+import { createChaosPool, SETTINGS } from "../../chaos/pool/chaos-pool";
 import { entriesOf, LedgerWriter, processesIn } from "../../chaos/pool/ledger";
-import { openWorld, SETTINGS } from "../../chaos/pool/world";
 import { isOverlayError } from "../../provider/errors";
 import { openStore } from "../../provider/pool";
 import { createMemoryStore } from "../../provider/pool/engines/memory/store";
@@ -144,7 +144,7 @@ describe.each(PLACES)("%s", (_, missing, start) => {
       place = await start();
       stores = [await place.open(), await place.open()];
       await ensureLayout(stores[0]!);
-      await openWorld(new StoredPool(stores[0]!, SETTINGS));
+      await createChaosPool(new StoredPool(stores[0]!, SETTINGS));
     });
     afterAll(async () => {
       await Promise.all((stores ?? []).map((store) => store.close()));

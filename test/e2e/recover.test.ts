@@ -7,7 +7,7 @@ import { Stack, Workspace } from "./stack";
 
 /** The pool's file is gone after an up with 50 runners: nothing is given out until it is rebuilt from the stack. */
 const RUNNERS = 50;
-const PATIENCE = 600_000;
+const TIMEOUT_MS = 600_000;
 const ctl = new Ctl();
 let lab: Lab;
 let workspace: Workspace;
@@ -29,15 +29,15 @@ beforeAll(async () => {
   program();
   await stack.mustUp();
   await stack.must("stack", "export", "--stack", "dev", "--file", join(ctl.folder, "dev.json"));
-}, PATIENCE);
+}, TIMEOUT_MS);
 
 afterAll(async () => {
   await lab?.down();
   workspace?.remove();
   ctl.remove();
-}, PATIENCE);
+}, TIMEOUT_MS);
 
-test("preview and up give out nothing, and say what to do", { timeout: PATIENCE }, async () => {
+test("preview and up give out nothing, and say what to do", { timeout: TIMEOUT_MS }, async () => {
   const file = workspace.store.replace("sqlite:", "");
   for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(`${file}${end}`, { force: true });
   stack.trace();
@@ -52,7 +52,7 @@ test("preview and up give out nothing, and say what to do", { timeout: PATIENCE 
 });
 
 test("recovered, nothing differs, no machine is touched, and new claims avoid all 50", {
-  timeout: PATIENCE,
+  timeout: TIMEOUT_MS,
 }, async () => {
   const plan = await overlayctl("recover", "--stack-export", "dev.json");
   expect(plan).toHaveLength(RUNNERS + 1);

@@ -10,9 +10,9 @@ import { type Stack, Workspace } from "./stack";
  * OVERLAY_MANY reservations each. The machines have in common only the server and the hosts, both over the network.
  */
 const MANY = Number(process.env.OVERLAY_MANY ?? 40);
-const PATIENCE = 1_800_000;
+const TIMEOUT_MS = 1_800_000;
 
-describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: PATIENCE }, () => {
+describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT_MS }, () => {
   let lab: Lab;
   let server: PostgresServer;
   let here: Workspace;
@@ -27,13 +27,13 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: PATIENC
     });
     [here, there] = [new Workspace(lab), new Workspace(lab, await lab.secondController())];
     for (const hidden of [here.folder, server.folder]) await there.run("mount", ["-t", "tmpfs", "none", hidden]);
-  }, PATIENCE);
+  }, TIMEOUT_MS);
 
   afterAll(async () => {
     await lab?.down();
     await server?.stop();
     for (const workspace of [here, there]) workspace?.remove();
-  }, PATIENCE);
+  }, TIMEOUT_MS);
 
   const store = () => server.url({ host: lab.controllerAddress, sslmode: "disable" }); // the lab's network has no other listeners
   const stackOf = (workspace: Workspace, name: string): Promise<Stack> => {

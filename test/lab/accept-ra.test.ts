@@ -7,7 +7,7 @@ import type { Item } from "../../provider/network/model/items";
 import { planRunner } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import { must } from "./kohaku";
-import { labHost } from "./world";
+import { labHost } from "./lab-stack";
 
 /** A runner that has its default route of IPv6 from a router, which is the hub here. */
 let lab: Lab;

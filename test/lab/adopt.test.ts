@@ -2,8 +2,8 @@ import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { leftOn } from "../../lab/leftovers";
 import { buildKohaku, IDS, must as mustOn, subnetOf as subnet } from "./kohaku";
+import { LabStack } from "./lab-stack";
 import { lossDuring } from "./pings";
-import { LabStack } from "./world";
 
 /** An overlay that KohakuRiver made is taken over while its workloads speak with each other. */
 let lab: Lab;

@@ -4,8 +4,8 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
 import { must } from "./kohaku";
+import { LabStack } from "./lab-stack";
 import { LabCtl } from "./labctl";
-import { LabStack } from "./world";
 
 /** Containers that somebody starts by hand on a runner, and what pool and `overlayctl gc` make of them. Tests build on each other. */
 let lab: Lab;

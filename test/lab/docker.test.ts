@@ -10,7 +10,7 @@ import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
-import { labHost } from "./world";
+import { labHost } from "./lab-stack";
 
 /**
  * One overlay with Debian's dockerd on its runners: on r1 it was there first and has FORWARD at DROP, on r2 it comes later.

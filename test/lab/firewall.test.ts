@@ -4,8 +4,8 @@ import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
+import { labHost } from "./lab-stack";
 import { tries } from "./pings";
-import { labHost } from "./world";
 
 /** Firewalls that drop everything, of each kind that a kernel knows, before an overlay comes. */
 let lab: Lab;

@@ -10,7 +10,7 @@ import { training } from "../network";
 import { recordPart } from "../unit/network/machine";
 import { unquoted } from "../unquoted";
 import { type Behaviour, type HostileSshd, startHostileSshd } from "./hostile-sshd";
-import { LabStack } from "./world";
+import { LabStack } from "./lab-stack";
 
 /** A compromised host: its resource fails with an error that names it, and the other hosts are done. Real SSH, real kernels. */
 let lab: Lab;

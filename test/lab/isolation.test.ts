@@ -5,8 +5,8 @@ import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
+import { labHost } from "./lab-stack";
 import { tries } from "./pings";
-import { labHost } from "./world";
 
 /**
  * What gets through, and what does not, by real packets of both families. r1 and r2 are runners of one network, r4 of another on

@@ -10,7 +10,7 @@ import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
 import vectors from "../vectors/kernel_operations.json";
-import { labHost } from "./world";
+import { labHost } from "./lab-stack";
 
 /**
  * What KohakuRiver makes of a machine, and what we make of it: the same, but where the vectors say FLAW. Devices that stand

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { leftOn } from "../../lab/leftovers";
 import { buildKohaku, IDS } from "./kohaku";
-import { LabStack } from "./world";
+import { LabStack } from "./lab-stack";
 
 /** Records on hosts that are lost, or are no records any more. */
 let lab: Lab;

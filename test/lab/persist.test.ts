@@ -9,8 +9,8 @@ import { formatDifference } from "../../provider/network/kinds";
 import type { DesiredState, Item } from "../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
+import { labHost } from "./lab-stack";
 import { holdAllAsUser } from "./lock-holder";
-import { labHost } from "./world";
 
 /** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
 let lab: Lab;

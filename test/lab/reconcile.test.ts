@@ -9,7 +9,7 @@ import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";
-import { labHost } from "./world";
+import { labHost } from "./lab-stack";
 
 /** The reconciler against a real kernel, with several owners at once. SSH and the lock have tests of their own. */
 let lab: Lab;

@@ -5,8 +5,8 @@ import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
 import type { Lease } from "../../provider/pool/types";
 import { buildKohaku, must } from "./kohaku";
+import { LabStack } from "./lab-stack";
 import { LabCtl } from "./labctl";
-import { LabStack } from "./world";
 
 /** What can be told from machines alone: a program for what others made, and a pool that was lost. */
 let lab: Lab;

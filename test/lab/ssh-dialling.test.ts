@@ -3,7 +3,7 @@ import { writeFileSync } from "node:fs";
 import { createServer, type Server, type Socket } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
-import { at, client, failure, folder, knownHosts, logins, main, open, ready, serve } from "./ssh-world";
+import { at, client, failure, folder, knownHosts, logins, main, open, ready, serve } from "./ssh-servers";
 import { freePort, makeKey, type Sshd } from "./sshd";
 
 /** Hosts that are late, down, silent, lost, or behind another one. */

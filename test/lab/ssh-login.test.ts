@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import type { Connection } from "../../provider/host/connection";
-import { at, failure, folder, key, knownHosts, logins, main, open, ready, serve } from "./ssh-world";
+import { at, failure, folder, key, knownHosts, logins, main, open, ready, serve } from "./ssh-servers";
 import { makeKey, USERS } from "./sshd";
 
 /** Keys, passwords and fallbacks; and whether the host is the one that we mean. */

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { readUnderlay } from "../../provider/host/fleet";
 import { holdAllAsUser } from "./lock-holder";
-import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-world";
+import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-servers";
 import { emptyFile, USERS } from "./sshd";
 
 /** What runs on a host: as it was written, as root, one at a time under the lock. */

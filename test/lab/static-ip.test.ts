@@ -14,8 +14,8 @@ import type { Item } from "../../provider/network/model/items";
 import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/plan/static-ip";
 import { training } from "../network";
+import { labHost } from "./lab-stack";
 import { ask, type Client, hasSctp, serve } from "./services";
-import { labHost } from "./world";
 
 /** A static address on real kernels, asked by real clients. What the pool and Pulumi add is tested in e2e. */
 let lab: Lab;

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
+import { LabStack } from "./lab-stack";
 import { LabCtl } from "./labctl";
-import { LabStack } from "./world";
 
 /** `overlayctl verify` on a network that is broken in one place after another. */
 let lab: Lab;

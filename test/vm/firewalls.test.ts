@@ -23,8 +23,8 @@ afterAll(async () => {
 
 let made = 0;
 beforeEach(async () => {
-  const patience = { OVERLAY_CONNECT_TIMEOUT: "60", OVERLAY_OPERATION_TIMEOUT: "600" };
-  stack = await workspace.stack(`fw${++made}`, { env: patience });
+  const timeouts = { OVERLAY_CONNECT_TIMEOUT: "60", OVERLAY_OPERATION_TIMEOUT: "600" };
+  stack = await workspace.stack(`fw${++made}`, { env: timeouts });
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
     new overlay.RunnerSubnet("r1", { network, connection: at("${runner.address}") });

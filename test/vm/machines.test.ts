@@ -19,8 +19,8 @@ beforeAll(async () => {
   [hub, runner] = [await Vm.make(lab, "vm-hub", 1), await Vm.make(lab, "vm-r1", 2)];
   await Promise.all([hub.start(), runner.start()]);
   workspace = new Workspace(lab);
-  const patience = { OVERLAY_CONNECT_TIMEOUT: "60", OVERLAY_OPERATION_TIMEOUT: "600" };
-  stack = await workspace.stack("vm", { env: patience });
+  const timeouts = { OVERLAY_CONNECT_TIMEOUT: "60", OVERLAY_OPERATION_TIMEOUT: "600" };
+  stack = await workspace.stack("vm", { env: timeouts });
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("${hub.address}") });
     const runner = new overlay.RunnerSubnet("r1", { network, connection: at("${runner.address}") });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { type Stored, violations } from "../../../chaos/pool/check";
+import { findViolations, type Stored } from "../../../chaos/pool/check";
 import { type Entry, entriesIn } from "../../../chaos/pool/ledger";
 
 /** `1 a claim 7/x` means: at 1, a claims, and at 1.5 it is told value 7 under lease id x. */
@@ -34,7 +34,7 @@ const stored = (...leases: string[]): Stored[] =>
   });
 
 const found = (entries: Entry[], leases: Stored[]): string[] =>
-  violations(entries, leases).map(({ kind, owner, what }) => `${kind}: ${owner} ${what}`);
+  findViolations(entries, leases).map(({ kind, owner, what }) => `${kind}: ${owner} ${what}`);
 
 test.each<[string, string[], string[]]>([
   ["a claim that stands", ["1 a claim 7/x"], ["a 7/x"]],

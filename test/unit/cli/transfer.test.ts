@@ -56,8 +56,8 @@ test("a store that is closed is closed to programs that know nothing of moves, t
 /** Writes as the pool does, and is refused where the store is closed. */
 const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
   store.transact((tx) =>
-    writeWithBuffer(tx, { offerTtl: 0, quarantine: 0 }, async (draft) => {
-      await draft.set(key, value);
+    writeWithBuffer(tx, { offerTtl: 0, quarantine: 0 }, async (buffer) => {
+      await buffer.set(key, value);
     }),
   );
 

@@ -11,12 +11,12 @@ interface Worker {
   process: ChildProcess;
 }
 
-/** Eight processes that work; who is killed is replaced by a new life under the same name. */
-export class Crew {
+/** Eight worker processes. A killed one is replaced by a new process of the same name. */
+export class Workers {
   readonly #workers: Worker[];
   #ending = false;
   kills = 0;
-  /** Workers that ended by themselves. */
+  /** Workers that exited on their own. */
   readonly faults: string[] = [];
 
   constructor(
@@ -24,22 +24,22 @@ export class Crew {
     private readonly folder: string,
     size = 8,
   ) {
-    this.#workers = Array.from({ length: size }, (_, i) => this.#born(`w${i}`, 0));
+    this.#workers = Array.from({ length: size }, (_, i) => this.#spawn(`w${i}`, 0));
   }
 
-  /** Kills one that is at work, with -9. false: all are still starting. */
+  /** Kills a random worker with SIGKILL. false: all are still starting. */
   killOne(): boolean {
     const busy = this.#workers.filter(({ name, life }) => existsSync(ledgerFile(this.folder, name, life)));
     const victim = busy[Math.floor(Math.random() * busy.length)];
     if (!victim) return false;
     victim.process.removeAllListeners("exit");
     victim.process.kill("SIGKILL");
-    this.#workers[this.#workers.indexOf(victim)] = this.#born(victim.name, victim.life + 1);
+    this.#workers[this.#workers.indexOf(victim)] = this.#spawn(victim.name, victim.life + 1);
     this.kills++;
     return true;
   }
 
-  /** Lets everyone finish what is under way. */
+  /** Waits until all calls in progress have ended. */
   async end(): Promise<void> {
     this.#ending = true;
     const gone = this.#workers.map(async ({ process }) => {
@@ -52,20 +52,20 @@ export class Crew {
     await Promise.all(gone);
   }
 
-  #born(name: string, life: number): Worker {
+  #spawn(name: string, life: number): Worker {
     const args = ["--import", "tsx", join(__dirname, "worker.ts"), this.url, this.folder, name, String(life)];
-    let complaint = "";
+    let stderr = "";
     const child = spawn(process.execPath, args, { stdio: ["ignore", "ignore", "pipe"] });
     child.stderr.on("data", (data) => {
-      complaint += data;
+      stderr += data;
     });
     const worker = { name, life, process: child };
     child.once("exit", (code, signal) => {
-      // SIGTERM while it was starting: it had nothing to finish.
+      // SIGTERM during start: no call is in progress.
       if (this.#ending && (code === 0 || signal === "SIGTERM")) return;
-      this.faults.push(`${name}, life ${life}, ended with ${code ?? signal}: ${errorIn(complaint)}`);
+      this.faults.push(`${name}, process ${life}, ended with ${code ?? signal}: ${errorIn(stderr)}`);
       if (this.#ending) return;
-      this.#workers[this.#workers.indexOf(worker)] = this.#born(name, life + 1);
+      this.#workers[this.#workers.indexOf(worker)] = this.#spawn(name, life + 1);
     });
     return worker;
   }

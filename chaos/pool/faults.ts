@@ -1,24 +1,24 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Engine } from "../../bench/engines";
 
-/** What can happen to an engine's server: the whole of it crashes and comes back. Says how it is called. */
-export interface Trouble {
+/** A crash and restart of the server of an engine. */
+export interface ServerFault {
   name: string;
-  make(): Promise<boolean>;
+  inject(): Promise<boolean>;
 }
 
-export function troubleFor({ postgres, etcd }: Engine): Trouble | undefined {
+export function serverFaultFor({ postgres, etcd }: Engine): ServerFault | undefined {
   if (postgres) {
-    const make = async () => {
+    const inject = async () => {
       await postgres.crash();
       await sleep(Math.random() * 500);
       await postgres.start();
       return true;
     };
-    return { name: "immediate restarts of PostgreSQL", make };
+    return { name: "immediate restarts of PostgreSQL", inject };
   }
   if (!etcd) return undefined;
-  const make = async () => {
+  const inject = async () => {
     const leader = await etcd.leader();
     if (leader < 0) return false;
     await etcd.members[leader]!.kill("SIGKILL");
@@ -26,5 +26,5 @@ export function troubleFor({ postgres, etcd }: Engine): Trouble | undefined {
     await etcd.start(leader);
     return true;
   };
-  return { name: "leaders of etcd killed", make };
+  return { name: "leaders of etcd killed", inject };
 }

@@ -2,11 +2,11 @@ import { parseIp } from "../../provider/addressing/ip";
 import type { Lease, Pool, Settings } from "../../provider/pool";
 import type { Grant } from "./ledger";
 
-/** The pool that all workers claim from: small, so that every address passes through many hands. */
+/** The pool that all workers claim from. It is small, so that each address has many owners one after another. */
 export const POOL = "pool/chaos";
 export const SETTINGS: Settings = { offerTtl: 3600, quarantine: 0 };
 
-export async function openWorld(pool: Pool): Promise<void> {
+export async function createChaosPool(pool: Pool): Promise<void> {
   const extents = [{ first: parseIp("10.0.0.0"), last: parseIp("10.0.1.127") }];
   const childPool = { name: POOL, kind: "address", extents, allocation: "lowest" } as const;
   await pool.claim({ pool: "space/default", owner: "opener", type: "IPPool", want: extents, childPool });
