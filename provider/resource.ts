@@ -122,8 +122,10 @@ export interface LeaseContext {
 export interface PoolChange {
   /** The stored pool is deleted, with all offers in it. */
   replaced: boolean;
-  /** Whether the changed pool still contains these. */
-  keeps(extents: Extent[]): boolean;
+  /** Whether the resized pool still contains these; absent: its ranges stay. */
+  keeps?(extents: Extent[]): boolean;
+  /** The quota that it gets; absent: the one that it has. */
+  quota?: NonNullable<PoolSpec["quota"]>;
 }
 
 export interface InputError {

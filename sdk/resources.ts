@@ -110,6 +110,13 @@ export interface TenantArgs {
   project: pulumi.Input<string>;
 }
 
+export interface QuotaArgs {
+  /** How many addresses may be held at a time. */
+  maxIps?: pulumi.Input<number> | undefined;
+  /** How many leases may stand at a time. */
+  maxReservations?: pulumi.Input<number> | undefined;
+}
+
 export interface PoolSettingsArgs {
   /** Name of the pool. */
   poolName: pulumi.Input<string>;
@@ -121,13 +128,8 @@ export interface PoolSettingsArgs {
   ranges: pulumi.Input<pulumi.Input<string>[]>;
   /** Whose pool it is. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-}
-
-export interface QuotaArgs {
-  /** How many addresses may be held at a time. */
-  maxIps?: pulumi.Input<number> | undefined;
-  /** How many leases may stand at a time. */
-  maxReservations?: pulumi.Input<number> | undefined;
+  /** Limits beside the size of the ranges. */
+  quota?: pulumi.Input<QuotaArgs> | undefined;
 }
 
 export interface RunnerSettingsArgs {
@@ -525,6 +527,8 @@ export interface IPPoolArgs {
   ranges?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Whose pool it is. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
+  /** Limits beside the size of the ranges. */
+  quota?: pulumi.Input<QuotaArgs> | undefined;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
   parent?: IPPool | pulumi.Input<string> | undefined;
   /** Size of the block that is carved from `parent`. */
@@ -535,8 +539,6 @@ export interface IPPoolArgs {
   reserved?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** Given only to those who ask for the address, or the port, itself. */
   staticOnly?: pulumi.Input<pulumi.Input<string>[]> | undefined;
-  /** Limits beside the size of the ranges. */
-  quota?: pulumi.Input<QuotaArgs> | undefined;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
   allocation?: pulumi.Input<"hashed" | "lowest" | "random" | "external"> | undefined;
   /** false: it gives only what is asked for by name. Default `true`. */
@@ -563,7 +565,8 @@ const IPPoolShape: Shape = {
           "ranges"
         ],
         "inputs": [
-          "tenant"
+          "tenant",
+          "quota"
         ],
         "fills": {}
       }
@@ -575,12 +578,12 @@ const IPPoolShape: Shape = {
     "type",
     "ranges",
     "tenant",
+    "quota",
     "parent",
     "prefixLength",
     "portRange",
     "reserved",
     "staticOnly",
-    "quota",
     "allocation",
     "autoAssign",
     "avoidBoundaryIps",
@@ -609,6 +612,8 @@ export class IPPool extends OverlayResource {
   declare readonly ranges: pulumi.Output<string[]>;
   /** Whose pool it is. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
+  /** Limits beside the size of the ranges. */
+  declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
   declare readonly parent: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
   /** Size of the block that is carved from `parent`. */
@@ -619,8 +624,6 @@ export class IPPool extends OverlayResource {
   declare readonly reserved: pulumi.Output<string[] | undefined>;
   /** Given only to those who ask for the address, or the port, itself. */
   declare readonly staticOnly: pulumi.Output<string[] | undefined>;
-  /** Limits beside the size of the ranges. */
-  declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. */
   declare readonly allocation: pulumi.Output<"hashed" | "lowest" | "random" | "external">;
   /** false: it gives only what is asked for by name. */
@@ -755,7 +758,8 @@ const IPReservationShape: Shape = {
           "ranges"
         ],
         "inputs": [
-          "tenant"
+          "tenant",
+          "quota"
         ],
         "fills": {}
       }
@@ -908,7 +912,8 @@ const StaticIPShape: Shape = {
           "ranges"
         ],
         "inputs": [
-          "tenant"
+          "tenant",
+          "quota"
         ],
         "fills": {}
       }

@@ -207,7 +207,7 @@ function changePool(program: Program, { random }: EditContext): Program | undefi
   const args = { ...pool.args };
   if (change === "type" && type !== "nodePort") args.type = random.one(["container", "loadBalancer", "clusterIP"]);
   if (change === "allocation") args.allocation = random.one(["hashed", "lowest", "random"]);
-  if (change === "quota") args.quota = random.one([{ maxReservations: 2 }, { maxIps: 6 }]);
+  if (change === "quota") args.quota = random.one([{ maxReservations: 2 }, { maxIps: 6 }, { maxReservations: 8 }]);
   if ((change === "reserved" || change === "staticOnly") && Array.isArray(ranges)) {
     const address = addressIn(ranges, random.integer(0, 4));
     if (address !== undefined) args[change] = [address];

@@ -168,7 +168,7 @@ export const ipListCommand = () =>
     .option("--by <name>", "only of this container")
     .option("--label <key=value...>", "only with these labels")
     .option("--tenant <org/project>", "only of this tenant")
-    .option("--state <state>", "reserved, used, offered or resting; default: reserved and used")
+    .option("--state <state>", "reserved, used, offered or quarantined; default: reserved and used")
     .action(
       withPool<{ address?: string; label?: string[] }>(async ({ pool, out }, { address, label, ...options }) => {
         const search = parseOptions(

@@ -112,15 +112,15 @@ async function offerLease(
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };
   const full = { ...request, ...childPool, ...data, owner, type: def.type };
-  const options = { inUp: !dryRun, ...(movesAway && { movesAway }) };
+  const options = { inUp: !dryRun, ...(movesAway && { movesAway }), ...(change?.quota && { quota: change.quota }) };
   try {
     const lease = await pool.offer(
       { ...full, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
       options,
     );
-    return change && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
+    return change?.keeps && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
   } catch (error) {
-    if (change && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL", "POOL_QUOTA"))
+    if (change?.keeps && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL"))
       return unshown("it is being resized");
     throw error;
   }

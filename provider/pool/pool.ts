@@ -80,11 +80,22 @@ export class StoredPool implements Pool {
     return this.settings.offerTtl === 0 ? "overlay:offerTtl is 0" : undefined;
   }
 
-  async offer(request: Request, { inUp = false, movesAway = () => undefined }: OfferOptions = {}): Promise<Lease> {
+  async offer(
+    request: Request,
+    { inUp = false, movesAway = () => undefined, quota }: OfferOptions = {},
+  ): Promise<Lease> {
     const plannedExtents = this.#planned.get(planKey(request));
     this.#notePlan(request, request.want);
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
-    const terms = { request, isClaim: false, wasPreviewed: false, inUp, offerTtl, seed: randomUUID() };
+    const terms = {
+      request,
+      isClaim: false,
+      wasPreviewed: false,
+      inUp,
+      offerTtl,
+      seed: randomUUID(),
+      ...(quota && { quota }),
+    };
     const willRelease = (holder: Lease) => this.#mayBeReleased(request, holder, movesAway);
     // A transaction may be tried again: the refusal of the attempt that is committed counts.
     const attempt = async (tx: WriteBuffer): Promise<{ lease: Lease; refusal?: OverlayError }> => {

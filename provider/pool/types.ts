@@ -276,6 +276,8 @@ export interface OfferOptions {
    * not known until it is checked. Then it may be promised, and a claim waits for that check.
    */
   movesAway?(holder: Lease): boolean | undefined;
+  /** The quota that this run gives the pool; absent: the one that it has. */
+  quota?: NonNullable<PoolSpec["quota"]>;
 }
 
 /** A pool that a run deletes in order to make it anew. */

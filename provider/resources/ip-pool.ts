@@ -35,6 +35,14 @@ export const poolSettings = z
       .describe("What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports."),
     ranges: z.array(part).describe("What it has to give."),
     tenant: tenant.optional().describe("Whose pool it is."),
+    quota: z
+      .strictObject({
+        maxIps: z.number().int().min(0).optional().describe("How many addresses may be held at a time."),
+        maxReservations: z.number().int().min(0).optional().describe("How many leases may stand at a time."),
+      })
+      .meta({ id: "Quota" })
+      .optional()
+      .describe("Limits beside the size of the ranges."),
   })
   .meta({ id: "PoolSettings" });
 
@@ -56,7 +64,10 @@ export const poolReference: Reference = {
 /** How a pool that is passed by reference differs from the stored one: its own resource changes in the same run. */
 export function poolChange(pool: PoolSettings, spec: PoolSpec | undefined): PoolChange | undefined {
   const now = spec && parseSettings(storedPool, spec);
-  return rangeChange(pool.ranges, now?.ranges, now?.type !== pool.type || now?.addressSpace !== pool.addressSpace);
+  if (!now) return undefined;
+  const change = rangeChange(pool.ranges, now.ranges, now.type !== pool.type || now.addressSpace !== pool.addressSpace);
+  if (JSON.stringify(pool.quota) === JSON.stringify(now.quota)) return change;
+  return { replaced: false, ...change, quota: (pool.quota ?? {}) as NonNullable<PoolSpec["quota"]> };
 }
 
 /** The same for ranges alone. A pool that does not exist yet is created by the same run: that is no change. */
@@ -80,14 +91,6 @@ const inputs = z.strictObject({
   portRange: ports.optional().describe("Ports of a `nodePort` pool. Default 30000-32767."),
   reserved: parts.optional().describe("Inside the ranges, or of the ports, and never given out."),
   staticOnly: parts.optional().describe("Given only to those who ask for the address, or the port, itself."),
-  quota: z
-    .strictObject({
-      maxIps: z.number().int().min(0).optional().describe("How many addresses may be held at a time."),
-      maxReservations: z.number().int().min(0).optional().describe("How many leases may stand at a time."),
-    })
-    .meta({ id: "Quota" })
-    .optional()
-    .describe("Limits beside the size of the ranges."),
   allocation: z
     .enum(["hashed", "lowest", "random", "external"])
     .meta({ id: "Allocation" })
@@ -141,7 +144,7 @@ export const ipPool = defineResource({
   leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.usage(poolNamed(poolName)))!),
   sourcePool: {
     changeInRun: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
-    ignoreChanges: ["parent.ranges"],
+    ignoreChanges: ["parent.ranges", "parent.quota"],
   },
 });
 

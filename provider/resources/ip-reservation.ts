@@ -139,7 +139,7 @@ export const ipReservation = defineResource({
       runner
         ? rangeChange(runner.subnets, spec && parseSettings(storedRunner, spec).subnets, true)
         : poolChange(pool!, spec),
-    ignoreChanges: ["pool.ranges"],
+    ignoreChanges: ["pool.ranges", "pool.quota"],
     resolve: resolvePlacement,
     claimPrerequisites: async ({ tenant, type, pool }, context) => {
       if (tenant && type) await claimTenantPool(pool!, context);

@@ -197,7 +197,7 @@ export const staticIp = defineResource({
   },
   sourcePool: {
     changeInRun: ({ pool }, spec) => poolChange(pool, spec),
-    ignoreChanges: ["pool.ranges"],
+    ignoreChanges: ["pool.ranges", "pool.quota"],
   },
   host: {
     targets: (props) => [

@@ -61,6 +61,8 @@ export interface GrantContext {
   plannedExtents?: Extent[];
   /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
   willRelease(holder: Lease): boolean;
+  /** The quota that this run gives the pool; absent: the one that it has. */
+  quota?: NonNullable<PoolSpec["quota"]>;
   /** Called when the request must be refused in this run although its offer is kept for the next one. */
   refuseLater?(refusal: OverlayError): void;
 }

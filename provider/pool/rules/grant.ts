@@ -36,7 +36,7 @@ export async function offer(tx: WriteBuffer, asking: GrantContext): Promise<Leas
   // What it holds already is given up for this one: before that is claimed, where there is no room for both.
   await mustKeepQuota(
     tx,
-    pool.spec,
+    asking.quota ? { ...pool.spec, quota: asking.quota } : pool.spec,
     lease,
     mine.filter((other) => isCommitted(other) && other.uid !== lease.uid),
     own !== undefined && isCoveredBy(own, lease),

@@ -9,12 +9,13 @@ beforeEach(async () => {
 
 const lb = (more: Values = {}): Values => ({ ranges: ["203.0.113.10-203.0.113.19"], type: "loadBalancer", ...more });
 /** As the SDK passes a pool on. */
-const settings = ({ poolName, addressSpace, type, ranges, tenant }: Values): Values => ({
+const settings = ({ poolName, addressSpace, type, ranges, tenant, quota }: Values): Values => ({
   poolName,
   addressSpace,
   type,
   ranges,
   ...(tenant ? { tenant } : {}),
+  ...(quota ? { quota } : {}),
 });
 const ipIn = (pool: Values, more: Values = {}): Values => ({ pool: settings(pool), ...more });
 
@@ -157,6 +158,25 @@ test("exhaustion and quotas are found in preview, counting its own requests and 
   expect(await stage.refusal("IPReservation", "e", ipIn(limited))).toMatch(
     /^POOL_QUOTA: IPPool few would have 2 leases/,
   );
+});
+
+test("a quota that changes in the same run counts in preview as it will in up", async () => {
+  const few = { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } };
+  const more = { ...few, quota: { maxReservations: 2 } };
+  const before = await stage.make("IPPool", "few", few);
+  await stage.make("IPReservation", "a", ipIn(before));
+  expect(await stage.refusal("IPReservation", "b", ipIn(before))).toMatch(
+    /^POOL_QUOTA: IPPool few would have 2 leases/,
+  );
+  const raised = await stage.preview("IPPool", "few", more, before);
+  const shown = await stage.preview("IPReservation", "b", ipIn(raised));
+  const pool = await stage.change("IPPool", "few", before, more);
+  expect(await stage.make("IPReservation", "b", ipIn(pool))).toMatchObject({ ip: shown.ip });
+  const lowered = await stage.preview("IPPool", "few", { ...few, ranges: ["10.0.0.0/23"] }, pool);
+  expect(await stage.refusal("IPReservation", "c", ipIn(lowered))).toMatch(
+    /^POOL_QUOTA: IPPool few would have 3 leases/,
+  );
+  expect(stage.warnings).toEqual([]);
 });
 
 test("a pool that is 80 % full: whoever asks is warned in preview, and so is who asks for nothing; the pool says so after refresh", async () => {

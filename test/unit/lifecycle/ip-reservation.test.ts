@@ -138,7 +138,8 @@ test("two that want one address: preview refuses the second, whichever that is, 
 
 test("a replacement where the quota leaves no room for both ends the old one first", async () => {
   const pool = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
-  const settings = { poolName: "few", addressSpace: "default", type: "container", ranges: pool.ranges };
+  const { ranges, quota } = pool;
+  const settings = { poolName: "few", addressSpace: "default", type: "container", ranges, quota };
   const a = await stage.make("IPReservation", "a", { pool: settings, ip: "10.0.0.1" });
   const next = await stage.preview("IPReservation", "a", { pool: settings, ip: "10.0.0.2" }, a);
   expect(await ips().diff(a, next)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: true });

@@ -26,7 +26,7 @@ export class Stage {
     const stage = new Stage();
     // A file is also opened by other processes, which have the machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
-    const settings = { offerTtl: 3600, quarantine: 300, swapPatience: 0.3, ...clock, ...more };
+    const settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...clock, ...more };
     const rows = await openStore(store, settings);
     await ensureLayout(rows);
     stage.newRun = () => {

@@ -8,7 +8,7 @@ import { extents, opened, wants } from "../../contract/world";
 /** Who has a value, and who wants it, in one preview: what is said of them when they come at the same time. */
 const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`;
 const [old, fresh] = [owner("old"), owner("fresh")];
-const terms = { offerTtl: 3600, quarantine: 0, swapPatience: 0.1 };
+const terms = { offerTtl: 3600, quarantine: 0, swapWait: 0.1 };
 
 let store: Store;
 let earlier: StoredPool;
