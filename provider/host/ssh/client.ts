@@ -18,12 +18,18 @@ const MAX_UNANSWERED = 3;
 export class ChannelNotOpened extends Error {
   constructor(
     message: string,
-    /** The host's reason code (RFC 4254, 5.1), if the host refused: 1 is for what its configuration forbids. */
+    /** The host's reason code (RFC 4254, 5.1), if the host refused. */
     readonly refusal?: number,
   ) {
     super(message);
   }
 }
+
+/** The host's configuration forbids it (RFC 4254, 5.1). */
+export const PROHIBITED = 1;
+
+/** Whether the host may open the channel later. */
+const isPassing = ({ refusal }: ChannelNotOpened): boolean => refusal !== undefined && refusal !== PROHIBITED;
 
 /** One authenticated SSH connection, shared by all sessions with that host. */
 export class SshClient {
@@ -69,17 +75,19 @@ export class SshClient {
   }
 
   /**
-   * A host that refuses may have a low MaxSessions. While other sessions of this connection are open, fewer are opened from
-   * now on, and `undefined` says that this one has to wait for them. A session that has just been closed may still be
-   * counted by the host: then it is asked again.
+   * A host that refuses may have a low MaxSessions, or be short of memory. While other sessions of this connection are open,
+   * fewer are opened from now on, and this one waits for them: `undefined`. A session that has just been closed may still be
+   * counted by the host: then it is asked again. What its configuration forbids is not asked again.
    */
   async #openSession(command: string, limit: number): Promise<ClientChannel | undefined> {
     const until = Date.now() + limit;
     for (let pause = FIRST_RETRY_MS; ; pause *= 2) {
       try {
-        return await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
+        const channel = await this.#open((done) => this.ssh.exec(command, done), until - Date.now());
+        this.#sessions.recover();
+        return channel;
       } catch (error) {
-        if (!(error instanceof ChannelNotOpened) || error.refusal === undefined) throw error;
+        if (!(error instanceof ChannelNotOpened) || !isPassing(error)) throw error;
         if (this.#sessions.shrink()) return undefined;
         if (Date.now() + pause > until) throw error;
         await sleep(pause);
@@ -141,21 +149,29 @@ export class SshClient {
   }
 }
 
+/** Successes after which a reduced limit is raised by one. A raise that is too early costs one refusal. */
+const RECOVER_AFTER = 20;
+
 /** Runs at most `limit` pieces of work at a time; the others wait, first come, first served. */
 export class Semaphore {
   #running = 0;
+  #limit: number;
+  /** Since the limit was last changed. */
+  #successes = 0;
   readonly #waiting: (() => void)[] = [];
 
-  constructor(private limit: number) {}
+  constructor(private readonly most: number) {
+    this.#limit = most;
+  }
 
   async run<T>(work: () => Promise<T>): Promise<T> {
-    if (this.#running < this.limit) this.#running++;
+    if (this.#running < this.#limit) this.#running++;
     else await new Promise<void>((go) => this.#waiting.push(go));
     try {
       return await work();
     } finally {
       // The slot passes to the next waiting call, so that no later call takes it first.
-      const next = this.#running <= this.limit ? this.#waiting.shift() : undefined;
+      const next = this.#running <= this.#limit ? this.#waiting.shift() : undefined;
       if (next) next();
       else this.#running--;
     }
@@ -164,7 +180,19 @@ export class Semaphore {
   /** From now on one less than the number that is running; false if that would be none. */
   shrink(): boolean {
     if (this.#running < 2) return false;
-    this.limit = this.#running - 1;
+    this.#limit = this.#running - 1;
+    this.#successes = 0;
     return true;
+  }
+
+  /** Counts a success: after several of them a limit that was reduced grows by one, up to the first one. */
+  recover(): void {
+    if (this.#limit === this.most || ++this.#successes < RECOVER_AFTER) return;
+    this.#limit++;
+    this.#successes = 0;
+    const next = this.#running < this.#limit ? this.#waiting.shift() : undefined;
+    if (!next) return;
+    this.#running++;
+    next();
   }
 }

@@ -6,7 +6,7 @@ import { type Config, NodeSSH } from "node-ssh";
 import type { MacAlgorithm } from "ssh2";
 import { OverlayError } from "../../errors";
 import { type Connection, connectionName, type HostSettings, portOf, userOf } from "../connection";
-import { type ChannelNotOpened, SshClient } from "./client";
+import { type ChannelNotOpened, PROHIBITED, SshClient } from "./client";
 import { type ExpectedKey, expandHome } from "./host-keys";
 
 /** How a dial failed: the name does not exist, the port is closed, or there was no answer. */
@@ -23,8 +23,8 @@ export class DialFailed extends Error {
   }
 }
 
-/** Why a jump host opened no channel (RFC 4254, 5.1). */
-const [FORBIDDEN, CONNECT_FAILED] = [1, 2];
+/** The jump host could not reach the port (RFC 4254, 5.1). */
+const CONNECT_FAILED = 2;
 
 const OUTCOMES: Record<string, DialOutcome> = { ENOTFOUND: "unknownName", EAI_AGAIN: "closed", ECONNREFUSED: "closed" };
 
@@ -84,7 +84,7 @@ async function openThrough({ connection, limit, ended }: DialRequest, jump: SshC
   } catch (error) {
     const { message, refusal } = error as ChannelNotOpened;
     const outcome = refusal === CONNECT_FAILED ? "closed" : "noAnswer";
-    if (refusal !== FORBIDDEN) throw new DialFailed(`dial${jumpText(connection)}`, message, outcome);
+    if (refusal !== PROHIBITED) throw new DialFailed(`dial${jumpText(connection)}`, message, outcome);
     const what = `The jump host ${connectionName(connection.proxy!)} forbids to reach ${connectionName(connection)} through it.`;
     throw new OverlayError("SSH_UNREACHABLE", what, "Set AllowTcpForwarding yes in its sshd_config.", error);
   }
