@@ -104,7 +104,7 @@ test.each<[string, Behaviour, RegExp]>([
   ["gigabytes in its second answer", later(flood), /HOST_COMMAND_FAILED: .*sent more than 64 MiB/],
   [
     "many wrong elements",
-    later(() => ({ stdout: `@@ link\n[${"0,".repeat(200_000)}0]\n` })),
+    later(() => ({ stdout: `@@ machine\n[${"0,".repeat(200_000)}0]\n` })),
     /HOST_COMMAND_FAILED: .*not in the form/,
   ],
   ["no answer", later(() => undefined), /HOST_TIMEOUT: .*did not finish .* within 20 s/],
@@ -114,7 +114,7 @@ test.each<[string, Behaviour, RegExp]>([
     later(() =>
       factsOf(
         RULES.replace("COMMIT", `-A FORWARD -i $(${CANARY}) -j \`${CANARY}\`\nCOMMIT`),
-        `@@ link\n${links({ ...LINK, ifname: `$(${CANARY})`, master: `;${CANARY};` })}`,
+        `@@ machine\n${links({ ...LINK, ifname: `$(${CANARY})`, master: `;${CANARY};` })}`,
         `@@ docker\n[{"Name":"$(${CANARY})","Driver":"bridge","Containers":{"a":{"Name":"';${CANARY};'"}}}]`,
         `@@ zone\n$(${CANARY})\n@@ permanent\n$(${CANARY})\n  interfaces: $(${CANARY})`,
         `@@ lacks\n$(${CANARY})`,

@@ -147,6 +147,17 @@ test("one owner's failure is not another's, and nobody is told that a rule is go
   expect(await sh("iptables-save | grep -c MASQUERADE")).toBe("0");
 });
 
+test("objects that the host lacks although all commands succeeded are named", async () => {
+  await lab.exec(
+    "hub",
+    "printf '#!/bin/sh\\ncat >/dev/null\\n' >/usr/local/sbin/iptables-restore; chmod +x /usr/local/sbin/iptables-restore",
+  );
+  await expect(reconciler.apply(host, work("net", planHub(network())))).rejects.toThrow(
+    /HOST_COMMAND_FAILED: hub: all commands succeeded, but the host does not have the planned state afterwards: chain OVERLAY-GUARD \(IPv4 mangle\): missing; .* and \d+ more\./,
+  );
+  await lab.exec("hub", "rm /usr/local/sbin/iptables-restore");
+});
+
 const inspect = async (uid: string, items: Item[]) => {
   const { differences, foreign } = await reconciler.inspect(host, { record: work(uid, items).record, items });
   return [...foreign, ...differences.map(formatDifference)];

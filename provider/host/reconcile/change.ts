@@ -1,11 +1,11 @@
 import { findKeptKeys, findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
 import { findItemsToRemove } from "../../network/diff/steps";
-import { diffItems, formatDifference } from "../../network/kinds";
-import { devicesWithAddress, findEmptiedBridges } from "../../network/kinds/device";
+import { diffItems, formatDifference, readBackOf } from "../../network/kinds";
+import { findEmptiedBridges } from "../../network/kinds/device";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, hasItem, itemKey, type Link, type Step } from "../../network/model/items";
 import { recordPath } from "../../network/model/record";
-import { filesOf, readbackScript } from "../../network/read/facts";
+import { readbackScript } from "../../network/read/facts";
 import { findLostPorts, PORTS_SCRIPT, parsePortFacts } from "../../network/read/ports";
 import { findRiskySteps } from "../../network/render/revert";
 import { renderChange } from "../../network/render/script";
@@ -38,19 +38,11 @@ export async function applySteps(
 }
 
 /** Reads all that these requests can have changed, now or before. */
-function renderReadback(accepted: Accepted[], facts: Facts): string {
-  const items = accepted.flatMap(({ desired }) => [...desired.items, ...findOwnedItems(desired, facts)]);
-  const files = [...filesOf({ items }), ...accepted.flatMap(({ written }) => written.map(recordPath))];
-  const devices = items.flatMap((item) => {
-    if (item.kind === "link") return [item.name];
-    if (item.kind === "zone") return item.underlay ? devicesWithAddress(item.underlay, facts) : [];
-    return "dev" in item && item.dev !== undefined ? [item.dev] : [];
-  });
-  return readbackScript({
-    devices: [...new Set(devices)].sort(),
-    files: [...new Set(files)].sort(),
-    v6: items.some((item) => "family" in item && item.family === 6),
-  });
+function renderReadback(accepted: Accepted[], before: Facts): string {
+  const items = accepted.flatMap(({ desired }) => [...desired.items, ...findOwnedItems(desired, before)]);
+  const { devices, files, isIpv6 } = readBackOf(items, before);
+  const records = accepted.flatMap(({ written }) => written.map(recordPath));
+  return readbackScript({ devices, files: [...files, ...records], isIpv6 });
 }
 
 /** The requests whose desired state the host now has. The exit code is that of a batch which several owners share, and decides nothing. */

@@ -21,8 +21,6 @@ import type { CommandResult, Host } from "../connection";
 import { busyboxTool } from "../ssh/shell-errors";
 import type { ApplyRequest, RecordChange } from "./types";
 
-/** What a host answered: facts, or an error that names the host. */
-
 /** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>
   parseHostFacts(host, await host.exec(inspectScript(states)));
@@ -46,10 +44,17 @@ export function commandFailed(host: Host, code: string, stderr: string, script: 
   const batch = /^ip -force -batch - <<'END'.*\n([\s\S]*?)\nEND$/m.exec(script)?.[1]?.split("\n") ?? [];
   const command = number ? `'ip ${batch[Number(number) - 1]}'` : "a command";
   const said = stderr.trim().split("\n").slice(0, 4).join("; ") || "no message";
-  const stands = left.length > 0 ? ` Now: ${left.slice(0, 5).join("; ")}.` : "";
+  const observed = left.slice(0, 5).join("; ") + (left.length > 5 ? `; and ${left.length - 5} more` : "");
+  if (code === "0" && left.length > 0) {
+    return new OverlayError(
+      "HOST_COMMAND_FAILED",
+      `${host.name}: all commands succeeded, but the host does not have the planned state afterwards: ${observed}.`,
+      "Look there for a program that removes or changes it, such as a network manager, and run up again.",
+    );
+  }
   return new OverlayError(
     "HOST_COMMAND_FAILED",
-    `${host.name}: ${command} failed (exit code ${code}): ${said}.${stands}`,
+    `${host.name}: ${command} failed (exit code ${code}): ${said}.${left.length > 0 ? ` Now: ${observed}.` : ""}`,
     "Fix the cause and run up again; it continues from the present state.",
   );
 }

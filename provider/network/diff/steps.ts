@@ -1,4 +1,4 @@
-import { creationRank, diffItems, factsWithout, isPresent } from "../kinds";
+import { creationRank, diffItems, disappearsWith, factsWithout, isPresent } from "../kinds";
 import { canChangeInPlace, findOtherPrefixes, formerPeer, isOurLink } from "../kinds/device";
 import { countCopies, desiredJumpPosition, formerForwarding } from "../kinds/firewall";
 import { desiredZones, observedZones } from "../kinds/zone";
@@ -93,11 +93,6 @@ function planPutSteps(desiredItems: Item[], lost: Set<string>, taken: Set<string
   const all = [...steps, ...again.map((item): Step => ({ verb: item.kind === "link" ? "change" : "add", item }))];
   return all.sort((a, b) => creationRank(a.item) - creationRank(b.item));
 }
-
-/** What the kernel removes with a device: its addresses, the routes over it, and the membership of its ports. */
-const disappearsWith = (item: Item, links: Set<string>): boolean =>
-  ((item.kind === "address" || item.kind === "route") && item.dev !== undefined && links.has(item.dev)) ||
-  (item.kind === "link" && item.master !== undefined && links.has(item.master));
 
 /** The facts of the host after these steps removed all that these owners have there; for dry runs. */
 export function factsAfterRemoval(steps: Step[], removed: DesiredState[], facts: Facts): Facts {

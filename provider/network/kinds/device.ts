@@ -19,7 +19,11 @@ export const linkKind: ItemKind<Link> = {
   order: 3,
   needsSameKind: ({ master }) => Boolean(master),
   toRecord: (item) => item,
+  resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, shared: undefined },
+  readFrom: ["machine", "changed"],
+  readBack: ({ name }) => ({ devices: [name] }),
   compare: compareLink,
+  disappearsWith: ({ master }) => master, // only its membership: `invertLink` and `planSteps` set it again
   render: renderLink,
   // A device that already exists may have other ends: it is set to the right ones, too.
   bootSteps: (item) => [addStep(item), { verb: "change", item }],
@@ -35,7 +39,11 @@ export const linkKind: ItemKind<Link> = {
 export const addressKind: ItemKind<Address> = {
   order: 4,
   toRecord: (item) => item,
+  resets: { announce: undefined },
+  readFrom: ["machine", "changed"],
+  readBack: ({ dev }) => ({ devices: [dev] }),
   compare: compareAddress,
+  disappearsWith: ({ dev }) => dev,
   render({ verb, item, otherPrefixes = [] }, parts) {
     parts.ip.push(verb === "remove" ? `address del ${item.address} dev ${item.dev}` : formatAddress(item));
     for (const other of otherPrefixes) parts.ip.push(`address del ${other} dev ${item.dev}`);
@@ -90,7 +98,7 @@ function compareLink(item: Link, facts: Facts): string[] | undefined {
     ...mismatch("learning", observed.vxlan?.learning ?? false, false),
     ...mismatch("MTU", observed.mtu, item.mtu),
     ...mismatch("MAC", observed.mac, item.mac),
-    ...mismatch("master", observed.master, item.master),
+    ...mismatch("master", observed.master ?? "", item.master),
     ...mismatch("state", observed.up ? "up" : "down", "up"),
   ];
 }

@@ -18,13 +18,17 @@ import type { ItemKind } from "./kind";
 export const dockerKind: ItemKind<DockerNetwork> = {
   order: 7,
   toRecord: (item) => item,
+  resets: {},
   /** Where dockerd runs, or must run; one on record also while dockerd is down. */
   appliesToHost(item, { docker, records }) {
     if (item.required || docker?.isRunning) return true;
     return docker !== undefined && records.some((record) => hasItem(record, item));
   },
+  readFrom: ["docker", "containers"],
+  readBack: () => ({}),
   compare: (item, { docker }) => compareDockerNetwork(item, docker),
   isPresent: (item, { docker }) => isOurDockerNetwork(item, docker),
+  disappearsWith: () => undefined, // dockerd creates its bridge again
   render({ verb, item }, parts) {
     // Before its bridge is removed, and after it is created.
     if (verb !== "add") parts.shell.push(["docker", "network", "rm", item.name].map(quote).join(" "));

@@ -9,6 +9,10 @@ import type { ItemKind } from "./kind";
 export const fileKind: ItemKind<FileItem> = {
   order: 0,
   toRecord: ({ kind, path }) => ({ kind, path }),
+  resets: { content: undefined },
+  readFrom: ["files"],
+  readBack: ({ path }) => ({ files: [path] }),
+  disappearsWith: () => undefined,
   compare: ({ path, content }, facts) => compareFile(path, content, facts),
   render({ verb, item: { path, content = "" } }, parts) {
     if (verb === "remove") parts.files.push(`rm -f ${quote(path)}`);
@@ -23,6 +27,10 @@ export const fileKind: ItemKind<FileItem> = {
 export const serviceKind: ItemKind<Service> = {
   order: 1,
   toRecord: ({ kind, name }) => ({ kind, name }),
+  resets: { unit: undefined, staysActive: undefined },
+  readFrom: ["files", "systemd"],
+  readBack: () => ({}),
+  disappearsWith: () => undefined,
   compare: compareService,
   render({ verb, item }, parts) {
     if (verb !== "remove") parts.writes.push(textFile(unitPath(item.name), item.unit ?? ""));

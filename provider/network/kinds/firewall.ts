@@ -36,6 +36,10 @@ export const RETURN_PATH: OverlayChain = { table: "raw", chain: "OVERLAY-BACK", 
 export const chainKind: ItemKind<Chain> = {
   order: 8,
   toRecord: (item) => item,
+  resets: {},
+  readFrom: ["rules4", "rules6"],
+  readBack: ({ family }) => ({ isIpv6: family === 6 }),
+  disappearsWith: () => undefined,
   compare: (item, facts) => (facts.chains.has(chainKey(item, item.chain)) ? [] : undefined),
   render({ verb, item }, parts) {
     const { chain } = item;
@@ -49,6 +53,10 @@ export const chainKind: ItemKind<Chain> = {
 export const ruleKind: ItemKind<FirewallRule> = {
   order: 9,
   toRecord: (item) => item,
+  resets: { transient: undefined, flows: undefined },
+  readFrom: ["rules4", "rules6"],
+  readBack: ({ family }) => ({ isIpv6: family === 6 }),
+  disappearsWith: () => undefined,
   compare(item, facts) {
     if (countCopies(item, facts) === 0) return undefined;
     return isAfterDrop(item, facts) ? ["it comes after a rule that drops"] : [];
@@ -62,6 +70,10 @@ export const ruleKind: ItemKind<FirewallRule> = {
 export const jumpKind: ItemKind<Jump> = {
   order: 10,
   toRecord: (item) => item,
+  resets: { atEnd: undefined },
+  readFrom: ["rules4", "rules6"],
+  readBack: ({ family }) => ({ isIpv6: family === 6 }),
+  disappearsWith: () => undefined,
   compare(item, facts) {
     const position = observedJumpPosition(item, facts);
     if (position === 0) return undefined;

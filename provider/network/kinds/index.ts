@@ -5,12 +5,12 @@ import { addressKind, linkKind } from "./device";
 import { dockerKind } from "./docker";
 import { fileKind, serviceKind } from "./file";
 import { chainKind, jumpKind, ruleKind } from "./firewall";
-import type { ItemKind, ScriptParts } from "./kind";
+import type { ItemKind, ReadBack, ScriptParts } from "./kind";
 import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
 import { zoneKind } from "./zone";
 
-const KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
+export const KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
   file: fileKind,
   service: serviceKind,
   sysctl: sysctlKind,
@@ -45,6 +45,30 @@ export const appliesToHost = (item: Item, facts: Facts): boolean =>
 export function isPresent(item: Item, facts: Facts): boolean {
   const kind = kindOfItem(item);
   return kind.isPresent?.(item, facts) ?? kind.compare(item, facts) !== undefined;
+}
+
+/** The device of these with which an item disappears. */
+export function disappearsWith(item: Item, devices: Set<string>): boolean {
+  const device = kindOfItem(item).disappearsWith(item);
+  return device !== undefined && devices.has(device);
+}
+
+/** What is read after a change of these items. */
+export function readBackOf(items: Item[], before: Facts): Required<ReadBack> {
+  const all = items.map((item) => kindOfItem(item).readBack(item, before));
+  return {
+    devices: [...new Set(all.flatMap(({ devices = [] }) => devices))].sort(),
+    files: [...new Set(all.flatMap(({ files = [] }) => files))].sort(),
+    isIpv6: all.some(({ isIpv6 }) => isIpv6 === true),
+  };
+}
+
+/** The item with the fields that a former plan had set and this one has not, as the kernel has them by default. */
+export function withResets(item: Item, former: Item): Item {
+  const resets = Object.entries(kindOfItem(item).resets).filter(
+    ([field, value]) => value !== undefined && field in former && !(field in item),
+  );
+  return { ...item, ...Object.fromEntries(resets) };
 }
 
 /** Items are created in this order, and removed in the reverse one. */

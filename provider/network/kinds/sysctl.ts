@@ -7,6 +7,10 @@ import type { ItemKind } from "./kind";
 export const sysctlKind: ItemKind<Sysctl> = {
   order: 2,
   toRecord: (item) => item,
+  resets: {},
+  readFrom: ["sysctls"],
+  readBack: () => ({}),
+  disappearsWith: () => undefined, // the former value of a device's setting is saved, and must be removed
   compare({ key, value }, facts) {
     const observed = facts.sysctls.get(key);
     return observed === undefined ? undefined : mismatch("value", observed, value);

@@ -21,6 +21,10 @@ export const zoneKind: ItemKind<ZoneEntry> = {
   order: 11,
   needsSameKind: (item) => !isZoneItself(item),
   toRecord: (item) => item,
+  resets: { interface: undefined, hasDocker: undefined, rule: undefined, underlay: undefined },
+  readFrom: ["zone", "zones", "permanent"],
+  readBack: ({ underlay }, before) => (underlay ? { devices: devicesWithAddress(underlay, before) } : {}),
+  disappearsWith: () => undefined, // firewalld keeps the name of a device
   appliesToHost: isZoneManaged,
   compare: compareZoneEntry,
   render({ verb, item, zones = [] }, parts) {

@@ -61,7 +61,7 @@ export interface ServiceFact {
   activeState: string;
 }
 
-/** What a host routes, and by which rules: the questions to `ip`, and how its answers are read. */
+/** A route of the host. */
 export interface RouteFact extends Omit<Route, "kind"> {
   protocol: string;
   unreachable: boolean;
@@ -153,3 +153,26 @@ export interface InvalidRecord {
   /** `items.3.mac: Invalid string` */
   reason: string;
 }
+
+/** The parts of a host's answer to the scripts in `read/facts.ts`. Each starts with a line `@@ NAME`. */
+export type FactsPart =
+  | "ssh"
+  | "machine"
+  | "changed"
+  | "routing6"
+  | "ours6"
+  | "rules4"
+  | "rules6"
+  | "sysctls"
+  | "files"
+  | "systemd"
+  | "docker"
+  | "containers"
+  | "zone"
+  | "zones"
+  | "permanent"
+  | "records"
+  | "lacks"
+  | "nft"
+  | "legacy4"
+  | "legacy6";

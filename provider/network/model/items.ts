@@ -274,8 +274,10 @@ export interface ItemDifference {
   wrong: string[];
 }
 
+/** The difference of one value. A desired value that is undefined is left to the host: see `ItemKind.resets`. */
 export function mismatch(what: string, observed: unknown, desired: unknown): string[] {
+  const format = (value: unknown): unknown => (value === undefined || value === "" ? "none" : value);
   return desired === undefined || observed === desired
     ? []
-    : [`${what} is ${observed ?? "none"}, should be ${desired}`];
+    : [`${what} is ${format(observed)}, should be ${format(desired)}`];
 }

@@ -40,9 +40,12 @@ const OWN_FILE = "/etc/([A-Za-z0-9_-][A-Za-z0-9._-]*/)*overlay-[A-Za-z0-9._-]+";
 
 /**
  * Which files an item can name, beside the scripts for boot: those in /etc whose name starts with `overlay-`. So a forged
- * record cannot have a file of another program removed.
+ * record cannot have a file of another program removed, nor our units, which all owners share, or the links that enable them.
  */
-export const isOwnPath = (path: string): boolean => path.length < 200 && new RegExp(`^${OWN_FILE}$`).test(path);
+export const isOwnPath = (path: string): boolean =>
+  path.length < 200 &&
+  new RegExp(`^${OWN_FILE}$`).test(path) &&
+  !SERVICES.some((name) => path.split("/").some((part) => part === name || part === `${name}.d`));
 
 /** The paths of such files in all records. A file that is no longer desired is in no request. */
 export const RECORDED_FILES = `$(grep -aohsE '${OWN_FILE}' ${RECORD_DIR}/*/*.json)`;

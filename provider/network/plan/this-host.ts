@@ -1,7 +1,7 @@
 import { type Family, familyOfIp, tryParseIp } from "../../addressing/ip";
 import { isOwnRecord, isTunnelOfNetwork, unlistedOwners, withAdoptedMacs } from "../diff/ownership";
 import { findTunnelRules } from "../diff/shared-items";
-import { appliesToHost } from "../kinds";
+import { appliesToHost, withResets } from "../kinds";
 import { devicesWithAddress, formerPeer } from "../kinds/device";
 import {
   acceptPeerRule,
@@ -36,15 +36,12 @@ export function adaptToHost<W extends DesiredState>(desired: W, facts: Facts): W
 }
 
 function itemsForHost(desired: DesiredState, facts: Facts): Item[] {
-  const items = withAcceptRa(
-    withLocalRules(
-      desired.items.filter((item) => appliesToHost(item, facts)),
-      facts,
-      facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items),
-      desired.record.network,
-    ),
-    facts,
-  );
+  const recorded = facts.records.filter((record) => isOwnRecord(record, desired)).flatMap(({ items }) => items);
+  const former = new Map(recorded.map((item) => [itemKey(item), item]));
+  const applicable = desired.items
+    .filter((item) => appliesToHost(item, facts))
+    .map((item) => withResets(item, former.get(itemKey(item)) ?? item));
+  const items = withAcceptRa(withLocalRules(applicable, facts, recorded, desired.record.network), facts);
   const isListed = facts.records.some(({ uid }) => uid === desired.record.uid);
   const adopted = isListed ? undefined : withAdoptedMacs({ ...desired, items, adopt: true }, facts);
   const fitting =

@@ -1,13 +1,12 @@
 import type { Family } from "../../addressing/ip";
 import { addContainers, DOCKER_SCRIPT, parseDocker } from "../kinds/docker";
+import type { ReadBack } from "../kinds/kind";
 import { parseZones, ZONE_SCRIPT } from "../kinds/zone";
-import type { BlockingChain, Facts, ServiceFact, SshPath } from "../model/facts";
+import type { BlockingChain, Facts, FactsPart, ServiceFact, SshPath } from "../model/facts";
 import type { DesiredState } from "../model/items";
 import {
   BOOT_SCRIPT,
-  boundedArray,
   isInvalidRecord,
-  parseHostJson,
   parseRecord,
   RECORD_DIR,
   RECORDED_FILES,
@@ -24,8 +23,7 @@ import {
   OUR_ROUTES4,
   OUR_ROUTES6,
   ROUTING6,
-  rawLink,
-  readLink,
+  readLinks,
   readOurRouting,
   readRouting,
 } from "./ip";
@@ -83,7 +81,7 @@ export const filesOf = ({ items, plannedItems = [] }: Pick<FileOwner, "items" | 
 
 const quotePaths = (paths: string[]): string => [...new Set(paths)].map(quote).join(" ");
 
-/** Reads a host, with the files of these states and of all records. */
+/** Reads a host without preparing a change, with the files of these states and of all records. */
 export const inspectScript = (states: Pick<FileOwner, "items" | "plannedItems">[]): string =>
   factsScript([BOOT_SCRIPT, SCRIPTS, RECORDED_FILES, quotePaths(states.flatMap(filesOf))].join(" ").trimEnd(), ":");
 
@@ -108,21 +106,13 @@ cat <&3
 
 const MAX_SINGLE_DEVICES = 16;
 
-/** What a change can have changed. */
-export interface ChangedObjects {
-  devices: string[];
-  files: string[];
-  /** Whether anything of it is IPv6, but for addresses, which come with their devices. */
-  v6: boolean;
-}
-
 /** Reads back what a change can have changed. On a hub with hundreds of runners that is much less than everything. */
-export function readbackScript({ devices, files, v6: hasV6 }: ChangedObjects): string {
+export function readbackScript({ devices, files, isIpv6 }: Required<ReadBack>): string {
   const each = devices.map((device) => `addr show dev ${requireWord(device)}`);
   const few = `echo '@@ changed'; ${ipBatch("-d -force", [OUR_ROUTES4, "rule show", ...each], "2>/dev/null")}`;
   return [
     devices.length > MAX_SINGLE_DEVICES ? LINKS_AND_ROUTING : few,
-    ...(hasV6 ? [ipv6Part("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
+    ...(isIpv6 ? [ipv6Part("ours", [OUR_ROUTES6, "rule show"]), RULES6] : []),
     ...commonParts(files.map(quote).join(" ")),
   ].join("\n");
 }
@@ -148,20 +138,16 @@ export function parseFacts(text: string): Facts {
   for (const part of text.split(/^@@ /m).slice(1)) {
     const end = part.indexOf("\n");
     const name = part.slice(0, end);
-    if (Object.hasOwn(READERS, name)) READERS[name]!(facts, part.slice(end + 1).trim());
+    if (isFactsPart(name)) READERS[name](facts, part.slice(end + 1).trim());
   }
   return facts;
 }
 
-/** How each part of the output is read; a part may depend on those before it. */
-const READERS: Record<string, (facts: Facts, body: string) => void> = {
-  link: (facts, body) => {
-    for (const answer of body.split("\n").filter(Boolean))
-      for (const link of parseHostJson(boundedArray(rawLink), answer)) readLink(facts, link);
-  },
+/** How each part is read; a part may depend on those before it. */
+const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
   machine: (facts, body) => {
     const [links = "", ...routing] = body.split("\n");
-    READERS.link!(facts, links);
+    readLinks(facts, links);
     readRouting(facts, 4, routing.join("\n"));
   },
   changed: (facts, body) => {
@@ -169,9 +155,8 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
     // Only devices may be missing in the output. If the first two lines are not routes and rules, nothing is read.
     if ([ours, policies].some((answer) => answer.includes('"ifname"'))) return;
     readOurRouting(facts, 4, `${ours}\n${policies}`);
-    READERS.link!(facts, links.join("\n"));
+    readLinks(facts, links.join("\n"));
   },
-  routing4: (facts, body) => readRouting(facts, 4, body),
   routing6: (facts, body) => readRouting(facts, 6, body),
   ours6: (facts, body) => readOurRouting(facts, 6, body),
   rules4: (facts, body) => {
@@ -206,6 +191,8 @@ const READERS: Record<string, (facts: Facts, body: string) => void> = {
   legacy6: (facts, body) => facts.blockingChains.push(...(facts.isIptablesLegacy ? [] : parseLegacyChains(6, body))),
   records: readRecords,
 };
+
+const isFactsPart = (name: string): name is FactsPart => Object.hasOwn(READERS, name);
 
 function readRecords(facts: Facts, body: string): void {
   const [names = "", lines = ""] = body.split(/\n\n([\s\S]*)/);
@@ -242,16 +229,15 @@ function readIptables(facts: Facts, family: Family, body: string): void {
   }
 }
 
-/** What a machine must have, and must not have already, for an overlay to come to it. */
-
 /** A module that is not loaded is probed by creating a device, which is removed at once. */
 export const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
-export const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
+/** Kernel modules and tools that are missing, and whether source addresses are checked. */
+const REQUIREMENTS_SCRIPT = `echo '@@ lacks'; ${probeModule("vxlan", "id 1 dstport 65432")}; ${probeModule("bridge", "")}; command -v ip6tables-restore >/dev/null || echo ip6tables-restore; echo '@@ sysctls'; grep -sH . /proc/sys/net/ipv4/conf/*/rp_filter`;
 
 /** Without iptables' own chains, in which our jumps come first, and without firewalld's, for which there are zones. */
-export const BLOCKING_FIREWALLS_SCRIPT = [
+const BLOCKING_FIREWALLS_SCRIPT = [
   "if read -r x 2>/dev/null </proc/net/ip_tables_names && command -v iptables-legacy-save >/dev/null; then echo '@@ legacy4'; iptables-legacy-save; fi",
   "if read -r x 2>/dev/null </proc/net/ip6_tables_names && command -v ip6tables-legacy-save >/dev/null; then echo '@@ legacy6'; ip6tables-legacy-save; fi",
   'if command -v nft >/dev/null; then echo \'@@ nft\'; nft list chains 2>/dev/null | awk \'$1 == "table" { t = $2 " " $3 } $1 == "chain" { c = $2 } / hook (forward|input) / && !(t ~ /^ip6? filter$/ && c ~ /^[A-Z]+$/) && t != "inet firewalld" && !(t in seen) { seen[t]; print t }\' | while read -r family table; do nft list table "$family" "$table"; done; fi',

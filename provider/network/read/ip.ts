@@ -4,6 +4,14 @@ import type { Facts, LinkFact, RouteFact, RoutingRuleFact } from "../model/facts
 import { ROUTE_PROTOCOL } from "../model/items";
 import { boundedArray, parseHostJson } from "../model/record";
 
+/** What `ip` prints about a host: devices and their addresses, routes, and routing rules. Hosts are not trusted. */
+
+const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
+
+/** Several commands in one `ip` process, which prints a line for each: starting the process is the most expensive part. */
+export const ipBatch = (options: string, commands: string[], otherwise: string): string =>
+  `ip -j ${options} -batch - <<'END' ${otherwise}\n${commands.join("\n")}\nEND`;
+
 /** In all tables. The output omits the protocol, because the command selects by it. */
 const OURS = `route show table all proto ${ROUTE_PROTOCOL}`;
 export const OUR_ROUTES4 = `${OURS} root 0/0`;
@@ -30,6 +38,89 @@ export const ROUTING6 = [
   "route show default",
   ...REJECTING.map((type) => routesOfType(type)),
 ];
+
+/** Devices with their addresses, and IPv4 routes in the same process, which has the names of the devices already. */
+export const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
+
+/** None on a host without IPv6. */
+export const ipv6Part = (part: string, commands: string[]): string =>
+  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${ipBatch("-6", commands, "")}\n) || exit 1; echo "$answers"`;
+
+/** A line for each command; none if the host does not have the family. */
+const answerLines = (body: string): string[] => body.split("\n").filter(Boolean);
+
+/** Only what can be an address, a name or a number. */
+const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
+const rawLink = z.object({
+  ifname: z.string(),
+  address: hexText.optional(),
+  mtu: z.int().min(0),
+  flags: boundedArray(z.string()),
+  master: z.string().optional(),
+  linkinfo: z
+    .object({
+      info_kind: z
+        .string()
+        .regex(/^[\w-]{0,32}$/)
+        .optional(),
+      info_data: z
+        .object({
+          id: z.int().optional(),
+          port: z.int().optional(),
+          remote: hexText.optional(),
+          remote6: hexText.optional(),
+          group: hexText.optional(),
+          group6: hexText.optional(),
+          local: hexText.optional(),
+          local6: hexText.optional(),
+          learning: z.boolean().optional(),
+        })
+        .catch({})
+        .optional(),
+    })
+    .optional(),
+  addr_info: boundedArray(
+    z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() }),
+  ).optional(),
+});
+type RawLink = z.output<typeof rawLink>;
+
+function toLinkFact(raw: RawLink): LinkFact {
+  const data = raw.linkinfo?.info_data ?? {};
+  const type = raw.linkinfo?.info_kind ?? "";
+  return {
+    type,
+    mac: raw.address ?? "",
+    mtu: raw.mtu,
+    up: raw.flags.includes("UP"),
+    ...(raw.master && { master: raw.master }),
+    ...(type === "vxlan" && {
+      vxlan: {
+        vni: Number(data.id),
+        port: Number(data.port),
+        remote: String(data.remote ?? data.remote6 ?? data.group ?? data.group6 ?? ""),
+        local: String(data.local ?? data.local6 ?? ""),
+        learning: data.learning === true,
+      },
+    }),
+  };
+}
+
+/** A list of devices in each line. */
+export function readLinks(facts: Facts, body: string): void {
+  for (const answer of answerLines(body))
+    for (const link of parseHostJson(boundedArray(rawLink), answer)) readLink(facts, link);
+}
+
+/** The kernel allows nearly any name. A device whose name cannot be in a command is not ours, and is ignored. */
+function readLink(facts: Facts, link: RawLink): void {
+  if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
+  facts.links.set(link.ifname, toLinkFact(link));
+  for (const { local, prefixlen } of link.addr_info ?? [])
+    if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
+}
+
+const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);
 
 const rawNexthop = z.object({
   gateway: z.string().optional(),
@@ -65,12 +156,10 @@ const rawRule = z.looseObject({
 });
 type RawRule = z.output<typeof rawRule>;
 
-/** A line for each command; none if the host does not have the family. */
-const answerLines = (body: string): string[] => body.split("\n").filter(Boolean);
-
 const parseRoutes = (answer = "[]"): RawRoute[] => parseHostJson(boundedArray(rawRoute), answer);
 const parseRules = (answer = "[]"): RawRule[] => parseHostJson(boundedArray(rawRule), answer);
 
+/** The answers to `ROUTING4` or `ROUTING6`. */
 export function readRouting(facts: Facts, family: Family, body: string): void {
   const [unicast, ours, rules, ...more] = answerLines(body);
   const all = [unicast, ...more].flatMap((answer) => parseRoutes(answer));
@@ -172,81 +261,3 @@ function toRuleFact(family: Family, raw: RawRule, table: string): RoutingRuleFac
     suppressPrefixLength: raw.suppress_prefixlen ?? -1,
   };
 }
-
-export const IF_V6 = "[ ! -e /proc/sys/net/ipv6 ] ||";
-
-/** Several commands in one `ip` process, which prints a line for each: starting the process is the most expensive part. */
-export const ipBatch = (options: string, questions: string[], otherwise: string): string =>
-  `ip -j ${options} -batch - <<'END' ${otherwise}\n${questions.join("\n")}\nEND`;
-
-/** Devices with their addresses, and IPv4 routes in the same process, which has the names of the devices already. */
-export const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
-export const ipv6Part = (part: string, questions: string[]): string =>
-  `echo; echo '@@ ${part}6'; answers=$(${IF_V6} ${ipBatch("-6", questions, "")}\n) || exit 1; echo "$answers"`;
-
-/** Hosts are not trusted: only what can be an address, a name or a number is accepted. */
-const hexText = z.string().regex(/^[0-9a-fA-F.:]{0,80}$/);
-export const rawLink = z.object({
-  ifname: z.string(),
-  address: hexText.optional(),
-  mtu: z.int().min(0),
-  flags: boundedArray(z.string()),
-  master: z.string().optional(),
-  linkinfo: z
-    .object({
-      info_kind: z
-        .string()
-        .regex(/^[\w-]{0,32}$/)
-        .optional(),
-      info_data: z
-        .object({
-          id: z.int().optional(),
-          port: z.int().optional(),
-          remote: hexText.optional(),
-          remote6: hexText.optional(),
-          group: hexText.optional(),
-          group6: hexText.optional(),
-          local: hexText.optional(),
-          local6: hexText.optional(),
-          learning: z.boolean().optional(),
-        })
-        .catch({})
-        .optional(),
-    })
-    .optional(),
-  addr_info: boundedArray(
-    z.object({ local: hexText.optional(), prefixlen: z.int().min(0).max(128).optional() }),
-  ).optional(),
-});
-type RawLink = z.output<typeof rawLink>;
-
-function toLinkFact(raw: RawLink): LinkFact {
-  const data = raw.linkinfo?.info_data ?? {};
-  const type = raw.linkinfo?.info_kind ?? "";
-  return {
-    type,
-    mac: raw.address ?? "",
-    mtu: raw.mtu,
-    up: raw.flags.includes("UP"),
-    ...(raw.master && { master: raw.master }),
-    ...(type === "vxlan" && {
-      vxlan: {
-        vni: Number(data.id),
-        port: Number(data.port),
-        remote: String(data.remote ?? data.remote6 ?? data.group ?? data.group6 ?? ""),
-        local: String(data.local ?? data.local6 ?? ""),
-        learning: data.learning === true,
-      },
-    }),
-  };
-}
-
-/** The kernel allows nearly any name. A device whose name cannot be in a command is not ours, and is ignored. */
-export function readLink(facts: Facts, link: RawLink): void {
-  if (!isDeviceText(link.ifname) || (link.master !== undefined && !isDeviceText(link.master))) return;
-  facts.links.set(link.ifname, toLinkFact(link));
-  for (const { local, prefixlen } of link.addr_info ?? [])
-    if (local !== undefined) facts.addresses.add(`${local}/${prefixlen} ${link.ifname}`);
-}
-
-const isDeviceText = (name: string): boolean => /^[A-Za-z0-9_.:@-]{1,15}$/.test(name);

@@ -30,7 +30,7 @@ function machine(links: object[], addresses: [dev: string, address: string][] = 
   });
   return parseFacts(
     [
-      `@@ link\n${JSON.stringify(all)}\n@@ routing4\n${JSON.stringify(routes)}`,
+      `@@ machine\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`,
       "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1",
     ].join("\n"),
   );

@@ -95,6 +95,10 @@ test.each([
   ["/root/overlay-x", false],
   ["/etc/overlay-x y", false],
   ["/etc/overlay-$(reboot)", false],
+  ["/etc/systemd/system/overlay-network.service", false],
+  ["/etc/systemd/system/multi-user.target.wants/overlay-network.service", false],
+  ["/etc/systemd/system/overlay-network-reload.service.d/overlay-x.conf", false],
+  ["/etc/systemd/system/overlay-network-dns.service", true],
 ])("a record may list %s: %s", (path, isValid) => {
   const record = { ...desired("r1", []).record, items: [{ kind: "file", path }] };
   const parsed = parseRecord("/var/lib/overlay/training/r1.json", JSON.stringify(record));

@@ -18,7 +18,9 @@ const MAIN: Raw[] = [
   { priority: 32766, src: "all", table: "main" },
 ];
 const facts = (family: 4 | 6, routes: Raw[], rules: Raw[] = []) =>
-  parseFacts(`@@ routing${family}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`);
+  parseFacts(
+    `${family === 4 ? "@@ machine\n[]" : "@@ routing6"}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`,
+  );
 
 const via = { gateway: "192.0.2.9", dev: "eth0" };
 const first: Raw = { priority: 100, src: "all", table: "100" };

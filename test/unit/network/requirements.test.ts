@@ -21,7 +21,7 @@ const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = fals
 const dual = { layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] };
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
-  `@@ routing4\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
+  `@@ machine\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
 const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;

@@ -18,7 +18,7 @@ const machine = (ssh: string): Facts =>
   parseFacts(
     [
       `@@ ssh\n${ssh}`,
-      "@@ link",
+      "@@ machine",
       JSON.stringify([
         {
           ifname: "eth0",
@@ -47,7 +47,6 @@ const machine = (ssh: string): Facts =>
           },
         },
       ]),
-      "@@ routing4",
       JSON.stringify([
         { dst: "default", gateway: "192.0.2.254", dev: "eth0", protocol: "dhcp" },
         { dst: "192.0.2.0/24", dev: "eth0", protocol: "kernel" },

@@ -155,7 +155,8 @@ test("what leaves, and what stays as it is, is not announced", () => {
 });
 
 test("policies and routes in tables are read back as they were made", () => {
-  const facts = parseFacts(`@@ routing4
+  const facts = parseFacts(`@@ machine
+[]
 []
 [{"dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"kohaku-overlay"},{"dst":"default","gateway":"10.128.64.254","dev":"kohaku-overlay","table":"3083008888"}]
 [{"priority":0,"src":"all","table":"local"},{"priority":18300,"src":"10.128.64.0","srclen":18,"fwmark":"0x10000000","fwmask":"0x10000000","table":"3083008888"}]

@@ -285,10 +285,9 @@ test("facts are read from what the tools print", () => {
   const record = { uid: "u", owner: "o", network: "n", store: "s", items: planHub(network) };
   const facts = parseFacts(
     [
-      "@@ link",
+      "@@ machine",
       '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}},"addr_info":[]},' +
         '{"ifname":"br0","address":"","mtu":1450,"flags":[],"addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
-      "@@ routing4",
       '[{"type":"unreachable","dst":"10.128.0.0/12","protocol":"183","metric":4096,"flags":[]}]',
       "@@ routing6",
       "",

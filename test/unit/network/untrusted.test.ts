@@ -186,9 +186,9 @@ const members = (count: number, value: string): string =>
 const LINK = '{"ifname":"eth0","mtu":1500,"flags":';
 
 test.each<[string, string]>([
-  ["wrong elements", `@@ link\n${many("0")}`],
-  ["wrong elements of an element", `@@ link\n[${LINK}${many("0")}}]`],
-  ["more characters than any host needs", `@@ link\n[${" ".repeat(17 * 2 ** 20)}]`],
+  ["wrong elements", `@@ machine\n${many("0")}`],
+  ["wrong elements of an element", `@@ machine\n[${LINK}${many("0")}}]`],
+  ["more characters than any host needs", `@@ machine\n[${" ".repeat(17 * 2 ** 20)}]`],
   ["more elements than any host has", `@@ machine\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
   ["wrong values of a million keys", `@@ docker\n[{"Name":"x","Containers":${members(1_000_000, "1")}}]`],
   ["wrong values of many keys", `@@ docker\n[{"Name":"x","Containers":${members(200_000, "1")}}]`],
@@ -197,8 +197,8 @@ test.each<[string, string]>([
   ["a container without a name", '@@ docker\n[{"Name":"x","Containers":{"a":{}}}]'],
   ["a number for a name", '@@ docker\n[{"Name":7}]'],
   ["a list of null", "@@ docker\n[null]"],
-  ["null", "@@ routing4\nnull"],
-  ["no JSON", "@@ link\nip: command not found"],
+  ["null", "@@ routing6\nnull"],
+  ["no JSON", "@@ machine\nip: command not found"],
 ])("%s: the host's answer is refused at the first fault", (_, text) => {
   expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: its output is not in the form/);
 });

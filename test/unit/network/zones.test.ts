@@ -53,7 +53,7 @@ const host = (
   parseFacts(
     [
       ...(docker ? ["@@ docker", '[{"Name":"bridge","Driver":"bridge"}]'] : []),
-      "@@ link",
+      "@@ machine",
       '[{"ifname":"eth0","flags":["UP"],"mtu":1500,"addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
       "@@ zone",
       "public",
