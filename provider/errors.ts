@@ -1,4 +1,4 @@
-/** Every code that a user can meet. The text after it names things and numbers, and ends with what to do. */
+/** All error codes. */
 export type Code =
   | "SUBNET_FORMAT"
   | "SUBNET_BITS"
@@ -61,22 +61,22 @@ export type Code =
   | "STORE_VERSION"
   | "STORE_CLOCK";
 
-/** Characters that command a terminal, or turn the direction of text; line ends and tabs stay. */
+/** Terminal control characters and characters that change the direction of text, except line ends and tabs. */
 const CONTROLS = /(?![\n\t])[\p{Cc}\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
 
-/** Text of hosts, stores and users, for a terminal: what would command it is shown as `\u001b`. */
+/** Text of hosts, stores and users for a terminal: control characters are shown as `\u001b`. */
 export const escapeControls = (text: string): string =>
   text.replace(CONTROLS, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-/** The same for text that must stay one line, so that none of it passes for a line of ours. */
+/** The same for text that must stay on one line, so that it cannot imitate other lines of output. */
 export const escapeLine = (text: string): string =>
   escapeControls(text).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
 
-/** The one error class: `CODE: what happened, with names and numbers. What to do.` Never a secret in any part of it. */
+/** The only error class: `CODE: what is wrong, with names and numbers. What to do.` It never contains a secret. */
 export class OverlayError extends Error {
   override readonly name = "OverlayError";
   readonly what: string;
-  /** The input that it is about, where one is to blame. */
+  /** The input that causes it, if one does. */
   property?: string;
 
   constructor(

@@ -2,8 +2,8 @@ import { z } from "zod";
 import { nearestName } from "./nearest-name";
 
 /**
- * Says what is wrong with values that a schema refused. The one place that turns zod's issues into sentences: each names
- * the property by its path, says what is allowed, and shows the value unless it may be a secret.
+ * Turns zod's issues into error texts. Each names the property by its path, says what is allowed, and shows the value unless it may
+ * be a secret.
  */
 export interface Refusal {
   path: string[];
@@ -13,11 +13,11 @@ export interface Refusal {
 
 export interface ExplainOptions {
   schema: z.ZodType;
-  /** What was parsed. */
+  /** The values that were parsed. */
   given: unknown;
   /** Whether the value at this path must not be shown. */
   isSecret(path: string[]): boolean;
-  /** What is allowed there, where the schema alone does not tell. */
+  /** The allowed values, where the schema alone does not say it. */
   allowed?(path: string[]): string | undefined;
 }
 
@@ -41,7 +41,7 @@ interface SchemaNode {
   additionalProperties?: SchemaNode | boolean;
 }
 
-/** One refusal for each path: a second rule about the same value adds nothing to the first. */
+/** One error for each path: the first. */
 export function explainIssues(issues: z.core.$ZodIssue[], about: ExplainOptions): Refusal[] {
   const root = jsonSchemaOf(about.schema);
   const refusals = issues.flatMap((issue) => explainIssue(issue, about, root));
@@ -66,7 +66,7 @@ export const formatPath = (path: PropertyKey[]): string =>
     .join("")
     .replace(/^\./, "");
 
-/** A rule starts with a verb (`must be …`), or is a whole error with a code of its own. */
+/** A rule starts with a verb (`must be …`), or is a complete error with its own code. */
 export function refuse(path: string[], rule: string): Refusal {
   const [, code, text] = /^([A-Z_]+): (.*)$/s.exec(rule) ?? [];
   return {
@@ -95,12 +95,14 @@ function refuseUnknownKey(path: string[], key: string, node: SchemaNode | undefi
   const known = Object.keys(node?.properties ?? {});
   const nearest = nearestName(key, known);
   const help =
-    nearest === undefined ? `. Known are ${known.map(quoteCode).join(", ")}.` : `: did you mean ${quoteCode(nearest)}?`;
+    nearest === undefined
+      ? `. Known properties: ${known.map(quoteCode).join(", ")}.`
+      : `: did you mean ${quoteCode(nearest)}?`;
   const whole = [...path, key];
   return { path: whole, reason: `INPUT_INVALID: unknown property ${quoteCode(formatPath(whole))}${help}` };
 }
 
-/** Text for people: short, on one line, and without characters that a terminal would act on. */
+/** Short text on one line, without control characters. */
 export function formatGiven(value: unknown): string {
   if (Array.isArray(value)) return value.length === 0 ? "an empty list" : `a list of ${value.length}`;
   if (typeof value === "object" && value !== null) return "an object";
@@ -115,7 +117,7 @@ function formatList(options: string[]): string {
   return options.length < 2 ? options.join("") : `${options.slice(0, -1).join(", ")} or ${options.at(-1)}`;
 }
 
-/** What the schema allows, as the end of "must be …". */
+/** The allowed values, as the end of "must be …". */
 function describeAllowed(root: SchemaNode, at: SchemaNode | undefined): string {
   const node = at && dereference(root, at);
   if (node?.anyOf) return formatList(node.anyOf.map((option) => describeAllowed(root, option)));

@@ -1,4 +1,4 @@
-/** The known name that was most likely meant; undefined when none is near. */
+/** The known name that is most similar; undefined if none is similar. */
 export function nearestName(given: string, known: string[]): string | undefined {
   const limit = Math.min(3, Math.ceil(given.length / 3));
   const candidates = known

@@ -1,7 +1,7 @@
 import type { Tenant } from "./pool/types";
 
 /**
- * An owner is a scope and a URN, `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`: the stack is what stands before the type.
+ * An owner is a scope and a URN, `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`: the part before the type names the stack.
  */
 export function isSameStack(a: string, b: string): boolean {
   const stack = (owner: string) => owner.split("::").slice(0, 2);
@@ -11,7 +11,7 @@ export function isSameStack(a: string, b: string): boolean {
 /** Whether the owner is a resource of a Pulumi stack, which has a state file, or was one. A container may be named like a URN. */
 export const isStackOwner = (owner: string): boolean => /^(forgotten\/)?[^/]+\/urn:pulumi:/.test(owner);
 
-/** Owns what a container was found to have; `docker/NETWORK/RUNNER/CONTAINER`. */
+/** The owner of the addresses that Docker reports for a container: `docker/NETWORK/RUNNER/CONTAINER`. */
 export const containerOwner = (network: string, runner: string, container: string): string =>
   `${CONTAINERS}${network}/${runner}/${container}`;
 
@@ -19,14 +19,14 @@ export const isContainerOwner = (owner: string): boolean => owner.startsWith(CON
 
 const CONTAINERS = "docker/";
 
-/** Owns what a host may still use that did not answer when its resource was deleted: no new resource can get it. */
+/** The owner of leases that stay reserved because a host did not answer when its resource was deleted. */
 export const forgottenOwner = (owner: string): string => FORGOTTEN + owner;
 
 export const isForgotten = (owner: string): boolean => owner.startsWith(FORGOTTEN);
 
 const FORGOTTEN = "forgotten/";
 
-/** Type and name, for those who know which stack is meant. */
+/** Type and name, where the stack is known from the context. */
 export function shortName(owner: string): string {
   const [type = "", name = owner] = owner.split("::").slice(-2);
   return `${type.split(":").at(-1)} ${name}`;

@@ -14,9 +14,9 @@ import { resourceOf } from "./resources";
 import { RESERVED_SCOPES, readSettings, type Settings, sshSettings } from "./settings";
 
 /**
- * Composition root of the dynamic face. The provider text in Pulumi's state is a constant line that calls this module,
- * so that state holds no code, and today's code also deletes what an older version made. One process serves a
- * whole run, so connections and the store are shared by all its resources.
+ * The dynamic provider that Pulumi runs. The provider text in Pulumi's state is a constant line that loads this module, so that the
+ * state has no code, and the installed version also deletes resources of older ones. One process serves a whole run: its resources
+ * share SSH connections and the store.
  */
 interface DynamicConfig {
   get(key: string): string | undefined;
@@ -27,8 +27,8 @@ let dependencies: Promise<Dependencies> | undefined;
 let config: DynamicConfig | undefined;
 
 /**
- * Pulumi's host does not wait for it before other calls: those build the dependencies from what it stored here. Exported for the
- * longer texts in states of earlier days.
+ * Stores the configuration. Pulumi does not wait for it, so the first other call builds the dependencies. Exported because the
+ * provider texts of old states call it.
  */
 export function configure(request: { config: DynamicConfig }): void {
   config = request.config;
@@ -39,7 +39,10 @@ const getSettings = (): Settings => (settings ??= readSettings((key) => config?.
 const getDependencies = (): Promise<Dependencies> =>
   (dependencies ??= Promise.resolve().then(() => buildDependencies(getSettings())));
 
-/** The SDK puts the organization first; self-managed backends are all called `organization`, so a scope can stand there. */
+/**
+ * Owners begin with the organization, which the SDK puts there, or with the setting `scope`. All self-managed backends have the
+ * organization `organization`, so a shared store needs a scope.
+ */
 const scopedOwner = (owner: string): string => {
   const { scope, store } = getSettings();
   if (scope) return scope + owner.slice(owner.indexOf("/"));
@@ -47,14 +50,14 @@ const scopedOwner = (owner: string): string => {
   if (RESERVED_SCOPES.includes(organization.toLowerCase()))
     throw new OverlayError(
       "SETTING_INVALID",
-      `The organization ${organization} has a name that owners of no stack have.`,
-      "Set overlay:scope (or OVERLAY_SCOPE) to another word, the same wherever this stack is deployed.",
+      `The organization is called ${organization}, which is a reserved word.`,
+      "Set overlay:scope (or OVERLAY_SCOPE) to another name, the same for all deployments of this stack.",
     );
   if (!owner.startsWith("organization/") || isLocal(store)) return owner;
   throw new OverlayError(
     "SETTING_INVALID",
-    "The store is shared, and this backend has no organization to tell its stacks from those of other backends.",
-    "Set overlay:scope (or OVERLAY_SCOPE) to a name of your own, the same wherever this stack is deployed.",
+    "The store is shared, and this backend has no organization that distinguishes its stacks from those of other backends.",
+    "Set overlay:scope (or OVERLAY_SCOPE) to a unique name, the same for all deployments of this stack.",
   );
 };
 
@@ -63,10 +66,12 @@ const isLocal = (store: string): boolean => /^(sqlite|memory):/.test(store);
 function buildDependencies(settings: Settings): Dependencies {
   exitWithParent();
   if (process.env.CI && isLocal(settings.store)) {
-    warnOnce(`the pool is a file on this machine, ${settings.store}; other machines do not see it (overlay:store).`);
+    warnOnce(
+      `the pool is a file on this machine, ${settings.store}, which other machines cannot use. Set overlay:store to share it.`,
+    );
   }
   let pool: Promise<Pool> | undefined;
-  // A failure is kept too: check is serial, and a thousand timeouts are hours.
+  // A failure is also kept, because Pulumi calls check serially, and each call would wait for the timeout.
   const thePool = () => (pool ??= openPool(settings.store, settings));
   let ring: Promise<KeyRing> | undefined;
   const theRing = () => (ring ??= thePool().then((opened) => ringOf(opened, settings.tokenKeys)));
@@ -86,7 +91,7 @@ function buildDependencies(settings: Settings): Dependencies {
 
 const printed = new Set<string>();
 
-/** Pulumi shows what the provider writes to stderr, while the run goes on. */
+/** Pulumi shows the standard error of the provider during the run. */
 function printOnce(text: string): void {
   if (printed.has(text)) return;
   printed.add(text);
@@ -102,13 +107,13 @@ function trace(event: object): void {
 }
 
 /**
- * When the CLI is killed its provider lives on, and must not write to a host after the next up. Pulumi starts us through
- * a shell script, so it is the parent's parent that counts; where that cannot be seen, the lease's fence has to do.
+ * If the CLI dies, this process must exit: it must not write to a host after the next `up`. Pulumi starts it through a shell script,
+ * so the parent of the parent is the CLI. Where /proc is missing, only fencing protects the hosts.
  */
 function exitWithParent(): void {
   const [parent, starter] = [process.ppid, parentOf(process.ppid)];
-  const orphaned = (): boolean => process.ppid !== parent || parentOf(parent) !== starter;
-  setInterval(() => orphaned() && process.exit(1), 200).unref();
+  const isOrphaned = (): boolean => process.ppid !== parent || parentOf(parent) !== starter;
+  setInterval(() => isOrphaned() && process.exit(1), 200).unref();
 }
 
 function parentOf(pid: number): string | undefined {
@@ -119,7 +124,7 @@ function parentOf(pid: number): string | undefined {
   }
 }
 
-/** Pulumi's dynamic provider methods, each a short hop to the lifecycle. */
+/** The methods of Pulumi's dynamic provider. Each calls the lifecycle of its type. */
 export function provider(type: string) {
   const call = <T>(method: string, urn: unknown, act: (l: Lifecycle) => Promise<T>): Promise<T> =>
     traceCall(type, method, urn, async () => act(lifecycleOf(type, await getDependencies())));
@@ -171,13 +176,13 @@ const PROVIDER = "__provider";
 
 const withoutProvider = ({ [PROVIDER]: _, ...values }: Values): Values => values;
 
-/** What has no value must not be there: Pulumi cannot carry it. */
+/** Pulumi cannot serialize `undefined`. */
 const withoutUndefined = (values: Values): Values =>
   Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined));
 
 const isNew = (values: Values | undefined): boolean => values?.owner === undefined;
 
-/** Partial state without the provider's text could never be destroyed. */
+/** A partial state without the provider text could not be destroyed. */
 const keepProvider = (given: Values) => (error: unknown) => {
   if (!(error instanceof PartialFailure)) throw error;
   const properties = { ...withoutUndefined(error.properties), [PROVIDER]: given[PROVIDER] };
@@ -189,7 +194,7 @@ async function traceCall<T>(type: string, method: string, owner: unknown, act: (
   try {
     return await act();
   } catch (error) {
-    // Pulumi's host prints what is thrown, with its stack, beside reporting it: the message once is enough.
+    // Pulumi also prints the thrown error with its stack: the message once is enough.
     if (isOverlayError(error) && !process.env.OVERLAY_DEBUG)
       Object.assign(error, { toString: () => `${type} ${String(owner).split("::").at(-1)}`, stack: error.code });
     throw error;

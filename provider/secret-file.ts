@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { type Code, OverlayError } from "./errors";
 
-/** A secret in a file, without the line end behind it. Errors do not have the file's name: it may be the secret itself. */
+/** Reads a secret from a file, without the line end. Errors do not contain the name of the file: it may be the secret itself. */
 export function readSecretFile(
   file: string,
   subject = "The file that should have the secret",
@@ -12,14 +12,14 @@ export function readSecretFile(
     text = readFileSync(file, "utf8");
   } catch (error) {
     const what = `${subject} cannot be read (${(error as NodeJS.ErrnoException).code}).`;
-    throw new OverlayError(code, what, "Name a file that this user can read.");
+    throw new OverlayError(code, what, "Give a file that this user can read.");
   }
   return trimSecret(text, `${subject} is empty`, code);
 }
 
-/** Refuses a secret without a character. */
+/** Rejects an empty secret. */
 export function trimSecret(text: string, ifEmpty: string, code: Code = "INPUT_INVALID"): string {
   const secret = text.trim();
-  if (secret === "") throw new OverlayError(code, `${ifEmpty}.`, "It must be one line with the secret.");
+  if (secret === "") throw new OverlayError(code, `${ifEmpty}.`, "It must contain the secret on one line.");
   return secret;
 }

@@ -42,7 +42,7 @@ function rejectTenant(context: z.core.$RefinementCtx): never {
   return z.NEVER;
 }
 
-/** Owners begin with their scope, and these words with the owners that are no stack's: containers, tenants, the command line. */
+/** Owners begin with their scope. These words are for owners that are not stacks: containers, tenants, the command line. */
 export const RESERVED_SCOPES = ["docker", "forgotten", "service", "overlayctl", "tenant", "tenants"];
 
 export const scopeName = z
@@ -52,7 +52,7 @@ export const scopeName = z
 
 const pulumiHome = (): string => process.env.PULUMI_HOME ?? join(homedir(), ".pulumi");
 
-/** The user of a CI system where it says so; else the one who has started this, also by way of sudo. */
+/** The user that the CI system names, else the user that started this process, also through sudo. */
 function defaultActor(): string {
   const { GITHUB_ACTOR, GITLAB_USER_LOGIN, SUDO_USER, USER } = process.env;
   const user = GITHUB_ACTOR ?? GITLAB_USER_LOGIN ?? SUDO_USER ?? USER ?? userNameOfProcess();
@@ -73,10 +73,10 @@ export const settingsSchema = z.object({
   store: z
     .string()
     .optional()
-    // No default: that would be a path of whatever machine writes schema.json.
+    // Not a zod default: schema.json would contain a path of the machine that generates it.
     .transform((url) => url ?? `sqlite:${join(pulumiHome(), "overlay", "pool.db")}`)
     .describe(
-      "Where the pool is kept: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Secret, because it may have a password. Default: a file under Pulumi's home.",
+      "The store of the pool: `sqlite:PATH`, `postgres://…` or `etcd://h1:2379,h2:2379/prefix`. Secret, because it may have a password. Default: a file under Pulumi's home.",
     ),
   scope: scopeName.optional().describe("Prefix of every owner. Default: the Pulumi organization."),
   actor: z
@@ -85,7 +85,7 @@ export const settingsSchema = z.object({
     .transform((name) => name ?? defaultActor())
     .describe("The user that the history names for each change. Default: `USER@HOST`."),
   offerTtl: seconds(3600).describe(
-    "Seconds for which a preview's promise holds; 0: previews show no values of new resources.",
+    "Seconds for which a preview's offers hold; 0: previews show no values of new resources.",
   ),
   quarantine: seconds(300).describe(
     "Seconds for which a released value is quarantined before another owner can get it.",
@@ -105,16 +105,16 @@ export const settingsSchema = z.object({
     .enum(["refuse", "accept"])
     .meta({ id: "UnknownHostKey" })
     .default("refuse")
-    .describe("`accept`: take an unknown host key for the time of one run."),
+    .describe("`accept`: accept an unknown host key for one run."),
   connectTimeout: seconds(15).describe("Seconds for one SSH dial."),
-  operationTimeout: seconds(120).describe("Seconds for one conversation with a host."),
+  operationTimeout: seconds(120).describe("Seconds for one operation on a host."),
   parallelHosts: z.coerce.number().int().min(1).default(16).describe("SSH dials at the same time."),
   tenantDefaults: z
     .string()
     .default("clusterIP=10.96.0.0/12/20,loadBalancer=192.168.0.0/16/24")
     .transform((text, context) => parseTenantDefaults(text) ?? rejectTenantDefaults(context))
     .describe(
-      "What a tenant gets that has no pool: for each type, `TYPE=BASE/PREFIX/BLOCK`, the range that tenants share and the size of each one's block in it, separated by commas.",
+      "Blocks for tenants without a pool: for each type `TYPE=BASE/PREFIX/BLOCK`, the range that tenants share and the prefix length of each tenant's block, separated by commas.",
     ),
   tenant: z
     .string()
@@ -126,7 +126,7 @@ export const settingsSchema = z.object({
     .meta({ id: "UnreachableOnDelete" })
     .default("fail")
     .describe(
-      "`forget`: a dead host does not block destroy; its addresses stay reserved, because the host may still be using them.",
+      "`forget`: an unreachable host does not block destroy; its addresses stay reserved, because the host may still be using them.",
     ),
 });
 
@@ -139,7 +139,7 @@ export type Settings = z.output<typeof settingsSchema>;
 export const environmentName = (key: string): string =>
   `OVERLAY_${key.replace(/[A-Z]/g, (c) => `_${c}`).toUpperCase()}`;
 
-/** `OVERLAY_STORE_FILE` names a file with the setting `store`, and so for every secret one. */
+/** `OVERLAY_STORE_FILE` names a file with the setting `store`; the same for all secret settings. */
 function readSettingFile(key: string): string | undefined {
   const variable = `${environmentName(key)}_FILE`;
   const file = SECRET_SETTINGS.includes(key) ? process.env[variable] : undefined;
@@ -167,7 +167,7 @@ export function readSettings(config: (key: string) => string | undefined): Setti
   );
 }
 
-/** How machines are spoken to, and how to log in where a connection does not say. */
+/** Settings of SSH connections, and the login for connections that have none. */
 export function sshSettings(settings: Settings): { hosts: HostSettings; login: Partial<Connection> } {
   const { user, privateKey, privateKeyPath, agentSocketPath, knownHosts, ...rest } = settings;
   const given = Object.entries({ user, privateKey, privateKeyPath, agentSocketPath }).filter(

@@ -1,61 +1,62 @@
 import { createHash } from "node:crypto";
 import * as pulumi from "@pulumi/pulumi";
 
-/** What a resource class knows of its type; written by the generator. */
+/** The properties of a resource class; written by the generator. */
 export interface Shape {
   type: string;
   secrets: string[];
-  /** By input: how each type of resource that can be named there is passed on. */
-  references: Record<string, Passing[]>;
-  /** All that it will have: inputs, also those that are left to their defaults, and outputs. */
+  /** By input: the types of resources that it may refer to, and the properties that are passed for each. */
+  references: Record<string, ReferenceShape[]>;
+  /** All inputs and outputs. */
   properties: string[];
 }
 
-export interface Passing {
+export interface ReferenceShape {
   to: string;
   outputs: string[];
   inputs: string[];
   fills: Record<string, string>;
 }
 
-/** Part of every owner key, in this form in both faces. */
+/** The type as it is written in owners. */
 const CORE_TYPE = "overlay:index:";
 const DYNAMIC_TYPE = "pulumi-nodejs:dynamic/overlay:";
 
 /**
- * Stored in state with every resource, and sent along with every call. Pulumi would make such a text out of functions, with
- * a TypeScript compiler; this one only loads today's code, so that state holds neither code nor secrets, and an upgrade of
- * the package changes no resource. Keep it as it is: a test compares it byte by byte.
+ * Pulumi stores this text in the state of every resource and runs it for every call. It loads the installed package, so the state
+ * contains neither code nor secrets, and an upgrade of the package changes no resource. It must never change; a test compares it.
  */
 const providerText = (type: string): string =>
   `exports.handler = () => require("pulumi-overlay/runtime").provider("${type}");`;
 
-/** What each resource was given, and its type; those that refer to it pass it on. */
-const given = new WeakMap<OverlayResource, { type: string; args: Record<string, unknown> }>();
+/** Type and arguments of each resource, for resources that refer to it. */
+const argsOfResource = new WeakMap<OverlayResource, { type: string; args: Record<string, unknown> }>();
 
-/** What `pulumi.dynamic.Resource` is, but for the text. */
+/** Like `pulumi.dynamic.Resource`, but with a constant provider text. */
 export abstract class OverlayResource extends pulumi.CustomResource {
   constructor(shape: Shape, name: string, args: object, opts: pulumi.CustomResourceOptions = {}) {
     if (opts.import !== undefined)
       throw new Error(
-        `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over what stands on the hosts, and \`overlayctl import\` or \`overlayctl recover\` to enter it in the pool.`,
+        `${shape.type} ${name}: the option \`import\` does not work with this package. Set \`adopt: true\` to take over devices on the hosts, and use \`overlayctl import\` or \`overlayctl recover\` to record addresses in the pool.`,
       );
     declare(shape.type, name, opts.aliases, args as Record<string, unknown>);
-    const inputs = inputsOf(shape, args as Record<string, unknown>);
+    const inputs = resolveReferences(shape, args as Record<string, unknown>);
     const props = {
       ...Object.fromEntries(shape.properties.map((key) => [key, undefined])),
       ...inputs,
-      secretInputs: secretInputs(inputs),
+      secretInputs: findSecretInputs(inputs),
       owner: ownerOf(shape.type, name, opts.parent),
       dryRun: pulumi.runtime.isDryRun(),
       declared:
-        pinsOf(args as Record<string, unknown>) === "" ? undefined : onceDeclared(() => [...declared].join(" ")),
-      program: onceDeclared(programMark),
+        requestedValues(args as Record<string, unknown>) === ""
+          ? undefined
+          : afterDeclarations(() => [...declaredResources].join(" ")),
+      program: afterDeclarations(hashProgram),
       __provider: providerText(shape.type),
     };
     const secrets = { additionalSecretOutputs: [...shape.secrets, ...(opts.additionalSecretOutputs ?? [])] };
     const frames = Error.stackTraceLimit;
-    // Pulumi writes down four stack traces for each property, which takes longer than all else about a resource.
+    // Pulumi records four stack traces for each property, which takes longer than the rest of the constructor.
     if (!process.env.PULUMI_DEBUG_PROMISE_LEAKS) Error.stackTraceLimit = 0;
     try {
       super(`${DYNAMIC_TYPE}${shape.type}`, name, props, { ...opts, ...secrets });
@@ -66,16 +67,16 @@ export abstract class OverlayResource extends pulumi.CustomResource {
     } finally {
       Error.stackTraceLimit = frames;
     }
-    given.set(this, { type: shape.type, args: args as Record<string, unknown> });
+    argsOfResource.set(this, { type: shape.type, args: args as Record<string, unknown> });
   }
 }
 
 /**
- * Resources of this program, under their present and earlier names, each as a mark with the values that it asks for. The provider
- * needs them for a value that another resource of the stack holds: Pulumi deletes that one only after all creates, so it must be
- * declared, with another value.
+ * The resources of this program, under their present and former names: a hash of each and the values that it requests. If a
+ * requested value is held by another resource of the stack, the provider checks here that this program moves that resource to
+ * another value, because Pulumi deletes resources only after all creates.
  */
-const declared = new Set<string>();
+const declaredResources = new Set<string>();
 
 function declare(
   type: string,
@@ -88,39 +89,41 @@ function declare(
     const former = (alias as { name?: unknown } | undefined)?.name;
     return typeof former === "string" ? [former] : [];
   });
-  for (const each of [name, ...earlier]) declared.add(markOf(`${type}::${each}`) + pinsOf(args));
+  for (const each of [name, ...earlier]) declaredResources.add(shortHash(`${type}::${each}`) + requestedValues(args));
 }
 
-const markOf = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
+const shortHash = (text: string): string => createHash("sha256").update(text).digest("hex").slice(0, 8);
 
-/** The values that a resource asks for; `?` for one that is an output. */
-const pinsOf = (args: Record<string, unknown>): string =>
+/** The values that a resource requests; `?` for one that is an output. */
+const requestedValues = (args: Record<string, unknown>): string =>
   ["ip", "ip6", "port", "runnerId"]
     .filter((key) => args[key] !== undefined)
     .map((key) => `=${["string", "number"].includes(typeof args[key]) ? args[key] : "?"}`)
     .join("");
 
-/** Once the program has declared what it declares in one go. What follows an `await` may come later. */
-const onceDeclared = <T>(read: () => T): Promise<T> => new Promise((resolve) => setImmediate(() => resolve(read())));
+/** Reads after all synchronous declarations of the program. Those after an `await` may be missing. */
+const afterDeclarations = <T>(read: () => T): Promise<T> =>
+  new Promise((resolve) => setImmediate(() => resolve(read())));
 
-let marked = { size: 0, mark: "" };
+let lastHash = { size: 0, mark: "" };
 
-/** Tells the program from those of other branches, which declare other resources, or ask for other values. */
-function programMark(): string {
-  if (marked.size !== declared.size) marked = { size: declared.size, mark: markOf([...declared].sort().join(" ")) };
-  return marked.mark;
+/** Differs between programs, such as those of two branches, that declare other resources or request other values. */
+function hashProgram(): string {
+  if (lastHash.size !== declaredResources.size)
+    lastHash = { size: declaredResources.size, mark: shortHash([...declaredResources].sort().join(" ")) };
+  return lastHash.mark;
 }
 
-function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
+function resolveReferences(shape: Shape, args: Record<string, unknown>): Record<string, unknown> {
   const inputs: Record<string, unknown> = { ...args };
   for (const [key, passings] of Object.entries(shape.references)) {
     const named = args[key];
     if (named instanceof OverlayResource) {
-      const { values, filled } = passed(key, passings, named);
+      const { values, filled } = passReference(key, passings, named);
       inputs[key] = values;
       for (const [input, value] of Object.entries(filled)) inputs[input] ??= value;
     } else if (Array.isArray(named) && named.every((each) => each instanceof OverlayResource)) {
-      const all = named.map((each) => passed(key, passings, each));
+      const all = named.map((each) => passReference(key, passings, each));
       inputs[key] = all.map(({ values }) => values);
       for (const input of Object.keys(all[0]?.filled ?? {})) inputs[input] ??= all.map(({ filled }) => filled[input]);
     }
@@ -130,21 +133,20 @@ function inputsOf(shape: Shape, args: Record<string, unknown>): Record<string, u
 }
 
 /**
- * The inputs that are secret, wholly or in part. The provider gets their values without the mark, and must not show them
- * when it refuses them.
+ * The inputs that are secret, wholly or in part. The provider gets their values without the mark, and must not show them in errors.
  */
-async function secretInputs(inputs: Record<string, unknown>): Promise<string[]> {
+async function findSecretInputs(inputs: Record<string, unknown>): Promise<string[]> {
   const composite = Object.entries(inputs).filter(([, value]) => typeof value === "object" && value !== null);
   const keys = composite.map(async ([key, value]) => ((await pulumi.isSecret(pulumi.output(value))) ? [key] : []));
   return (await Promise.all(keys)).flat();
 }
 
 /**
- * A reference passes the other resource's outputs where check always gives them a value. Others it passes as they were
- * given: in previews Pulumi calls every output unknown that is not there.
+ * A reference passes outputs of the other resource for properties that `check` always sets, and its arguments for the others: in
+ * previews, Pulumi makes absent outputs unknown.
  */
-function passed(key: string, passings: Passing[], target: OverlayResource) {
-  const { type, args } = given.get(target)!;
+function passReference(key: string, passings: ReferenceShape[], target: OverlayResource) {
+  const { type, args } = argsOfResource.get(target)!;
   const passing = passings.find(({ to }) => to === type);
   if (!passing) throw new Error(`${key} must be ${passings.map(({ to }) => to).join(" or ")}, not ${type}`);
   const outputs = target as unknown as Record<string, unknown>;
@@ -157,8 +159,8 @@ function passed(key: string, passings: Passing[], target: OverlayResource) {
 }
 
 /**
- * The methods of a dynamic provider are not told the URN, so the class hands it over. As a promise: whoever takes an output
- * of a component waits for all that is in it, and so all that is in it would wait for each other.
+ * The methods of a dynamic provider do not get the URN, so it is an input. It is a promise, because an output of a component would
+ * wait for all its children, and the children for each other.
  */
 function ownerOf(type: string, name: string, parent: pulumi.Resource | undefined): Promise<string> {
   const organization = pulumi.getOrganization();

@@ -160,7 +160,7 @@ test.each<[code: string, type: string, news: Values, reason: string]>([
     "unrecognized_keys",
     "IPPool",
     { quota: { colour: 1 } },
-    "unknown property `quota.colour`. Known are `maxIps`, `maxReservations`.",
+    "unknown property `quota.colour`. Known properties: `maxIps`, `maxReservations`.",
   ],
   [
     "unrecognized_keys",
