@@ -1,11 +1,12 @@
 import { beforeEach, describe, expect, test } from "vitest";
+import { z } from "zod";
 import { parseRange } from "../../../provider/addressing/ip";
 import { Lifecycle } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import type { Extent, Json, Pool } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
-import { resourceOf } from "../../../provider/resources";
+import { resourceOf, resources } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
 /** Everything that users write and that goes into a command on a machine is refused by check unless it is plain. */
@@ -53,117 +54,66 @@ const STATIC_IP = {
   runnerConnections: [{ host: "192.0.2.11" }],
 };
 
-const INPUTS: [type: string, given: Values, paths: string[]][] = [
-  [
-    "OverlayNetwork",
-    NETWORK,
-    [
-      "networkName",
-      "subnets",
-      "subnets.0",
-      "subnets.1",
-      "hubUnderlayIp",
-      "hostAccess",
-      "hostAccess.0",
-      "devicePrefix",
-      "bridgeName",
-      "hubInterface",
-      "docker.networkName",
-      "docker.range",
-      "docker.enabled",
-      "hubConnection.host",
-    ],
-  ],
-  [
-    "RunnerSubnet",
-    RUNNER,
-    [
-      "runnerName",
-      "underlayIp",
-      "runnerDevice",
-      "docker.networkName",
-      "docker.range",
-      "docker.enabled",
-      "connection.host",
-      "hubConnection.host",
-      "network.networkName",
-      "network.bridgeName",
-      "network.devicePrefix",
-      "network.subnets",
-      "network.hubUnderlayIp",
-      "network.docker.networkName",
-    ],
-  ],
-  [
-    "IPPool",
-    { poolName: "web", ranges: ["198.51.100.0/24"] },
-    [
-      "poolName",
-      "addressSpace",
-      "type",
-      "ranges.0",
-      "ranges.1",
-      "reserved.0",
-      "staticOnly.0",
-      "portRange",
-      "allocation",
-      "tenant.org",
-      "tenant.project",
-      "parent.poolName",
-      "parent.addressSpace",
-      "parent.type",
-      "parent.ranges.0",
-    ],
-  ],
-  [
-    "IPReservation",
-    { runner: ON_RUNNER },
-    [
-      "ip",
-      "ip6",
-      "kind",
-      "placement",
-      "type",
-      "tenant.org",
-      "tenant.project",
-      "runner.networkName",
-      "runner.runnerName",
-      "runner.subnets.0",
-      "runner.subnets.1",
-      "runner.dockerNetwork",
-      "network.networkName",
-      "pool.poolName",
-      "pool.addressSpace",
-      "pool.type",
-      "pool.ranges.0",
-    ],
-  ],
-  [
-    "StaticIP",
-    STATIC_IP,
-    [
-      "staticIpName",
-      "ip",
-      "onConflict",
-      "onPortConflict",
-      "pool.poolName",
-      "pool.ranges.0",
-      "tenant.org",
-      "attach.networkName",
-      "attach.runnerName",
-      "attach.subnets",
-      "attach.subnets.0",
-      "attach.bridgeName",
-      "connection.host",
-      "forwards.0.to",
-      "forwards.0.protocol",
-      "runners.0.networkName",
-      "runners.0.runnerName",
-      "runners.0.subnets.0",
-      "runnerConnections.0.host",
-    ],
-  ],
+/** Valid inputs of each resource, with all objects and lists that texts can be in. */
+const VALID: Record<string, Values> = {
+  OverlayNetwork: NETWORK,
+  RunnerSubnet: RUNNER,
+  IPPool: { poolName: "web", ranges: ["198.51.100.0/24"] },
+  IPReservation: { runner: ON_RUNNER },
+  StaticIP: STATIC_IP,
+};
+
+interface SchemaNode {
+  $ref?: string;
+  type?: string;
+  properties?: Record<string, SchemaNode>;
+  items?: SchemaNode;
+  prefixItems?: SchemaNode[];
+  anyOf?: SchemaNode[];
+  additionalProperties?: SchemaNode | boolean;
+  $defs?: Record<string, SchemaNode>;
+}
+
+/** Paths of all texts that a schema accepts; `0` and `1` for the elements of a list, `*` for the values of a map. */
+function textPaths(node: SchemaNode, root: SchemaNode): string[] {
+  const below = (name: string, inner: SchemaNode): string[] =>
+    textPaths(inner, root).map((path) => (path === "" ? name : `${name}.${path}`));
+  const { $ref, type, properties = {}, items, prefixItems = [], anyOf = [], additionalProperties } = node;
+  if ($ref) return textPaths(root.$defs![$ref.replace("#/$defs/", "")]!, root);
+  return [
+    ...new Set([
+      ...(type === "string" ? [""] : []),
+      ...Object.entries(properties).flatMap(([name, inner]) => below(name, inner)),
+      ...(items ? ["0", "1"].flatMap((index) => below(index, items)) : []),
+      ...prefixItems.flatMap((inner, index) => below(String(index), inner)),
+      ...anyOf.flatMap((inner) => textPaths(inner, root)),
+      ...(typeof additionalProperties === "object" ? below("*", additionalProperties) : []),
+    ]),
+  ];
+}
+
+/** Texts that go into no command on a host. Any other input of any resource is tested below. */
+const NOT_IN_COMMANDS: [path: RegExp, why: string][] = [
+  [/[cC]onnections?\.(.*\.)?(user|password|privateKey\w*|agentSocketPath|hostKey)$/, "for SSH itself, on this machine"],
+  [/^labels\.\*$/, "only in the store"],
+  [/^(usedBy|sharingKey)$/, "only in the store"],
+  [/^forwards\.\d\.name$/, "only in outputs"],
 ];
+
+const inputsOf = (type: string): string[] => {
+  const schema = z.toJSONSchema(resourceOf(type).inputs, { io: "input", unrepresentable: "any" }) as SchemaNode;
+  return textPaths(schema, schema).filter((path) => !NOT_IN_COMMANDS.some(([excluded]) => excluded.test(path)));
+};
+
+const INPUTS = resources.map(({ type }): [type: string, given: Values, paths: string[]] => [
+  type,
+  VALID[type]!,
+  inputsOf(type),
+]);
+
+test("every resource has valid inputs here, and texts to test", () => {
+  expect(INPUTS.filter(([, given, paths]) => !given || paths.length === 0)).toEqual([]);
+});
 
 /**
  * DNS has longer names than these; they go to the resolver, and into no command. Names of pools are no part of a command
