@@ -1,7 +1,7 @@
 import { parseLayout } from "../provider/addressing/layout";
 import { createFleet } from "../provider/host/fleet";
 import { Reconciler } from "../provider/host/reconcile/reconciler";
-import type { ApplyRequest } from "../provider/host/reconcile/types";
+import type { ApplyRequest } from "../provider/host/reconcile/requests";
 import { openHosts } from "../provider/host/ssh/hosts";
 import { Lifecycle } from "../provider/lifecycle/lifecycle";
 import type { Values } from "../provider/lifecycle/values";

@@ -7,7 +7,7 @@ import { type Connection, machineKey } from "../host/connection";
 import { createFleet } from "../host/fleet";
 import { type DryRun, dryRun } from "../host/reconcile/dry-run";
 import { Reconciler } from "../host/reconcile/reconciler";
-import type { ApplyRequest } from "../host/reconcile/types";
+import type { ApplyRequest } from "../host/reconcile/requests";
 import { desiredStates } from "../lifecycle/hosts";
 import { buildRequest, readStoreId } from "../lifecycle/lease";
 import type { Values } from "../lifecycle/values";

@@ -9,7 +9,7 @@ import { requireWord } from "../network/render/shell";
 import { type Connection, type Host, type Hosts, machineKey } from "./connection";
 import { namingHost } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
-import type { ApplyRequest, InspectResult } from "./reconcile/types";
+import type { ApplyRequest, InspectResult } from "./reconcile/requests";
 import { busyboxTool } from "./ssh/shell-errors";
 
 /** Credentials for resources that have none, or whose own no longer work. */

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { formatIp } from "../addressing/ip";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
 import { type Connection, machineKey } from "../host/connection";
-import type { ApplyRequest, InspectResult } from "../host/reconcile/types";
+import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
 import type { Machine } from "../network/plan/hub";

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { parseLayout } from "../../provider/addressing/layout";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ApplyRequest } from "../../provider/host/reconcile/types";
+import type { ApplyRequest } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
 import { planRunner } from "../../provider/network/plan/hub";
 import { training } from "../network";

@@ -1,6 +1,6 @@
 import type { Connection } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ConversationReport } from "../../provider/host/reconcile/types";
+import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import { openHosts } from "../../provider/host/ssh/hosts";
 import type { Item } from "../../provider/network/model/items";
 

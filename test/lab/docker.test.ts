@@ -5,7 +5,7 @@ import { Lab } from "../../lab/lab";
 import { parseLayout, tapName } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
+import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/requests";
 import { formatDifference } from "../../provider/network/kinds";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";

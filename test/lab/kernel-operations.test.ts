@@ -5,7 +5,7 @@ import { parseIp } from "../../provider/addressing/ip";
 import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ConversationReport } from "../../provider/host/reconcile/types";
+import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
 import { type Network, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { training } from "../network";

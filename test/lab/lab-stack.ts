@@ -3,7 +3,7 @@ import { OverlayError } from "../../provider/errors";
 import { type Host, type Hosts, machineKey } from "../../provider/host/connection";
 import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ConversationReport } from "../../provider/host/reconcile/types";
+import type { ConversationReport } from "../../provider/host/reconcile/requests";
 import type { Dependencies } from "../../provider/lifecycle/dependencies";
 import { Lifecycle, PartialFailure } from "../../provider/lifecycle/lifecycle";
 import type { Values } from "../../provider/lifecycle/values";

@@ -4,7 +4,7 @@ import { Lab } from "../../lab/lab";
 import { parseLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ApplyRequest } from "../../provider/host/reconcile/types";
+import type { ApplyRequest } from "../../provider/host/reconcile/requests";
 import { formatDifference } from "../../provider/network/kinds";
 import type { DesiredState, Item } from "../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";

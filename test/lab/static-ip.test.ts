@@ -9,7 +9,7 @@ import { parseLayout, runnerLayout } from "../../provider/addressing/layout";
 import type { Host } from "../../provider/host/connection";
 import { readUnderlay } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
-import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/types";
+import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
 import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/plan/static-ip";

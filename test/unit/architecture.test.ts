@@ -30,7 +30,7 @@ const RULES: [folder: string, may: string[]][] = [
   [`${NETWORK}/diff`, ["provider/errors", "provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`]],
   [
     `${NETWORK}/plan`,
-    ["provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`, `${NETWORK}/render`, `${NETWORK}/diff`],
+    ["provider/addressing", `${NETWORK}/model`, `${NETWORK}/kinds`, `${NETWORK}/render/shell`, `${NETWORK}/diff`],
   ],
   [
     `${NETWORK}/preflight`,
@@ -38,7 +38,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/errors",
       "provider/owner",
       "provider/addressing",
-      ...["model", "kinds", "read", "render", "diff"].map((room) => `${NETWORK}/${room}`),
+      ...["model", "kinds", "render/shell", "diff"].map((room) => `${NETWORK}/${room}`),
     ],
   ],
   [

@@ -1,5 +1,5 @@
 import { findKeptKeys, findOwnedItems, isOwnRecord } from "../../network/diff/ownership";
-import { findItemsToRemove } from "../../network/diff/steps";
+import { findItemsToRemove, findRiskySteps } from "../../network/diff/steps";
 import { diffItems, formatDifference, readBackOf } from "../../network/kinds";
 import { findEmptiedBridges } from "../../network/kinds/device";
 import type { Facts } from "../../network/model/facts";
@@ -7,12 +7,11 @@ import { type DesiredState, hasItem, itemKey, type Link, type Step } from "../..
 import { recordPath } from "../../network/model/record";
 import { readbackScript } from "../../network/read/facts";
 import { findLostPorts, PORTS_SCRIPT, parsePortFacts } from "../../network/read/ports";
-import { findRiskySteps } from "../../network/render/revert";
 import { renderChange } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
 import { applyGuarded } from "./guarded-change";
 import { commandFailed, parseHostFacts, wasRecordWritten } from "./host-state";
-import type { Accepted, ApplyRequest } from "./types";
+import type { Accepted, ApplyRequest } from "./requests";
 
 export const desiredOf = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
 

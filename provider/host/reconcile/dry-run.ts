@@ -8,7 +8,7 @@ import type { Host } from "../connection";
 import { desiredOf } from "./change";
 import { parseHostFacts, withHostName } from "./host-state";
 import { acceptRequests } from "./reconciler";
-import type { ApplyRequest, Job } from "./types";
+import type { ApplyRequest, Job } from "./requests";
 
 export interface DryRun {
   steps: Step[];

@@ -3,8 +3,7 @@ import { OverlayError } from "../../errors";
 import type { Facts } from "../../network/model/facts";
 import { type DesiredState, type HostRecord, itemKey, type Step } from "../../network/model/items";
 import { inspectScript } from "../../network/read/facts";
-import { invertSteps, renderCancelTimer, renderStartTimer } from "../../network/render/revert";
-import { renderChange } from "../../network/render/script";
+import { invertSteps, renderCancelTimer, renderChange, renderStartTimer } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
 
 /** A change, and those of its steps that could cut SSH. */

@@ -19,7 +19,7 @@ import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/fact
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
 import { busyboxTool } from "../ssh/shell-errors";
-import type { ApplyRequest, RecordChange } from "./types";
+import type { ApplyRequest, RecordChange } from "./requests";
 
 /** Reads a host without its lock; changes nothing. */
 export const readHostFacts = async (host: Host, states: DesiredState[] = []): Promise<Facts> =>

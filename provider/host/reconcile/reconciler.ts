@@ -9,8 +9,7 @@ import { adaptToHost, localWarnings } from "../../network/plan/this-host";
 import { describeForeign, excludeForeign, findBlockedRemovals } from "../../network/preflight/foreign";
 import { preflight } from "../../network/preflight/preflight";
 import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
-import { REVERT_UNCONFIRMED } from "../../network/render/revert";
-import { parseWarnings } from "../../network/render/script";
+import { parseWarnings, REVERT_UNCONFIRMED } from "../../network/render/script";
 import type { Host, Shell } from "../connection";
 import { applySteps, checkResult, desiredOf, findUnpluggedPorts, withLostPorts } from "./change";
 import {
@@ -37,7 +36,7 @@ import type {
   InspectResult,
   Job,
   ReconcileOptions,
-} from "./types";
+} from "./requests";
 
 /**
  * Brings hosts to the desired state: lock, facts, is the lease still ours?, steps, one batch, read back. It compares with the host,

@@ -5,7 +5,7 @@ import type { FileToWrite } from "../render/shell";
 /**
  * What a kind of item must define. `KINDS` in index.ts has one entry for each kind, so that the compiler names what a new kind lacks.
  * Outside of this folder other places decide by kind, each exhaustively: the form in a record (`model/record.ts`), the owner of an
- * item (`diff/ownership.ts`), what is refused (`preflight/foreign.ts`), and what can cut SSH (`render/revert.ts`).
+ * item (`diff/ownership.ts`), what is refused (`preflight/foreign.ts`), and what can cut SSH (`diff/steps.ts`).
  */
 export interface ItemKind<T extends Item> {
   /** Kinds with a lower number are created earlier and removed later. */

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import { parseLayout } from "../../../provider/addressing/layout";
+import { containsIp, findRiskySteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import { type Item, itemKey, type Step } from "../../../provider/network/model/items";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { parseFacts } from "../../../provider/network/read/facts";
-import { containsIp, findRiskySteps, invertSteps } from "../../../provider/network/render/revert";
-import { renderChange } from "../../../provider/network/render/script";
+import { invertSteps, renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const network = training({
