@@ -235,13 +235,13 @@ export function parseTunnelName(prefix: string, device: string, maxRunners: numb
 export const isInterfaceName = (text: string): boolean => /^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$/.test(text);
 
 /** The MAC of a VM with this address: the same on any host and at any time. */
-export const vmMac = (network: string, ip: string): string => formatLocalMac(digest(network, ip, "vm"));
+export const vmMac = (network: string, ip: string): string => formatLocalMac(sha256Of(network, ip, "vm"));
 
 /** The name of a VM's tap device. Ten digits are enough to distinguish those of a host; a name has at most 15 characters. */
 export const tapName = (network: string, ip: string): string =>
-  `tap${digest(network, ip, "tap").toString("hex").slice(0, 10)}`;
+  `tap${sha256Of(network, ip, "tap").toString("hex").slice(0, 10)}`;
 
-const digest = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
+const sha256Of = (...parts: (string | number)[]): Buffer => createHash("sha256").update(parts.join("\n")).digest();
 
 const formatLocalMac = (bytes: Buffer): string =>
   ["02", ...[...bytes.subarray(0, 5)].map((byte) => byte.toString(16).padStart(2, "0"))].join(":");
@@ -251,17 +251,17 @@ const formatLocalMac = (bytes: Buffer): string =>
  * entries age (17 to 36 s were seen); with a fixed one nothing is lost.
  */
 export const deviceMac = (network: string, runnerId: number, role: "hub" | "runner" | "bridge"): string =>
-  formatLocalMac(digest(network, runnerId, role));
+  formatLocalMac(sha256Of(network, runnerId, role));
 
 /** The number of a network's routing table on its runners, far from the numbers that administrators use. */
-export const routingTableId = (network: string): number => 0xb7000000 + digest(network).readUIntBE(0, 3);
+export const routingTableId = (network: string): number => 0xb7000000 + sha256Of(network).readUIntBE(0, 3);
 
 const DNS_LABEL = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
 /** A word as a DNS label: itself if it is one, else 24 letters and digits of its hash. */
 export function dnsLabel(word: string): string {
   if (DNS_LABEL.test(word)) return word;
-  return BigInt(`0x${digest(word).toString("hex", 0, 15)}`)
+  return BigInt(`0x${sha256Of(word).toString("hex", 0, 15)}`)
     .toString(32)
     .padStart(24, "0");
 }

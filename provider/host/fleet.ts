@@ -43,8 +43,8 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
 
   return {
     ask,
-    check: async (connection, work) => reconciler.check(await hostOf(connection), work),
-    apply: async (connection, work) => reconciler.apply(await hostOf(connection), work),
+    check: async (connection, request) => reconciler.check(await hostOf(connection), request),
+    apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
     inspect: async (connection, desired) => reconciler.inspect(await hostOf(connection), desired),
     wasWritten: (connection, uid) => reconciler.wasWritten(machineKey({ ...defaults, ...connection }), uid),
     run: async (connection, script) => (await hostOf(connection)).exec(script),
@@ -55,8 +55,8 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
 export interface Fleet {
   ask(connection: Connection, question: UnderlayQuestion): Promise<Machine>;
   /** Throws what an apply would be refused with. Changes nothing. */
-  check(connection: Connection, work: ApplyRequest): Promise<InspectResult>;
-  apply(connection: Connection, work: ApplyRequest): Promise<InspectResult>;
+  check(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
+  apply(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
   inspect(connection: Connection, desired: DesiredState): Promise<InspectResult>;
   /** Whether this process has begun to write to the machine for the owner with this uid. */
   wasWritten(connection: Connection, uid: string): boolean;

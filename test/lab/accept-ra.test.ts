@@ -55,7 +55,7 @@ async function learnRoute(): Promise<void> {
 const defaults = () => must(lab, "r1", "ip -6 route show default");
 const listens = () => must(lab, "r1", "cat /proc/sys/net/ipv6/conf/eth0/accept_ra");
 
-test("a route that was learnt from a router stays when forwarding comes, and when it goes", async () => {
+test("a route from a router advertisement stays when forwarding is enabled, and when it is restored", async () => {
   await learnRoute();
   await reconciler.apply(labHost(lab, "r1"), work(items()));
   expect(await must(lab, "r1", "cat /proc/sys/net/ipv6/conf/all/forwarding")).toContain("1");

@@ -36,7 +36,7 @@ const adoptAll = async (): Promise<void> => {
     await stack.runner(runner, { adopt: true, runnerId: IDS[runner], runnerDevice: "vxlan0" });
 };
 
-test("it is taken over as it stands: the same devices with the same MACs, and not one packet is lost", async () => {
+test("it is adopted unchanged: the same devices with the same MACs, and no packet is lost", async () => {
   const before = [await devices("hub"), await devices("r1"), await devices("r2")];
   const from = { host: "r1", container: "c1", target: `${subnet("r2")}.10` };
   const loss = await lossDuring(lab, from, adoptAll);
@@ -52,7 +52,7 @@ test("it is taken over as it stands: the same devices with the same MACs, and no
   expect(Object.values(stack.steps()).every((steps) => steps === 0)).toBe(true);
 });
 
-test("the hub's address gets its own prefix, so that subnets which nobody has are unreachable at once", async () => {
+test("the hub's address gets its own prefix, so that subnets without a runner are unreachable at once", async () => {
   await adoptAll();
   expect(await must("hub", "ip -o -4 addr show kohaku-host | awk '{print $4}'")).toBe("10.128.0.1/32");
   const { stdout } = await lab.exec("r1", "ping -c 1 -W 2 10.128.32.1");
@@ -73,7 +73,7 @@ test("a bridge that was taken over keeps its MAC when a port with a lower one jo
   expect(await must("r1", "cat /sys/class/net/kohaku-overlay/address")).toBe(mac);
 });
 
-test("a runner that already has a tunnel under another id is told which, and nothing is changed", async () => {
+test("a runner that already has a tunnel under another id is refused with that id, and nothing is changed", async () => {
   await stack.network({ adopt: true });
   const all = "ip -o link show; ip -4 addr; ip route; iptables-save -t nat | grep -v '^#'; find /var/lib/overlay";
   const before = [await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")];
@@ -93,7 +93,7 @@ test("without adopt, and with another VNI, it is refused and left", async () => 
   expect(await must("hub", "ip -d link show vxkr3 | grep -o 'vxlan id 103'")).toBe("vxlan id 103");
 });
 
-test("what was taken over goes with the resources, and what was not stays", async () => {
+test("what was adopted is removed with the resources, and what was not stays", async () => {
   await adoptAll();
   await must("hub", "ip link add vxkr9 type vxlan id 9 remote 10.254.9.9 dstport 4790");
   await stack.destroy();

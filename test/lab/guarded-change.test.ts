@@ -109,7 +109,7 @@ test("a client that is killed while it waits leaves nothing behind but the timer
   await noTimerIsLeft();
 });
 
-test("what nobody has confirmed is undone by who comes next", async () => {
+test("a change that was never confirmed is reverted by the next conversation", async () => {
   await lab.exec(
     "hub",
     "mkdir -pm 700 /run/pulumi-overlay; echo 'ip route del 10.99.0.0/16' >/run/pulumi-overlay/revert-x.sh; ip route add 10.99.0.0/16 dev eth0",

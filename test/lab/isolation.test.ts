@@ -253,7 +253,7 @@ test("IPv6 of a network that has none leads nowhere either", async () => {
   await overlay(network(), { r1: 1, r2: 2 });
 });
 
-test("a second run changes nothing, and a host is told once what it should know", async () => {
+test("a second run changes nothing, and warnings are given once", async () => {
   const reports: number[] = [];
   const again = new Reconciler(({ steps }) => reports.push(steps));
   const { record, items } = {

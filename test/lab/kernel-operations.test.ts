@@ -160,7 +160,7 @@ describe("what is somebody else's", () => {
   const there = { underlayIp: "10.254.1.9", underlayMtu: 1500 };
   const here = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
 
-  test("a foreign vxkr9 stays, whether its runner comes or all of ours goes", async () => {
+  test("a foreign vxkr9 stays when its runner is created, and when all of ours is removed", async () => {
     await sh(
       "ip link add vxkr9 type vxlan id 4242 dstport 9999 remote 10.254.7.7; ip addr add 192.168.9.9/24 dev vxkr9",
     );

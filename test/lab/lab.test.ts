@@ -63,7 +63,7 @@ describe("a lab of two runners", () => {
     expect(await out(host, "grep -c 'Accepted publickey for root' /run/sshd.log")).toBe("1");
   });
 
-  test("ops is a user who is not root and can become root", async () => {
+  test("user ops is not root, and may run sudo", async () => {
     const { stdout } = await lab.controller("ssh", ["-F", lab.sshConfig, "ops@r1", "id -un; sudo -n id -un"]);
     expect(stdout).toBe("ops\nroot\n");
   });

@@ -111,7 +111,7 @@ test("without records and boot scripts, and with its hub gone, what a runner has
   expect(await leftOn(lab, "r1")).toBe("");
 });
 
-test("a state that does not tell how the gone hub was: destroy refuses, with the commands that show what is left", async () => {
+test("if the state lacks the address of a hub that is gone, destroy refuses with the commands that show what is left", async () => {
   await upWithoutHub();
   delete stack.props("StaticIP", "web").machines;
   await expect(stack.remove("StaticIP", "web")).rejects.toThrow(

@@ -122,7 +122,7 @@ test.each<[string, string, string]>([
   expect(await drift()).toEqual([]);
 });
 
-test("ours goes behind DOCKER-USER, and Docker's own rules may stand before it", async () => {
+test("our jump is inserted after DOCKER-USER, and Docker's own rules may precede it", async () => {
   const forward = () => sh("r1", "iptables -S FORWARD | sed 1d");
   await sh(
     "r1",
@@ -185,7 +185,7 @@ test("it runs whatever the language of the host is", async () => {
   expect([code, stderr]).toEqual([0, ""]);
 });
 
-test("it waits for who has the host's lock", async () => {
+test("the boot script waits for the host's lock", async () => {
   await powerCycle("r1");
   const held = lab.exec(
     "r1",
@@ -208,7 +208,7 @@ test.each([
   expect([code, stderr]).toEqual([1, "/run/pulumi-overlay is not a directory of root with mode 0700\n"]);
 });
 
-test("an unprivileged user who locks all that it can open does not hold up a boot", async () => {
+test("an unprivileged user that locks all it can open does not delay a boot", async () => {
   await powerCycle("r1");
   await boot("r1");
   await holdAllAsUser((script) => lab.exec("r1", script));

@@ -69,7 +69,7 @@ test("nothing to do is nothing to run; drift is mended by the very commands that
   expect((await plan(...both))[0]!.changes).toEqual([]);
 });
 
-test("a runner that comes, one that goes, and one in the other's place", async () => {
+test("a runner that is created, one that is removed, and one that takes the other's id", async () => {
   const { inputs } = await stack.checked("r2");
   const [hub, r2] = await plan(step("create", "RunnerSubnet", inputs));
   expect(hub).toMatchObject({
@@ -110,7 +110,7 @@ test("a runner that comes, one that goes, and one in the other's place", async (
   );
 });
 
-test("what would be refused is said, and the exit code tells", async () => {
+test("what would be refused is printed, and sets the exit code", async () => {
   await must(lab, "hub", "ip link add vxkr2 type vxlan id 7 remote 10.254.9.9 dstport 4790");
   const { inputs } = await stack.checked("r2");
   const { code, stdout } = await ctl.run(["plan"], JSON.stringify({ steps: [step("create", "RunnerSubnet", inputs)] }));
@@ -120,7 +120,7 @@ test("what would be refused is said, and the exit code tells", async () => {
   );
 });
 
-test("from an export it is what mending drift would take, with the connections that stand there", async () => {
+test("from a stack export: the steps that repair drift, over the connections in the export", async () => {
   await must(lab, "r1", "ip route del 10.128.0.0/12");
   const { json } = await ctl.run(["plan", "-", "--json"], stack.exported());
   expect(json.find(({ machine }) => machine === "10.254.1.1")!.changes).toEqual(["add route 10.128.0.0/12"]);

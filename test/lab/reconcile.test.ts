@@ -90,7 +90,7 @@ test("a reclaimed id: the device of a lease that is gone is taken over by the ne
   expect(await records()).toBe("./training/b.json");
 });
 
-test("a machine that cannot be read is not taken for an empty one", async () => {
+test("a host that cannot be read is not treated as an empty one", async () => {
   await reconciler.apply(host, work("net", planHub(network())));
   const before = await sh("iptables-save | grep OVERLAY");
   await lab.exec(
@@ -120,7 +120,7 @@ test("a device that another program made under our name after a reboot is left a
   expect(await records()).toBe("");
 });
 
-test("one owner's failure is not another's, and nobody is told that a rule is gone when it stands", async () => {
+test("one owner's failure does not fail another, and a rule that is still there is not reported as removed", async () => {
   const runner = (masquerade: boolean): Item[] => planRunner(network({ masquerade }), 1, "vxkr1", here, there);
   await reconciler.apply(host, work("r1", runner(true)));
   const tooLarge = { ...other, mtu: 70_000 };
@@ -271,7 +271,7 @@ test("a file of a plan is written, mended, refused if foreign, and removed, what
   expect(await records()).toBe("");
 });
 
-test("everything goes, with the value that forwarding had before", async () => {
+test("everything is removed, and forwarding gets its former value", async () => {
   const before = await sh("ip -o link show; ip route; iptables-save | grep -v '^#'; cat /proc/sys/net/ipv4/ip_forward");
   await reconciler.apply(host, work("net", planHub(network())));
   await reconciler.apply(host, work("r1", planRunner(network({ bridgeName: "ov-br" }), 1, "vxkr1", here, there)));

@@ -112,7 +112,7 @@ describe.skipIf(!ready)("logging in beside others", () => {
     expect(server.log().match(/authenticating user root/g)).toHaveLength(1);
   });
 
-  test("a caller with a good key is not refused for the bad one of another who came first", async () => {
+  test("a caller with a good key is not refused because of the bad key of an earlier caller", async () => {
     const hosts = open();
     const bad = failure(hosts.connect(at(main, { privateKeyPath: makeKey(folder, "bad-first") })));
     const good = await Promise.all([hosts.connect(at(main)), hosts.connect(at(main))]);
@@ -162,7 +162,7 @@ describe.skipIf(!ready)("host keys", () => {
     expect((await failure(hosts.connect({ ...unpinned(), hostKey: other }))).code).toBe("SSH_HOST_KEY");
   });
 
-  test("of a server with several keys, the one on record is asked for", async () => {
+  test("of a server with several keys, the one in known_hosts is requested", async () => {
     const keys = ["ed25519", "ecdsa", "rsa"].map((type) => makeKey(folder, `host-${type}`, "-t", type));
     const server = await serve({ keys });
     for (const path of keys) {

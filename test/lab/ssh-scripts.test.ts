@@ -13,7 +13,7 @@ const hasSudo = existsSync("/usr/bin/sudo");
 const BUSYBOX = "/usr/bin/busybox";
 
 describe.skipIf(!ready)("exec", () => {
-  test("twenty at once, from callers who each connect, share one connection", async () => {
+  test("twenty commands at once, each with its own connect, share one connection", async () => {
     const server = await serve();
     const hosts = open();
     const twenty = Array.from({ length: 20 }, async (_, index) =>
@@ -73,7 +73,7 @@ describe.skipIf(!ready)("exec", () => {
     expect(error.message).toMatch(/^SSH_SUDO: User bob may not run `sudo -n` on .*NOPASSWD/);
   });
 
-  test("a user without rights and with sudo: false is told so before anything is changed", async () => {
+  test("a user without rights and with sudo: false is refused before anything is changed", async () => {
     const bob = { user: "bob", password: USERS.bob.password, privateKeyPath: undefined, sudo: false };
     const host = await open().connect(at(main, bob));
     const error = await failure(host.withLock("bob", (shell) => shell.run("id")));
@@ -161,7 +161,7 @@ describe.skipIf(!ready)("locked", () => {
     );
   });
 
-  test("an unprivileged user who locks all that it can open does not hold up others", async () => {
+  test("an unprivileged user that locks all it can open does not delay others", async () => {
     const host = await open({ operationTimeout: 4 }).connect(at(await serve()));
     await host.withLock("first", async () => {});
     await holdAllAsUser((script) => host.exec(script));

@@ -167,7 +167,7 @@ test("shared: a second time there is nothing to do", async () => {
   expect(reports.map(({ steps }) => steps)).toEqual([0, 0]);
 });
 
-test("shared: the address goes with the last of its owners", async () => {
+test("a shared address is removed with the last of its owners", async () => {
   await put("hub", "static-a", []);
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 25)).toBe("mail sees 10.128.128.254");
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 80)).toMatch(/refused/);
@@ -189,7 +189,7 @@ test("a forward changes its target in one stroke, and may lead out of the overla
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 80)).toBe("plain sees 10.254.0.1");
 });
 
-test("a UDP client that goes on asking from one port hears the new target", async () => {
+test("a UDP client that keeps sending from one port reaches the new target", async () => {
   await serve(lab, "r2", "mail", "udp", 5353, "names2");
   await put("hub", "static-a", carrier("hub", [names]));
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 53, "udp", 40053)).toBe("names sees 10.128.64.254");
@@ -209,7 +209,7 @@ test("a runner can carry it, for its own workloads and for those of others", asy
   expect(await hear([web, mail])).toEqual(allHear("web sees 10.128.64.1", "mail sees 10.128.64.1"));
 });
 
-test("a runner shows its workloads who their clients are, but for those that could not be answered then", async () => {
+test("a runner shows its workloads the addresses of their clients, except those that could not be answered then", async () => {
   await put("r1", "static-a", carrier("r1", [web], true));
   expect(await hear([web])).toEqual({
     "from outside": [`web sees ${lab.controllerAddress}`],
@@ -340,7 +340,7 @@ test("a machine without any tool to announce it says so", () =>
     warnings = [];
     await put("r2", "static-a", carrier("r2", [web]));
     expect(warnings).toEqual([
-      expect.stringMatching(/^r2: it cannot tell its neighbours on eth0 that 10\.254\.200\.10 /),
+      expect.stringMatching(/^r2: neighbours on eth0 were not notified that this host now has 10\.254\.200\.10, /),
     ]);
   }));
 

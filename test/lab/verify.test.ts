@@ -116,7 +116,7 @@ test("what one machine refuses is said before another one is changed, and refres
   expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
 });
 
-test("a firewall that drops tunnels is told from a network below that is dead", async () => {
+test("a firewall that drops VXLAN is distinguished from an underlay that is down", async () => {
   const address = lab.host("r3").address;
   const drop = `PREROUTING -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`;
   await spoil("hub", `iptables -t mangle -I ${drop}`, `iptables -t mangle -D ${drop}`);

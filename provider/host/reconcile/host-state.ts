@@ -195,9 +195,7 @@ const INSPECT_COMMANDS = [
   `ls ${SERVICES.map(unitPath).join(" ")}`,
 ];
 
-/** An owner's record that is not on the host any more, or is no record. */
-
-/** As drift, named by its file. */
+/** A record that is missing or invalid, as drift that is named by its file. */
 export function recordDifferences(desired: DesiredState, facts: Facts): ItemDifference[] {
   const item: Item = { kind: "file", path: recordPath(desired.record) };
   if (desired.items.length === 0 || facts.records.some(({ uid }) => uid === desired.record.uid)) return [];

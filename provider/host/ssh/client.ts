@@ -43,9 +43,9 @@ export class SshClient {
     readonly hostKey: Buffer,
     keepalive: number,
   ) {
-    ssh.on("error", (error) => this.#lose(error.message));
-    ssh.once("end", () => this.#lose("the host closed the connection"));
-    ssh.once("close", () => this.#lose("the connection broke"));
+    ssh.on("error", (error) => this.#markLost(error.message));
+    ssh.once("end", () => this.#markLost("the host closed the connection"));
+    ssh.once("close", () => this.#markLost("the connection broke"));
     this.#watch(keepalive);
   }
 
@@ -112,21 +112,21 @@ export class SshClient {
         clearTimeout(timer);
         resolve(channel);
       };
-      this.#ask(() => ask(done), fail);
+      this.#callSsh(() => ask(done), fail);
     });
   }
 
   /** ssh2 throws if its socket is closed, possibly before it emits the event. */
-  #ask(question: () => void, failed: (error: Error) => void): void {
+  #callSsh(question: () => void, failed: (error: Error) => void): void {
     try {
       question();
     } catch (error) {
-      this.#lose("the connection broke");
+      this.#markLost("the connection broke");
       failed(error as Error);
     }
   }
 
-  #lose(reason: string): void {
+  #markLost(reason: string): void {
     this.lost ??= reason;
   }
 
@@ -139,12 +139,12 @@ export class SshClient {
     const answered = () => {
       unanswered = 0;
     };
-    const beat = () => {
-      if (++unanswered <= MAX_UNANSWERED) return this.#ask(() => this.ssh.unforwardIn("", 0, answered), answered);
-      this.#lose("the host stopped answering");
+    const sendKeepalive = () => {
+      if (++unanswered <= MAX_UNANSWERED) return this.#callSsh(() => this.ssh.unforwardIn("", 0, answered), answered);
+      this.#markLost("the host stopped answering");
       this.ssh.destroy();
     };
-    const timer = setInterval(beat, seconds * 1000).unref();
+    const timer = setInterval(sendKeepalive, seconds * 1000).unref();
     this.ssh.once("close", () => clearInterval(timer));
   }
 }

@@ -121,10 +121,10 @@ export function unsafeLock({ name }: ShellContext): OverlayError {
 /** `record` is what the holder wrote: its name and the time, a line each. */
 export function hostLocked({ name, operationTimeout }: ShellContext, record: string, waited: number): OverlayError {
   const [holder, since] = record.trim().split("\n");
-  const who = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
+  const byHolder = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
   return new OverlayError(
     "HOST_LOCKED",
-    `${name} is locked ${who}; waited ${waited} s.`,
+    `${name} is locked ${byHolder}; waited ${waited} s.`,
     `Run it again when that one is done. The lock of a run that died is released at the latest after its operationTimeout (here ${operationTimeout} s).`,
   );
 }

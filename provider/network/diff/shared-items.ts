@@ -1,7 +1,7 @@
 import { FAMILIES, subnetOf, tryParseIp } from "../../addressing/ip";
 import { INPUT, observedRules, REST } from "../kinds/firewall";
 import type { Facts } from "../model/facts";
-import type { Address, FirewallRule, Item, Link } from "../model/items";
+import type { FirewallRule, Item } from "../model/items";
 
 /**
  * Which items of an owner other owners can have, too. Records show it; these functions decide for owners whose records are
@@ -11,8 +11,10 @@ import type { Address, FirewallRule, Item, Link } from "../model/items";
 /** Whether a rule names a device, a subnet, a peer or a forwarded port that only this plan has. */
 export function isOwnRule({ rule }: FirewallRule, plan: Item[]): boolean {
   const devices = ownDevices(plan);
-  const subnets = plan.filter(isAddress).flatMap(({ dev, address }) => (devices.has(dev) ? [subnetOf(address)] : []));
-  const peers = plan.filter(isLink).flatMap(({ vxlan }) => vxlan?.remote ?? []);
+  const subnets = plan
+    .filter((item) => item.kind === "address")
+    .flatMap(({ dev, address }) => (devices.has(dev) ? [subnetOf(address)] : []));
+  const peers = plan.filter((item) => item.kind === "link").flatMap(({ vxlan }) => vxlan?.remote ?? []);
   const named = operandsOf(rule);
   return (
     [...devices, ...subnets].some((name) => named.has(name)) ||
@@ -72,10 +74,8 @@ const NAMES_RANGE_OR_DEVICE = /(^| )-[sdio] /;
 /** Of a static address: its forwards, their masquerading, and the marks of their replies. */
 const FORWARDED_PORT = / --(sport|ctorigdstport) | -j DNAT /;
 
-const isLink = (item: Item): item is Link => item.kind === "link";
-const isAddress = (item: Item): item is Address => item.kind === "address";
 const ownDevices = (plan: Item[]): Set<string> =>
-  new Set(plan.filter(isLink).flatMap(({ name, shared }) => (shared ? [] : [name])));
+  new Set(plan.filter((item) => item.kind === "link").flatMap(({ name, shared }) => (shared ? [] : [name])));
 
 /** The words of a rule; a single address also without its prefix. */
 const operandsOf = (rule: string): Set<string> =>

@@ -36,8 +36,10 @@ export function planSteps(desiredStates: DesiredState[], facts: Facts): Step[] {
   const desiredItems = [
     ...new Map(desiredStates.flatMap(({ items }) => items.map((item) => [itemKey(item), item]))).values(),
   ];
-  const fellows = untouched.filter(({ network }) => desiredStates.some(({ record }) => record.network === network));
-  const outdated = findOutdatedLinks(desiredItems, fellows, facts);
+  const ofSameNetwork = untouched.filter(({ network }) =>
+    desiredStates.some(({ record }) => record.network === network),
+  );
+  const outdated = findOutdatedLinks(desiredItems, ofSameNetwork, facts);
   const lost = new Set(outdated.map(({ name }) => name));
   return [
     ...findItemsToRemove(mine, keep, facts).map((item) => removeStep(item, facts)),
@@ -65,11 +67,11 @@ const wasForwardingOff = (key: string, facts: Facts): boolean =>
  * Links that must be removed before others can be created: those that cannot be changed in place, and tunnels of our own network that
  * still have a VNI which the network's present numbering gives to another runner. Their owners change in the same up.
  */
-function findOutdatedLinks(desiredItems: Item[], fellows: HostRecord[], facts: Facts): Link[] {
+function findOutdatedLinks(desiredItems: Item[], ofSameNetwork: HostRecord[], facts: Facts): Link[] {
   const links = desiredItems.filter((item) => item.kind === "link");
   const recreated = links.filter((link) => facts.links.has(link.name) && !canChangeInPlace(link, facts));
   const missing = links.filter((link) => link.vxlan && (!facts.links.has(link.name) || recreated.includes(link)));
-  const inTheWay = fellows.flatMap(({ items }) =>
+  const inTheWay = ofSameNetwork.flatMap(({ items }) =>
     items
       .filter((item) => item.kind === "link")
       .filter((item) => missing.some((link) => hasSameVni(link, item, facts))),

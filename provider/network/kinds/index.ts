@@ -10,7 +10,7 @@ import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
 import { zoneKind } from "./zone";
 
-export const KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
+export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
   file: fileKind,
   service: serviceKind,
   sysctl: sysctlKind,
@@ -26,7 +26,7 @@ export const KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> 
 };
 
 /** The compiler cannot tell that an item and the entry of its kind belong together. */
-const kindOfItem = (item: Item): ItemKind<Item> => KINDS[item.kind] as unknown as ItemKind<Item>;
+const kindOfItem = (item: Item): ItemKind<Item> => ITEM_KINDS[item.kind] as unknown as ItemKind<Item>;
 
 export const formatDifference = ({ item, missing, wrong }: ItemDifference): string =>
   `${itemKey(item)}: ${missing ? "missing" : wrong.join(", ")}`;

@@ -3,7 +3,7 @@ import type { Item, Step } from "../model/items";
 import type { FileToWrite } from "../render/shell";
 
 /**
- * What a kind of item must define. `KINDS` in index.ts has one entry for each kind, so that the compiler names what a new kind lacks.
+ * What a kind of item must define. `ITEM_KINDS` in index.ts has one entry for each kind, so that the compiler names what a new kind lacks.
  * Outside of this folder other places decide by kind, each exhaustively: the form in a record (`model/record.ts`), the owner of an
  * item (`diff/ownership.ts`), what is refused (`preflight/foreign.ts`), and what can cut SSH (`diff/steps.ts`).
  */

@@ -87,7 +87,7 @@ export const boundedArray = <S extends z.ZodType>(element: S) =>
     return elements;
   });
 
-/** An object with any keys, checked as `listOf` checks its elements. */
+/** An object with any keys, checked up to the first wrong value. */
 export const boundedRecord = <S extends z.ZodType>(element: S) =>
   z.unknown().transform((value, context): Record<string, z.output<S>> => {
     if (typeof value !== "object" || value === null || Array.isArray(value))
@@ -130,7 +130,7 @@ const unexpectedOutput = (reason: string): OverlayError =>
  */
 const matching = (pattern: RegExp) => z.string().regex(pattern);
 const interfaceName = z.string().refine(isInterfaceName, "is not the name of a device");
-const address = z.string().refine((text) => tryParseIp(text) !== undefined, "is not an address");
+const ipText = z.string().refine((text) => tryParseIp(text) !== undefined, "is not an address");
 const isPrefixed = (text: string): boolean => /^[0-9a-fA-F.:]+\/\d{1,3}$/.test(text);
 const cidr = z.string().refine((text) => isPrefixed(text) && parseRange(text) !== undefined, "is not a range");
 const addressWithPrefix = z
@@ -139,7 +139,7 @@ const addressWithPrefix = z
     (text) => isPrefixed(text) && tryParseIp(text.split("/")[0]!) !== undefined,
     "is not an address with a prefix",
   );
-const mac = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
+const macText = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
 const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);
 const routingTable = z.int().min(1).max(0xffffffff);
@@ -168,7 +168,7 @@ const ITEMS = {
     kind: z.literal("link"),
     name: interfaceName,
     type: z.enum(["vxlan", "bridge", "anchor"]),
-    mac: mac.exactOptional(),
+    mac: macText.exactOptional(),
     mtu: mtu.exactOptional(),
     master: z.union([z.literal(""), interfaceName]).exactOptional(),
     vxlan: z
@@ -178,8 +178,8 @@ const ITEMS = {
           .min(0)
           .max(2 ** 24 - 1),
         port,
-        remote: address,
-        local: address,
+        remote: ipText,
+        local: ipText,
       } satisfies FieldsOf<items.Vxlan>)
       .exactOptional(),
     shared: z.literal(true).exactOptional(),
@@ -194,7 +194,7 @@ const ITEMS = {
     kind: z.literal("route"),
     family,
     dst: z.union([z.literal("default"), cidr]),
-    via: address.exactOptional(),
+    via: ipText.exactOptional(),
     dev: interfaceName.exactOptional(),
     metric: z.int().min(0).max(0xffffffff).exactOptional(),
     table: routingTable.exactOptional(),
@@ -214,8 +214,8 @@ const ITEMS = {
     subnets: z.array(
       z.strictObject({
         subnet: cidr,
-        gateway: address,
-        hub: address,
+        gateway: ipText,
+        hub: ipText,
         range: cidr,
       } satisfies FieldsOf<items.DockerSubnet>),
     ),
@@ -238,14 +238,14 @@ const ITEMS = {
     chain: ownChain,
     rule: ruleSchema,
     transient: z.literal(true).exactOptional(),
-    flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: address, port }).exactOptional(),
+    flows: z.strictObject({ protocol: z.enum(["tcp", "udp", "sctp"]), ip: ipText, port }).exactOptional(),
   } satisfies FieldsOf<items.FirewallRule>),
   zone: z.strictObject({
     kind: z.literal("zone"),
     interface: interfaceName.exactOptional(),
     hasDocker: z.literal(true).exactOptional(),
     rule: zoneRule.exactOptional(),
-    underlay: address.exactOptional(),
+    underlay: ipText.exactOptional(),
   } satisfies FieldsOf<items.ZoneEntry>),
   file: z.strictObject({ kind: z.literal("file"), path: z.string() } satisfies FieldsOf<
     Omit<items.FileItem, "content">

@@ -71,19 +71,17 @@ export const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
 export function withAcceptRa(items: Item[], facts: Facts): Item[] {
   if (!items.some((item) => item.kind === "sysctl" && item.key === FORWARDING[6])) return items;
   const recorded = new Set(facts.records.flatMap((record) => record.items.map(itemKey)));
-  const taught = new Set(
+  const advertised = new Set(
     facts.routes
       .filter(({ family, dst, protocol }) => family === 6 && dst === "default" && protocol === "ra")
       .map(({ dev = "" }) => acceptRaKey(dev)),
   );
-  const told = [...facts.sysctls]
-    .map(([key, value]) => ({
-      item: { kind: "sysctl", key, value: ACCEPT_RA_WHEN_FORWARDING } satisfies Sysctl,
-      value,
-    }))
-    .filter(({ item, value }) => recorded.has(itemKey(item)) || (taught.has(item.key) && value === ACCEPT_RA))
-    .filter(({ item }) => item.key.endsWith(".accept_ra"));
-  return [...told.map(({ item }) => item), ...items];
+  const settings = [...facts.sysctls].flatMap(([key, value]): Sysctl[] => {
+    const item: Sysctl = { kind: "sysctl", key, value: ACCEPT_RA_WHEN_FORWARDING };
+    const isNeeded = recorded.has(itemKey(item)) || (advertised.has(key) && value === ACCEPT_RA);
+    return key.endsWith(".accept_ra") && isNeeded ? [item] : [];
+  });
+  return [...settings, ...items];
 }
 
 /**

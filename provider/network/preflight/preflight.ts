@@ -208,7 +208,7 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
   }
 }
 
-/** Docker networks with the desired name are checked in preflight.ts. */
+/** Docker networks with the desired name are checked by `refuseDocker`. */
 function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredState, { docker, records }: Facts): void {
   const ours = [desired, ...records].flatMap(({ items }) =>
     items.flatMap((item) => (item.kind === "docker" ? [item.name] : [])),
@@ -232,21 +232,21 @@ interface Traffic {
   family: Family;
   what: string;
   passes(accepting: string): boolean;
-  remedy(barrier: BlockingChain): string[];
+  remedy(chain: BlockingChain): string[];
 }
 
 /** Throws if packets of this plan would be dropped. */
-export function refuseBlockingChains(items: Item[], barriers: BlockingChain[]): void {
+export function refuseBlockingChains(items: Item[], chains: BlockingChain[]): void {
   for (const traffic of items.flatMap(requiredTraffic)) {
-    const barrier = barriers.find(
+    const chain = chains.find(
       ({ hook, families, accepts }) =>
         hook === traffic.hook && families.includes(traffic.family) && !accepts.some(traffic.passes),
     );
-    if (!barrier) continue;
+    if (!chain) continue;
     throw new OverlayError(
       "FIREWALL_BLOCKED",
-      `${barrier.tool} ${barrier.where} (${barrier.why}) would drop ${traffic.what}; what is accepted elsewhere does not overrule it. Nothing was changed.`,
-      `Let it pass there, for now with \`${traffic.remedy(barrier).map(quoteCommand).join("; ")}\` and in that firewall's own configuration.`,
+      `${chain.tool} ${chain.where} (${chain.why}) would drop ${traffic.what}; what is accepted elsewhere does not overrule it. Nothing was changed.`,
+      `Let it pass there, for now with \`${traffic.remedy(chain).map(quoteCommand).join("; ")}\` and in that firewall's own configuration.`,
     );
   }
 }

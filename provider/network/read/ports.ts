@@ -20,7 +20,7 @@ export interface PortFacts {
   containers: { namespace: string; name: string; networks: string[] }[];
 }
 
-type PortLink = z.output<typeof rawLink>;
+type PortLink = z.output<typeof rawPortLink>;
 
 interface Namespace {
   /** Its id in this host's namespace. */
@@ -29,7 +29,7 @@ interface Namespace {
   links: PortLink[];
 }
 
-const rawLink = z.object({
+const rawPortLink = z.object({
   ifindex: z.number(),
   ifname: z.string(),
   master: z.string().optional(),
@@ -88,7 +88,7 @@ export function parsePortFacts(text: string): PortFacts | undefined {
 
 function parsePortLinks(body: string): PortLink[] | undefined {
   try {
-    return parseHostJson(boundedArray(rawLink), body || "[]");
+    return parseHostJson(boundedArray(rawPortLink), body || "[]");
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     return undefined;

@@ -109,29 +109,29 @@ raw.sendto(struct.pack("!BBHI", 136, 0, 0, 0x20000000) + target + b"\\2\\1" + ma
 
 /**
  * `announce DEVICE ADDRESS`. arping is one name for three programs: Habets' takes -i and -S, iputils' and busybox' -I; two
- * of them wait for answers that cannot come, so all of it is done behind our back. Again after 1, 3 and 7 seconds, while the
+ * of them wait for answers that cannot come, so it runs in the background. Again after 1, 3 and 7 seconds, while the
  * host is being cleaned that had it before and still answers for it, but not once the address has left again.
  */
 const ANNOUNCE = `announce() {
-  tell=
+  command=
   case $2 in
   *:*)
-    if command -v ndsend >/dev/null; then tell="ndsend $2 $1"
-    elif command -v python3 >/dev/null; then tell="python3 -c \\"\\$advertise\\" $1 $2"; fi ;;
+    if command -v ndsend >/dev/null; then command="ndsend $2 $1"
+    elif command -v python3 >/dev/null; then command="python3 -c \\"\\$advertise\\" $1 $2"; fi ;;
   *)
     arping=$(command -v arping) || { busybox arping --help >/dev/null 2>&1 && arping='busybox arping'; } || arping=
     case "$($arping 2>&1)" in
-    *Habets*) tell="$arping -q -U -c 1 -w 0.1 -i $1 -S $2 $2" ;;
-    ?*) tell="$arping -q -U -c 1 -w 1 -I $1 $2" ;;
+    *Habets*) command="$arping -q -U -c 1 -w 0.1 -i $1 -S $2 $2" ;;
+    ?*) command="$arping -q -U -c 1 -w 1 -I $1 $2" ;;
     esac ;;
   esac
-  if [ -z "$tell" ]; then
-    echo '${WARNING_PREFIX}'"it cannot tell its neighbours on $1 that $2 is here now; until their caches age they may look for it elsewhere. Install arping there (for IPv6 python3 or ndsend)."
+  if [ -z "$command" ]; then
+    echo '${WARNING_PREFIX}'"neighbours on $1 were not notified that this host now has $2, and may send to the former host until their caches expire. Install arping there (for IPv6 python3 or ndsend)."
     return
   fi
   for wait in 0 1 2 4; do
     sleep $wait
-    [ -n "$(ip -o addr show to $2)" ] && eval "$tell"
+    [ -n "$(ip -o addr show to $2)" ] && eval "$command"
   done >/dev/null 2>&1 </dev/null &
 }
 advertise='${ADVERTISE}'`;

@@ -43,13 +43,13 @@ const adopting = (items: Item[]): DesiredState => ({
 });
 
 /** What the machine is told but for its firewall, or why it is left alone. */
-function told(want: DesiredState, facts: Facts): string[] {
+function sentLines(desired: DesiredState, facts: Facts): string[] {
   try {
-    refuseForeign(want, facts);
+    refuseForeign(desired, facts);
   } catch (error) {
     return [(error as Error).message];
   }
-  const script = renderChange(planSteps([withAdoptedMacs(want, facts)], facts), []).split("\n");
+  const script = renderChange(planSteps([withAdoptedMacs(desired, facts)], facts), []).split("\n");
   return script.filter(
     (line) => !/^(rc=0|ip -force.*|END|exit .*|\*.*|COMMIT|ip6?tables.*|:OVERLAY.*|-[AI] .*|\( sleep .*)$/.test(line),
   );
@@ -134,7 +134,7 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     [/^PLAN_STALE: The tunnel vxkr10 \(VNI 136\) already leads to 192\.0\.2\.11, .* Set runnerId: 36 on/],
   ],
 ])("adopting: %s", (_, items, facts, expected) => {
-  const lines = told(adopting(items), facts);
+  const lines = sentLines(adopting(items), facts);
   expect(lines).toEqual(expected.map((line) => (typeof line === "string" ? line : expect.stringMatching(line))));
 });
 
@@ -142,11 +142,11 @@ test.each([
   ["another program's tunnel to the same machine", tunnel("flannel.1", 1, "192.0.2.11")],
   ["a name that is not canonical", tunnel("vxkr02", 102, "192.0.2.11")],
   ["a name whose VNI does not fit", tunnel("vxkr2", 105, "192.0.2.11")],
-])("%s is nobody's placeholder", (_, other) => {
+])("%s does not count as this runner's tunnel under another id", (_, other) => {
   expect(() => refuseForeign(adopting(planTunnel(network, 1, hub, runner)), machine([other]))).not.toThrow();
 });
 
-test("what an owner's record lists is not a placeholder, and a MAC that was kept is kept for ever", () => {
+test("a device in an owner's record is no conflict, and keeps the MAC that it was adopted with", () => {
   const items = planTunnel(network, 1, hub, runner);
   const facts = machine([tunnel("vxkr1", 101, "192.0.2.11"), tunnel("vxkr2", 102, "192.0.2.11")]);
   const kept = withAdoptedMacs(adopting(items), facts);

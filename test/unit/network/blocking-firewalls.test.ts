@@ -124,7 +124,7 @@ test.each<[string, Item[], BlockingChain[]]>([
   expect(blocked(items, barriers)).toBe("");
 });
 
-test("where iptables itself is the legacy one, its chains are ours to stand in", () => {
+test("where iptables is the legacy one, its chains do not block: ours are in them", () => {
   const script = (version: string): string =>
     [
       "@@ rules4",

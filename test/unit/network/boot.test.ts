@@ -10,14 +10,14 @@ import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, onIpv4, runner, training } from "../../network";
 
 const network = training();
-const want = (items: Item[], persist = true): DesiredState => ({
+const desired = (items: Item[], persist = true): DesiredState => ({
   record: { uid: "u1", owner: "org/u1", network: "training", store: "s" },
   items,
   persist,
 });
 const bare = (systemd = false): Facts => parseFacts(systemd ? "@@ systemd\n" : "");
 
-test("a runner's script makes what a change would make, and sets what already stands", () => {
+test("a runner's boot script creates what a change would create, and sets what is present", () => {
   expect(renderBootScript("training", onIpv4(planRunner(network, 1, "vxkr1", hub, runner))).split("\n")).toEqual([
     "# network training",
     "ours kohaku-overlay '02:b4:50:c4:a4:32' || return 1",
@@ -93,10 +93,10 @@ test.each<[string, boolean, Item[], Facts, string[]]>([
   ["persist: false", false, planHub(network), bare(true), []],
   ["nothing is wanted", true, [], bare(true), []],
 ])("%s", (_, persist, items, facts, more) => {
-  expect(withBootItems(want(items, persist), facts).slice(items.length).map(itemKey)).toEqual(more);
+  expect(withBootItems(desired(items, persist), facts).slice(items.length).map(itemKey)).toEqual(more);
 });
 
-const services = withBootItems(want(planHub(network)), bare(true)).filter((item) => item.kind === "service");
+const services = withBootItems(desired(planHub(network)), bare(true)).filter((item) => item.kind === "service");
 const [atStart, atReload] = services;
 const sweepers =
   "systemd-networkd.service firewalld.service ufw.service nftables.service netfilter-persistent.service iptables.service ip6tables.service";
@@ -155,8 +155,8 @@ test.each<[string, Service, string, string, boolean, string[]]>([
 test("what brings it back is removed with the record, and what is shared with the last one", () => {
   const host = bare(true);
   const recordOf = (uid: string) => {
-    const items = withBootItems({ ...want(planHub(network)), record: { ...want([]).record, uid } }, host);
-    return { ...want([]).record, uid, items };
+    const items = withBootItems({ ...desired(planHub(network)), record: { ...desired([]).record, uid } }, host);
+    return { ...desired([]).record, uid, items };
   };
   const one = recordOf("u1");
   const two = recordOf("u2");
@@ -164,15 +164,15 @@ test("what brings it back is removed with the record, and what is shared with th
     for (const item of items) if (item.kind === "file") host.files.set(item.path, "x");
   for (const { name } of services) host.files.set(`/etc/systemd/system/${name}`, "x");
   host.records = [one, two];
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
+  expect(planSteps([desired([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);
   host.records = [one]; // the other one's is lost, but its script shows that it is there
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
+  expect(planSteps([desired([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);
   host.files.delete("/var/lib/overlay/training/u2.sh");
-  expect(planSteps([want([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
+  expect(planSteps([desired([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove sysctl net.ipv4.ip_forward",
     "remove service overlay-network.service",
     "remove service overlay-network-reload.service",

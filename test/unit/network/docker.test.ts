@@ -40,7 +40,7 @@ const STANDS = {
 const OWN = { Name: "bridge", Driver: "bridge", IPAM: { Config: [{ Subnet: "172.17.0.0/16" }] }, Options: {} };
 
 const record: Omit<HostRecord, "items"> = { uid: "r1", owner: "org/r1", network: "training", store: "s" };
-const want = (items: Item[], adopt = false): DesiredState => ({ record, items, adopt });
+const desired = (items: Item[], adopt = false): DesiredState => ({ record, items, adopt });
 
 function host(networks: object[] | "down" | "none", containers = "", recorded: Item[] = [item]): Facts {
   const docker = networks === "down" ? "down" : JSON.stringify(networks, undefined, 4);
@@ -60,7 +60,7 @@ test("the network is made over our bridge, with the hub's address and the pool's
   );
 });
 
-test("it goes before its bridge, and comes after it", () => {
+test("a Docker network is removed before its bridge, and created after it", () => {
   const bridge: Link = { kind: "link", name: "kohaku-overlay", type: "bridge" };
   const removed = renderChange(
     [
@@ -117,43 +117,43 @@ test("auto concerns a machine where dockerd answers, or where we have made it al
 test.each<[string, DesiredState, Facts, string]>([
   [
     "on, and no dockerd",
-    want([{ ...item, required: true }]),
+    desired([{ ...item, required: true }]),
     host("none"),
     "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd is not installed.",
   ],
   [
     "on, and dockerd is down",
-    want([{ ...item, required: true }]),
+    desired([{ ...item, required: true }]),
     host("down"),
     "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd does not answer.",
   ],
   [
     "a network that nobody has on record",
-    want([item]),
+    desired([item]),
     host([OWN, STANDS], "", []),
     "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it is not in our records.",
   ],
   [
     "a name that another owner has, even before its network is made",
-    { ...want([item]), record: { ...record, uid: "other" } },
+    { ...desired([item]), record: { ...record, uid: "other" } },
     host([OWN]),
     "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it belongs to org/r1 (network training).",
   ],
   [
     "containers on a network that differs, stopped ones too",
-    want([{ ...item, mtu: 1400 }]),
+    desired([{ ...item, mtu: 1400 }]),
     host([OWN, STANDS], "running web kohakuriver-overlay\nexited job bridge,kohakuriver-overlay\nrunning else bridge"),
     "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: job, web.",
   ],
   [
     "removal while containers run",
-    want([]),
+    desired([]),
     host([OWN, STANDS], "running web kohakuriver-overlay\nexited job kohakuriver-overlay"),
     "DOCKER_NETWORK_IN_USE: Docker network kohakuriver-overlay is to be removed, but containers use it: web.",
   ],
   [
     "removal while dockerd is down",
-    want([]),
+    desired([]),
     host("down"),
     "DOCKER_UNAVAILABLE: Docker network kohakuriver-overlay is to be removed, but dockerd does not answer.",
   ],
@@ -164,13 +164,13 @@ test.each<[string, DesiredState, Facts, string]>([
 test.each<[string, DesiredState, Facts]>([
   [
     "a network that stands as wanted, with containers",
-    want([item]),
+    desired([item]),
     host([OWN, STANDS], "running web kohakuriver-overlay"),
   ],
-  ["a network that is adopted", want([item], true), host([OWN, STANDS], "", [])],
-  ["one without dockerd", want([item]), host("none")],
-  ["removal with stopped containers", want([]), host([OWN, STANDS], "exited job kohakuriver-overlay")],
-  ["removal after Docker itself was removed", want([]), host("none")],
+  ["a network that is adopted", desired([item], true), host([OWN, STANDS], "", [])],
+  ["one without dockerd", desired([item]), host("none")],
+  ["removal with stopped containers", desired([]), host([OWN, STANDS], "exited job kohakuriver-overlay")],
+  ["removal after Docker itself was removed", desired([]), host("none")],
 ])("passes: %s", (_, wanted, facts) => {
   expect(() => preflight(wanted, facts)).not.toThrow();
 });
@@ -178,7 +178,7 @@ test.each<[string, DesiredState, Facts]>([
 test("a network of our name on another bridge is not ours to remove", () => {
   const elsewhere = { ...STANDS, Options: { "com.docker.network.bridge.name": "br7" } };
   expect(isPresent(item, host([OWN, elsewhere]))).toBe(false);
-  expect(planSteps([want([])], host([OWN, elsewhere]))).toEqual([]);
+  expect(planSteps([desired([])], host([OWN, elsewhere]))).toEqual([]);
 });
 
 test("a bridge that Docker made for our network before us is ours, whatever its MAC", () => {
@@ -192,11 +192,11 @@ test("a bridge that Docker made for our network before us is ours, whatever its 
   expect(isOurLink(bridge, made([OWN]))).toBe(false);
 });
 
-test("forwarding stays on for Docker when ours goes", () => {
+test("forwarding stays on for Docker when the last owner is removed", () => {
   const forward: Item = { kind: "sysctl", key: "net.ipv4.ip_forward", value: "1" };
   const left = (facts: Facts): string => {
     facts.sysctls.set("net.ipv4.ip_forward", "1");
-    return renderChange(planSteps([want([])], facts), []);
+    return renderChange(planSteps([desired([])], facts), []);
   };
   expect(left(host([OWN], "", [forward]))).toBe(
     "rc=0\nrm -f '/var/lib/overlay/former/net.ipv4.ip_forward' || rc=1\nexit $rc",

@@ -3,21 +3,21 @@ import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
 import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign";
 import { hub, runner, training } from "../../network";
-import { machineWith } from "./machine";
+import { hostWith } from "./machine";
 
 const network = training();
-const want = (uid: string, items: Item[], stack = "dev"): DesiredState => ({
+const desired = (uid: string, items: Item[], stack = "dev"): DesiredState => ({
   record: { uid, owner: `org/urn:pulumi:${stack}::app::T::${uid}`, network: "training", store: "s" },
   items,
 });
-const net = want("z-net", planHub(network));
-const first = want("a", planTunnel(network, 1, hub, runner));
-const second = want("b", planTunnel(network, 2, hub, runner));
-const other = want("c", planTunnel(network, 3, hub, runner), "prod");
+const net = desired("z-net", planHub(network));
+const first = desired("a", planTunnel(network, 1, hub, runner));
+const second = desired("b", planTunnel(network, 2, hub, runner));
+const other = desired("c", planTunnel(network, 3, hub, runner), "prod");
 
 /** The hub of all four, with one rule in OVERLAY-IN that is in no record. */
 function machine() {
-  const facts = machineWith([net, first, second, other]);
+  const facts = hostWith([net, first, second, other]);
   facts.chains.get("4 filter OVERLAY-IN")!.push("-s 203.0.113.7/32 -j DROP");
   return facts;
 }
@@ -27,7 +27,7 @@ test("one resource of each stack reports a foreign rule, the network before its 
   expect(reporting).toEqual([net, other]);
 });
 
-test("a rule that stands twice is named once, and our own rules never", () => {
+test("a foreign rule that is present twice is named once, and our own rules never", () => {
   const facts = machine();
   facts.chains
     .get("4 filter OVERLAY-IN")!

@@ -18,7 +18,7 @@ const shell = (items: Item[]): string[] =>
     [],
   ).split("\n");
 
-test("a hub carries its address, forwards, and refuses subnets that nobody has", () => {
+test("a hub has its address, forwards packets, and rejects those to subnets without a runner", () => {
   expect(shell(planHub(network()))).toEqual([
     "rc=0",
     "{ [ ! -e /proc/sys/net/ipv4/ip_forward ] || [ -s '/var/lib/overlay/former/net.ipv4.ip_forward' ] || { former=$(cat /proc/sys/net/ipv4/ip_forward) && { { [ -d '/var/lib/overlay/former' ] || mkdir -p '/var/lib/overlay/former'; } && printf %s \"$former\" >'/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && sync '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' && mv '/var/lib/overlay/former/net.ipv4.ip_forward.tmp' '/var/lib/overlay/former/net.ipv4.ip_forward' && { sync '/var/lib/overlay/former' 2>/dev/null || :; } || { rm -f '/var/lib/overlay/former/net.ipv4.ip_forward.tmp'; echo 'cannot write /var/lib/overlay/former/net.ipv4.ip_forward' >&2; false; }; }; }; } || exit 1",
@@ -109,7 +109,7 @@ test("a runner has a bridge with .1, the tunnel as its port, a route by the hub,
   ]);
 });
 
-test("IPv6 goes through the same code with ip6tables", () => {
+test("IPv6 has the same rules in ip6tables", () => {
   const dual = network({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
   const lines = shell(planRunner(dual, 2, "vxkr2", hub, runner));
   expect(lines).toContain("address replace fd00:128:8::1/46 dev kohaku-overlay nodad");

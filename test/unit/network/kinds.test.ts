@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
-import { diffItems, formatDifference, KINDS, readBackOf } from "../../../provider/network/kinds";
+import { diffItems, formatDifference, ITEM_KINDS, readBackOf } from "../../../provider/network/kinds";
 import type { DesiredState, Item, Link } from "../../../provider/network/model/items";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { preflightScript, readbackScript } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { machineWith } from "./machine";
+import { hostWith } from "./machine";
 
 const hasPart = (script: string, part: string): boolean => new RegExp(`@@ ${part}\\b`).test(script);
 
-test.each(Object.entries(KINDS))("what shows a %s is read before a change and after it", (_, { readFrom }) => {
+test.each(Object.entries(ITEM_KINDS))("what shows a %s is read before a change and after it", (_, { readFrom }) => {
   const before = preflightScript([]);
   const after = readbackScript({ devices: ["vxkr1"], files: [], isIpv6: true });
   expect(readFrom.filter((part) => !hasPart(before, part) && !hasPart(after, part))).toEqual([]);
@@ -25,7 +25,7 @@ test("after a change the devices, files and families of its items are read", () 
     { kind: "file", path: "/etc/overlay-dns" },
     { kind: "zone", rule: "rule", underlay: "192.0.2.11" },
   ];
-  const facts = machineWith([]);
+  const facts = hostWith([]);
   facts.addresses.add("192.0.2.11/24 eth0");
   expect(readBackOf(items, facts)).toEqual({
     devices: ["br0", "eth0", "kohaku-overlay", "vxkr1"],
@@ -42,7 +42,7 @@ const state = (link: Link): DesiredState => ({
 });
 
 test("an optional field that is no longer planned gets the kernel's default again", () => {
-  const facts = machineWith([state({ ...anchor, mtu: 1400, master: "br0" })]);
+  const facts = hostWith([state({ ...anchor, mtu: 1400, master: "br0" })]);
   const desired = adaptToHost(state(anchor), facts);
   expect(diffItems(desired.items, facts).map(formatDifference)).toEqual([
     "link kohaku-hub: MTU is 1400, should be 1500, master is br0, should be none",
@@ -53,13 +53,13 @@ test("an optional field that is no longer planned gets the kernel's default agai
 });
 
 test("an optional field that was never planned stays as it is on the host", () => {
-  const facts = machineWith([state(anchor)]);
+  const facts = hostWith([state(anchor)]);
   facts.links.set("kohaku-hub", { ...facts.links.get("kohaku-hub")!, mtu: 1400, master: "vrf0" });
   expect(planSteps([adaptToHost(state(anchor), facts)], facts)).toEqual([]);
 });
 
 test("after the reset the host has no further difference", () => {
-  const facts = machineWith([state({ ...anchor, mtu: 1500, master: "" })]);
+  const facts = hostWith([state({ ...anchor, mtu: 1500, master: "" })]);
   const desired = adaptToHost(state(anchor), facts);
   expect(desired.items).toEqual([{ ...anchor, mtu: 1500, master: "" }]);
   expect(planSteps([desired], facts)).toEqual([]);

@@ -4,12 +4,12 @@ import type { DesiredState, HostRecord, Item, Link } from "../../../provider/net
 import { recordPath } from "../../../provider/network/model/record";
 import { parseFacts } from "../../../provider/network/read/facts";
 
-/** A machine on which exactly these wants have been fulfilled. */
-export function machineWith(wants: DesiredState[]): Facts {
-  const facts: Facts = { ...parseFacts(""), records: wants.map(({ record, items }) => ({ ...record, items })) };
+/** The facts of a host that has exactly these desired states. */
+export function hostWith(states: DesiredState[]): Facts {
+  const facts: Facts = { ...parseFacts(""), records: states.map(({ record, items }) => ({ ...record, items })) };
   facts.sysctls.set("net.ipv4.ip_forward", "0");
   for (const chain of ["4 filter INPUT", "4 filter FORWARD", "4 nat POSTROUTING"]) facts.chains.set(chain, []);
-  for (const item of wants.flatMap(({ items }) => items)) put(facts, item);
+  for (const item of states.flatMap(({ items }) => items)) put(facts, item);
   return facts;
 }
 

@@ -8,11 +8,11 @@ import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
 const docker = { name: "apps", required: false, share: 4 };
-const want: DesiredState = {
+const desired: DesiredState = {
   record: { uid: "r1", owner: "o", network: "training", store: "s" },
   items: planRunner(training({ docker }), 1, "vxkr1", hub, runner),
 };
-const bridge = want.items.find((item): item is Link => item.kind === "link" && item.type === "bridge")!;
+const bridge = desired.items.find((item): item is Link => item.kind === "link" && item.type === "bridge")!;
 
 const veth = (ifindex: number, ifname: string, more = {}) => ({
   ifindex,
@@ -33,7 +33,7 @@ const inside = (id: number, ...addresses: string[]) => {
   return `@@ namespace ${id} 40${id}\n${JSON.stringify([{ ifindex: 2, ifname: "eth0", addr_info }])}`;
 };
 const found = (links: object[], ...parts: string[]) =>
-  findLostPorts(bridge, want, parsePortFacts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n"))!, {
+  findLostPorts(bridge, desired, parsePortFacts([`@@ links\n${JSON.stringify(links)}`, ...parts].join("\n"))!, {
     ...parseFacts(""),
     routes: [{ family: 4, dst: "172.16.0.9", dev: "cali9", protocol: "boot", unreachable: false }],
   });

@@ -166,7 +166,7 @@ test("a file without the name of a record is none, whatever it holds", () => {
   expect(isInvalidRecord(parsed) && parsed.uid).toBeUndefined();
 });
 
-test("records are told apart from what is none, and no text in one is taken for another part of the facts", () => {
+test("files that are not records are found, and no text in a record is read as another part of the facts", () => {
   const written = record([{ kind: "file", path: BOOT_SCRIPT }]);
   const text = recordFiles({
     [FILE]: JSON.stringify(written),

@@ -13,7 +13,7 @@ const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMt
 const hub = at("192.0.2.1");
 const runner = at("192.0.2.11");
 const record = { uid: "r1", owner: "o", network: "training", store: "s" };
-const want = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = false): DesiredState => ({
+const desired = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = false): DesiredState => ({
   record,
   items: planRunner(network(changes), 1, "vxkr1", ends[0]!, ends[1]!),
   adopt,
@@ -29,55 +29,55 @@ const dockerNetwork = (Subnet: string): string =>
 test.each<[string, DesiredState, Facts, string]>([
   [
     "an underlay that is too small",
-    want({}, [hub, at("192.0.2.11", 600)]),
+    desired({}, [hub, at("192.0.2.11", 600)]),
     host(),
     "MTU_TOO_SMALL: kohaku-overlay would have an MTU of 550, and IPv4 needs at least 576.",
   ],
   [
     "an underlay that is too small for IPv6",
-    want(dual, [hub, at("192.0.2.11", 1300)]),
+    desired(dual, [hub, at("192.0.2.11", 1300)]),
     host(),
     "MTU_TOO_SMALL: kohaku-overlay would have an MTU of 1250, and IPv6 needs at least 1280.",
   ],
   [
     "SSH from inside the range",
-    want(),
+    desired(),
     host("@@ ssh\n10.130.1.1 50000 192.0.2.11 22"),
     "ROUTE_OVERLAP: 10.130.1.1, the address from which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
   ],
   [
     "SSH to an address inside the range",
-    want(),
+    desired(),
     host("@@ ssh\n203.0.113.5 50000 10.128.7.7 22"),
     "ROUTE_OVERLAP: 10.128.7.7, the address at which SSH reaches it, lies in the overlay's range 10.128.0.0/12",
   ],
   [
     "an underlay inside the range",
-    want({}, [at("10.129.0.1"), runner]),
+    desired({}, [at("10.129.0.1"), runner]),
     host("@@ ssh\n203.0.113.5 50000 192.0.2.11 22"),
     "ROUTE_OVERLAP: 10.129.0.1, its peer's underlay address, lies in the overlay's range 10.128.0.0/12",
   ],
   [
     "a network that the machine is on",
-    want(),
+    desired(),
     host(route("10.130.0.0/24", "eth1", "kernel")),
     "ROUTE_OVERLAP: The route '10.130.0.0/24 dev eth1 proto kernel' of another program would take packets of the overlay's range 10.128.0.0/12.",
   ],
   [
     "a Docker network",
-    want(),
+    desired(),
     host(dockerNetwork("10.128.0.0/16")),
     "ROUTE_OVERLAP: Docker network apps (10.128.0.0/16) overlaps the overlay's range 10.128.0.0/12.",
   ],
   [
     "a kernel without VXLAN",
-    want(),
+    desired(),
     host("@@ lacks\nvxlan"),
     "HOST_TOOL_MISSING: The kernel has no vxlan devices, and vxkr1 must be one.",
   ],
   [
     "IPv6 without ip6tables",
-    want(dual),
+    desired(dual),
     host("@@ lacks\nip6tables-restore"),
     "HOST_TOOL_MISSING: There is no 'ip6tables-restore'.",
   ],
@@ -86,9 +86,9 @@ test.each<[string, DesiredState, Facts, string]>([
 });
 
 test.each<[string, DesiredState, Facts]>([
-  ["a bare machine", want(), host()],
-  ["default and wider routes", want(), host(route("10.0.0.0/8", "eth0"), route("default", "eth0"))],
-  ["the routes of our own devices", want(), host(route("10.128.64.0/18", "kohaku-overlay", "kernel"))],
+  ["a bare machine", desired(), host()],
+  ["default and wider routes", desired(), host(route("10.0.0.0/8", "eth0"), route("default", "eth0"))],
+  ["the routes of our own devices", desired(), host(route("10.128.64.0/18", "kohaku-overlay", "kernel"))],
   [
     "the tunnels of other runners on a hub",
     { record: { ...record, uid: "net" }, items: planHub(network()) },
@@ -102,7 +102,7 @@ test.each<[string, DesiredState, Facts]>([
     { record: { ...record, uid: "net" }, items: planHub(network()), adopt: true },
     host(route("10.128.64.0/18", "vxkr1", "kernel")),
   ],
-  ["Docker networks elsewhere", want(), host(dockerNetwork("172.17.0.0/16"))],
+  ["Docker networks elsewhere", desired(), host(dockerNetwork("172.17.0.0/16"))],
   [
     "a default route in a table of its own",
     {
@@ -111,8 +111,12 @@ test.each<[string, DesiredState, Facts]>([
     },
     host(),
   ],
-  ["SSH from elsewhere", want(), host("@@ ssh\nfe80::1%eth0 50000 192.0.2.11 22")],
-  ["IPv4 alone without ip6tables", { ...want(), items: onIpv4(want().items) }, host("@@ lacks\nip6tables-restore")],
+  ["SSH from elsewhere", desired(), host("@@ ssh\nfe80::1%eth0 50000 192.0.2.11 22")],
+  [
+    "IPv4 alone without ip6tables",
+    { ...desired(), items: onIpv4(desired().items) },
+    host("@@ lacks\nip6tables-restore"),
+  ],
 ])("passes: %s", (_, wanted, facts) => {
   expect(() => preflight(wanted, facts)).not.toThrow();
 });

@@ -6,7 +6,7 @@ import { scriptPath } from "../../../provider/network/model/record";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";
-import { machineWith } from "./machine";
+import { hostWith } from "./machine";
 
 /** What the removal of one owner takes from a host on which all records are lost. */
 const network = training();
@@ -19,27 +19,27 @@ const other = training({
 });
 const runner2 = { ...runner, underlayIp: "192.0.2.12" };
 
-const want = (uid: string, items: Item[], of = "training"): DesiredState => ({
+const desired = (uid: string, items: Item[], of = "training"): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: of, store: "s" },
   items: onIpv4(items),
 });
-const net = want("net", planHub(network));
-const r1 = want("r1", planTunnel(network, 1, hub, runner));
-const r2 = want("r2", planTunnel(network, 2, hub, runner2));
-const bridge = want("r1", planRunner(network, 1, "vxkr1", hub, runner));
-const otherBridge = want("o1", planRunner(other, 2, "vxo2", hub, runner), "other");
+const net = desired("net", planHub(network));
+const r1 = desired("r1", planTunnel(network, 1, hub, runner));
+const r2 = desired("r2", planTunnel(network, 2, hub, runner2));
+const bridge = desired("r1", planRunner(network, 1, "vxkr1", hub, runner));
+const otherBridge = desired("o1", planRunner(other, 2, "vxo2", hub, runner), "other");
 
-function withoutRecords(wants: DesiredState[], scriptsOf = wants): Facts {
-  const facts = machineWith(wants);
+function withoutRecords(states: DesiredState[], scriptsOf = states): Facts {
+  const facts = hostWith(states);
   facts.records = [];
   for (const { record } of scriptsOf) facts.files.set(scriptPath(record), "sum");
   return facts;
 }
 
-const leaving = (want: DesiredState, facts: Facts): DesiredState =>
-  adaptToHost({ ...want, items: [], plannedItems: want.items }, facts);
-const removed = (want: DesiredState, facts: Facts): string[] =>
-  planSteps([leaving(want, facts)], facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
+const leaving = (desired: DesiredState, facts: Facts): DesiredState =>
+  adaptToHost({ ...desired, items: [], plannedItems: desired.items }, facts);
+const removed = (desired: DesiredState, facts: Facts): string[] =>
+  planSteps([leaving(desired, facts)], facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
 
 const OF_R1_ON_HUB = [
   "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
@@ -59,15 +59,15 @@ test.each<[string, Facts]>([
 });
 
 test("a peer that two tunnels have stays accepted until both are gone", () => {
-  const second = want("o1", planTunnel({ ...other, vxlanPort: 4789 }, 1, hub, runner), "other");
+  const second = desired("o1", planTunnel({ ...other, vxlanPort: 4789 }, 1, hub, runner), "other");
   const accept = "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)";
   expect(removed(r1, withoutRecords([r1, second]))).not.toContain(accept);
   expect(removed(r1, withoutRecords([r1]))).toContain(accept);
 });
 
 /** Removes owners one after the other, and returns the rules that the last of them leaves in our chains. */
-function leftAfter(wants: DesiredState[], facts: Facts): string[] {
-  for (const each of wants) {
+function leftAfter(states: DesiredState[], facts: Facts): string[] {
+  for (const each of states) {
     for (const { item } of planSteps([leaving(each, facts)], facts)) {
       if (item.kind === "link") facts.links.delete(item.name);
       if (item.kind === "chain") facts.chains.delete(`${item.family} ${item.table} ${item.chain}`);
@@ -86,8 +86,8 @@ function leftAfter(wants: DesiredState[], facts: Facts): string[] {
 test.each<[string, DesiredState[]]>([
   ["runners and then their network on a hub", [r1, r2, net]],
   ["runners of two networks on one host", [bridge, otherBridge]],
-])("nothing is left in our chains after the last owner: %s", (_, wants) => {
-  expect(leftAfter(wants, withoutRecords(wants))).toEqual([]);
+])("nothing is left in our chains after the last owner: %s", (_, states) => {
+  expect(leftAfter(states, withoutRecords(states))).toEqual([]);
 });
 
 test("nothing is left in our chains of a host that has a tunnel of another program", () => {

@@ -139,7 +139,7 @@ test("IPv6 answers only for a device's own addresses: there it is on the uplink,
   expect(back[1]).toMatch(/ip -6 rule add from fd00:128:4::\/46 fwmark/);
 });
 
-test("an address that is routed to the machine, and on none of its networks, is announced to nobody", () => {
+test("an address that is routed to the host, and on none of its networks, is not announced", () => {
   const { uplink: _, ...routed } = carrier;
   const steps = planCarrier(address({ ip: "2001:db8::10", forwards: [] }), routed).map((item) => ({
     verb: "add" as const,
@@ -181,19 +181,19 @@ test("the default route of a table of our own is no range of the overlay's", () 
   expect(() => preflight({ record, items: planReturn(PATH, [web]) }, facts)).not.toThrow();
 });
 
-test("owners share the device that carries their addresses, but with nobody who does not know of it", () => {
-  const want = (uid: string, items: Item[]): DesiredState => ({
+test("owners share the device that carries their addresses, but not with an owner that has it unshared", () => {
+  const desired = (uid: string, items: Item[]): DesiredState => ({
     record: { uid, owner: `org/${uid}`, network: "203.0.113.10", store: "s" },
     items,
   });
-  const mine = want("a", planCarrier(address(), carrier));
+  const mine = desired("a", planCarrier(address(), carrier));
   const facts = parseFacts("");
   const device = { type: "bridge", mac: "02:c9:77:3c:53:27", mtu: 1500, up: true };
   facts.links.set("overlay-vip", device);
   expect(() => refuseForeign(mine, facts)).not.toThrow();
   facts.links.set("overlay-vip", { ...device, mac: "02:00:00:00:00:01" });
   expect(() => refuseForeign(mine, facts)).toThrow(/DEVICE_FOREIGN: There is already a device overlay-vip/);
-  const other = want("b", planCarrier(address({ ip: "203.0.113.11" }), carrier));
+  const other = desired("b", planCarrier(address({ ip: "203.0.113.11" }), carrier));
   facts.records.push({ ...other.record, items: other.items });
   expect(() => refuseForeign(mine, facts)).not.toThrow();
   const unaware = { ...other.record, items: [{ kind: "link" as const, name: "overlay-vip", type: "anchor" as const }] };

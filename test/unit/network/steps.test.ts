@@ -9,31 +9,31 @@ import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { machineWith, recordPart } from "./machine";
+import { hostWith, recordPart } from "./machine";
 
 const network = training();
 
-const want = (uid: string, items: Item[], adopt = false): DesiredState => ({
+const desired = (uid: string, items: Item[], adopt = false): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
   items,
   adopt,
 });
 
-const machine = (...wants: DesiredState[]): Facts => machineWith(wants);
+const machine = (...states: DesiredState[]): Facts => hostWith(states);
 
-const text = (wants: DesiredState[], facts: Facts): string[] =>
-  planSteps(wants, facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
+const text = (states: DesiredState[], facts: Facts): string[] =>
+  planSteps(states, facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
 
-const hubWant = want("net", onIpv4(planHub(network)));
-const tunnel1 = want("r1", onIpv4(planTunnel(network, 1, hub, runner)));
-const runnerWant = want("r1", onIpv4(planRunner(network, 1, "vxkr1", hub, runner)));
+const hubState = desired("net", onIpv4(planHub(network)));
+const tunnel1 = desired("r1", onIpv4(planTunnel(network, 1, hub, runner)));
+const runnerState = desired("r1", onIpv4(planRunner(network, 1, "vxkr1", hub, runner)));
 
 test("a machine as wanted needs no step", () => {
-  expect(text([hubWant, tunnel1], machine(hubWant, tunnel1))).toEqual([]);
+  expect(text([hubState, tunnel1], machine(hubState, tunnel1))).toEqual([]);
 });
 
 test("a bare machine gets everything, in the order that the kernel needs", () => {
-  const kinds = text([runnerWant], machine()).map((step) => (step.startsWith("add rule ") ? "add rules" : step));
+  const kinds = text([runnerState], machine()).map((step) => (step.startsWith("add rule ") ? "add rules" : step));
   expect(kinds.filter((step, i) => step !== kinds[i - 1])).toEqual([
     "change sysctl net.ipv4.ip_forward",
     "add link kohaku-overlay",
@@ -118,16 +118,16 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
     ["change link kohaku-host"],
   ],
 ])("drift: %s", (_, spoil, drift, steps) => {
-  const facts = machine(hubWant, tunnel1);
+  const facts = machine(hubState, tunnel1);
   spoil(facts);
-  const found = diffItems([...hubWant.items, ...tunnel1.items], facts).map(formatDifference);
+  const found = diffItems([...hubState.items, ...tunnel1.items], facts).map(formatDifference);
   expect([...new Set(found)]).toEqual(drift);
-  expect(text([hubWant, tunnel1], facts)).toEqual(steps);
+  expect(text([hubState, tunnel1], facts)).toEqual(steps);
 });
 
 test("removing one runner leaves what others share; the last one takes it along", () => {
-  const facts = machine(hubWant, tunnel1);
-  expect(text([want("r1", [])], facts)).toEqual([
+  const facts = machine(hubState, tunnel1);
+  expect(text([desired("r1", [])], facts)).toEqual([
     "remove jump from PREROUTING to OVERLAY-PRE (IPv4 raw)",
     "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
     "remove rule '-p udp -m udp --dport 4789 -j DROP' in OVERLAY-IN (IPv4 filter)",
@@ -138,7 +138,7 @@ test("removing one runner leaves what others share; the last one takes it along"
     "remove chain OVERLAY-PRE (IPv4 raw)",
     "remove link vxkr1",
   ]);
-  const last = text([want("net", []), want("r1", [])], facts);
+  const last = text([desired("net", []), desired("r1", [])], facts);
   expect(last.filter((step) => !/ (rule|jump) /.test(step))).toEqual([
     "remove chain OVERLAY-GUARD (IPv4 mangle)",
     "remove chain OVERLAY-FWD (IPv4 filter)",
@@ -152,13 +152,13 @@ test("removing one runner leaves what others share; the last one takes it along"
 });
 
 test("a rule that another network's record lists too is not removed", () => {
-  const other = want("other", planHub({ ...network, networkName: "other", hubInterface: "other-host" }));
-  expect(text([want("net", [])], machine(hubWant, other))).toEqual(["remove link kohaku-host"]);
+  const other = desired("other", planHub({ ...network, networkName: "other", hubInterface: "other-host" }));
+  expect(text([desired("net", [])], machine(hubState, other))).toEqual(["remove link kohaku-host"]);
 });
 
 test("two owners that come at once share one step for what they share", () => {
-  const second = want("b", planHub({ ...network, networkName: "b", hubInterface: "b-host" }));
-  const chains = text([hubWant, second], machine()).filter((step) => step.startsWith("add chain"));
+  const second = desired("b", planHub({ ...network, networkName: "b", hubInterface: "b-host" }));
+  const chains = text([hubState, second], machine()).filter((step) => step.startsWith("add chain"));
   expect(chains).toEqual([
     "add chain OVERLAY-GUARD (IPv4 mangle)",
     "add chain OVERLAY-FWD (IPv4 filter)",
@@ -167,7 +167,7 @@ test("two owners that come at once share one step for what they share", () => {
 });
 
 test("what an earlier life lists is taken over, and what it had besides is removed", () => {
-  const earlier = want("old", onIpv4(planTunnel(network, 2, hub, runner)));
+  const earlier = desired("old", onIpv4(planTunnel(network, 2, hub, runner)));
   const withoutRules = (steps: string[]): string[] => steps.filter((step) => !/ (rule|jump|chain) /.test(step));
   expect(withoutRules(text([{ ...tunnel1, staleUids: ["old"] }], machine(earlier)))).toEqual([
     "remove link vxkr2",
@@ -182,21 +182,21 @@ test("a device of our name that is not the one we made is neither removed nor ch
   const facts = machine(tunnel1);
   const theirs = { vni: 777, port: 9999, remote: "198.51.100.7", local: "", learning: true };
   facts.links.set("vxkr1", { type: "vxlan", mac: "aa:aa:aa:aa:aa:aa", mtu: 1500, up: true, vxlan: theirs });
-  expect(text([want("r1", [])], facts)).not.toContain("remove link vxkr1");
+  expect(text([desired("r1", [])], facts)).not.toContain("remove link vxkr1");
   expect(() => refuseForeign(tunnel1, facts)).toThrow("DEVICE_FOREIGN");
 });
 
 test("another numbering of VNIs: all tunnels that must go are gone before the first comes", () => {
-  const renumbered = (id: number) => want(`r${id}`, planTunnel({ ...network, vniBase: 101 }, id, hub, runner));
-  const tunnel2 = want("r2", planTunnel(network, 2, hub, runner));
-  const both = text([renumbered(1), renumbered(2)], machine(hubWant, tunnel1, tunnel2));
+  const renumbered = (id: number) => desired(`r${id}`, planTunnel({ ...network, vniBase: 101 }, id, hub, runner));
+  const tunnel2 = desired("r2", planTunnel(network, 2, hub, runner));
+  const both = text([renumbered(1), renumbered(2)], machine(hubState, tunnel1, tunnel2));
   expect(both.slice(0, 4)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1", "add link vxkr2"]);
-  const first = text([renumbered(1)], machine(hubWant, tunnel1, tunnel2));
+  const first = text([renumbered(1)], machine(hubState, tunnel1, tunnel2));
   expect(first.slice(0, 3)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1"]);
 });
 
 test("an underlay of the other family needs a new device", () => {
-  const v6 = want(
+  const v6 = desired(
     "r1",
     planTunnel(network, 1, { ...hub, underlayIp: "2001:db8::1" }, { ...runner, underlayIp: "2001:db8::2" }),
   );
@@ -204,12 +204,12 @@ test("an underlay of the other family needs a new device", () => {
   expect(links).toEqual(["remove link vxkr1", "add link vxkr1"]);
 });
 
-test("a jump or rule that stands twice is removed twice", () => {
-  const facts = machine(hubWant);
+test("a jump or rule that is present twice is removed twice", () => {
+  const facts = machine(hubState);
   facts.chains.get("4 filter FORWARD")!.push("-j OVERLAY-FWD");
-  expect(text([hubWant], facts)).toEqual(["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"]);
+  expect(text([hubState], facts)).toEqual(["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"]);
   expect(
-    renderChange(planSteps([hubWant], facts), [])
+    renderChange(planSteps([hubState], facts), [])
       .split("\n")
       .filter((line) => line.includes("FORWARD")),
   ).toEqual(["-D FORWARD -j OVERLAY-FWD", "-D FORWARD -j OVERLAY-FWD", "-I FORWARD 1 -j OVERLAY-FWD"]);
@@ -227,7 +227,7 @@ test("a foreign IPv6 route is refused, whatever metric the kernel reports", () =
     protocol: "static",
     unreachable: false,
   });
-  expect(() => refuseForeign(want("r1", planRunner(v6, 1, "vxkr1", hub, runner)), facts)).toThrow("ROUTE_OVERLAP");
+  expect(() => refuseForeign(desired("r1", planRunner(v6, 1, "vxkr1", hub, runner)), facts)).toThrow("ROUTE_OVERLAP");
 });
 
 test("a foreign device of our name is refused, also when only a record of another owner lists it", () => {
@@ -242,20 +242,20 @@ test("a foreign device of our name is refused, also when only a record of anothe
   expect(() => refuseForeign(tunnel1, foreign)).toThrow(
     "DEVICE_FOREIGN: There is already a device vxkr1 (vxlan, VNI 7), and it is not in our records.",
   );
-  const theirs = machine(want("x", tunnel1.items));
+  const theirs = machine(desired("x", tunnel1.items));
   expect(() => refuseForeign(tunnel1, theirs)).toThrow("belongs to org/x (network training)");
   expect(() => refuseForeign(tunnel1, machine(tunnel1))).not.toThrow();
 });
 
 test("an address that the machine has for itself is refused, and left", () => {
-  const wanted = want("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
+  const wanted = desired("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
   const facts = machine();
   facts.addresses.add("fd00::5/64 eth0");
   expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5 on eth0");
   expect(() => refuseForeign(wanted, machine(wanted))).not.toThrow();
 });
 
-test("adopt takes a device that stands as wanted, and no other", () => {
+test("adopt takes over a device that is as desired, and no other", () => {
   const standing = machine({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
   standing.records = [];
   expect(() => refuseForeign(tunnel1, standing)).not.toThrow(); // its MAC is the one that we give
@@ -276,7 +276,7 @@ test("a foreign route to the overlay's range is refused", () => {
     protocol: "static",
     unreachable: false,
   });
-  expect(() => refuseForeign(runnerWant, facts)).toThrow(
+  expect(() => refuseForeign(runnerState, facts)).toThrow(
     "ROUTE_OVERLAP: There is already a route to 10.128.0.0/12 (via 192.0.2.254 dev eth0, protocol static).",
   );
 });

@@ -141,10 +141,10 @@ function expectHarmless(script: string): void {
 
 function scriptsOf(facts: Facts): string[] {
   const { items, ...mine } = runnerRecord;
-  const wants = [{ record: mine, items: planRunner(network, 1, "vxkr1", hub, runner) }];
+  const states = [{ record: mine, items: planRunner(network, 1, "vxkr1", hub, runner) }];
   const ends = [describeEnd("hub", "hub", "training", facts), describeEnd("r1", "runner", "training", facts)];
   return [
-    renderChange(planSteps(wants, facts), facts.records),
+    renderChange(planSteps(states, facts), facts.records),
     renderChange(planSteps([{ record: mine, items: [] }], facts), []),
     ...facts.records.map((each) => renderBootScript(each.network, each.items)),
     ...ends.map((end) => renderPings(planPings(end, ends), 1)),

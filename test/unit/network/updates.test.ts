@@ -6,7 +6,7 @@ import { type Machine, type Network, planHub, planRunner, planTunnel } from "../
 import { withLocalRules } from "../../../provider/network/plan/this-host";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { machineWith } from "./machine";
+import { hostWith } from "./machine";
 
 /** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
 const network = training();
@@ -18,24 +18,24 @@ interface State {
 }
 const start: State = { network, hub, runner };
 
-const want = (uid: string, items: Item[]): DesiredState => ({
+const desired = (uid: string, items: Item[]): DesiredState => ({
   record: { uid, owner: `org/${uid}`, network: "training", store: "s" },
   items: onIpv4(items),
 });
 const onHub = ({ network, hub, runner }: State): DesiredState[] => [
-  want("net", planHub(network)),
-  want("r1", planTunnel(network, 1, hub, runner)),
+  desired("net", planHub(network)),
+  desired("r1", planTunnel(network, 1, hub, runner)),
 ];
 const onRunner = ({ network, hub, runner }: State): DesiredState[] => [
-  want("r1", planRunner(network, 1, "vxkr1", hub, runner)),
+  desired("r1", planRunner(network, 1, "vxkr1", hub, runner)),
 ];
 
 /** The lines that matter of what is sent. */
-const told = (wants: DesiredState[], facts: Facts): string[] => {
+const sentLines = (states: DesiredState[], facts: Facts): string[] => {
   const recorded = (uid: string) => facts.records.filter((record) => record.uid === uid).flatMap(({ items }) => items);
-  const here = wants.map((want) => ({
-    ...want,
-    items: withLocalRules(want.items, facts, recorded(want.record.uid)),
+  const here = states.map((desired) => ({
+    ...desired,
+    items: withLocalRules(desired.items, facts, recorded(desired.record.uid)),
   }));
   const steps = planSteps(here, facts);
   const lines = steps.length === 0 ? [] : renderChange(steps, []).split("\n");
@@ -141,8 +141,8 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
   ],
 ])("%s", (_, change, hubLines, runnerLines) => {
   const later = { ...start, ...change };
-  expect(told(onHub(later), machineWith(onHub(start))).map(named)).toEqual(hubLines);
-  expect(told(onRunner(later), machineWith(onRunner(start))).map(named)).toEqual(runnerLines);
+  expect(sentLines(onHub(later), hostWith(onHub(start))).map(named)).toEqual(hubLines);
+  expect(sentLines(onRunner(later), hostWith(onRunner(start))).map(named)).toEqual(runnerLines);
 });
 
 /** MACs are fixed, and have tests of their own. */
@@ -152,11 +152,11 @@ const named = (line: string): string =>
     .replace("address 02:6d:9b:be:e2:62", "RUNNERMAC")
     .replace("address 02:b4:50:c4:a4:32", "BRIDGEMAC");
 
-test("chain repair: what is missing comes back in one piece, and the jump goes behind DOCKER-USER", () => {
-  const facts = machineWith(onHub(start));
+test("a chain is restored in one call, and the jump is inserted after DOCKER-USER", () => {
+  const facts = hostWith(onHub(start));
   facts.chains.delete("4 filter OVERLAY-FWD");
   facts.chains.set("4 filter FORWARD", ["-j DOCKER-USER"]);
-  expect(told(onHub(start), facts)).toEqual([
+  expect(sentLines(onHub(start), facts)).toEqual([
     ":OVERLAY-FWD - [0:0]",
     "-I OVERLAY-FWD 1 -s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT",
     "-I FORWARD 2 -j OVERLAY-FWD",
@@ -165,15 +165,15 @@ test("chain repair: what is missing comes back in one piece, and the jump goes b
 
 test("the hub moves: the new machine gets everything, the old one loses it, a runner changes one end", () => {
   const moved = { ...start, hub: { ...hub, underlayIp: "192.0.2.2" } };
-  const bare = machineWith([]);
+  const bare = hostWith([]);
   bare.sysctls.set("net.ipv4.ip_forward", "1");
-  expect(told(onHub(moved), bare)).toHaveLength(26);
-  expect(told([want("net", []), want("r1", [])], machineWith(onHub(start)))).toEqual(
+  expect(sentLines(onHub(moved), bare)).toHaveLength(26);
+  expect(sentLines([desired("net", []), desired("r1", [])], hostWith(onHub(start)))).toEqual(
     expect.arrayContaining([
       "link del dev vxkr1",
       "-X OVERLAY-FWD",
       "route del unreachable 10.128.0.0/12 proto 183 metric 4096",
     ]),
   );
-  expect(told(onRunner(moved), machineWith(onRunner(start)))).toHaveLength(8);
+  expect(sentLines(onRunner(moved), hostWith(onRunner(start)))).toHaveLength(8);
 });

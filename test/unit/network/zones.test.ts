@@ -64,12 +64,12 @@ const host = (
       more,
     ].join("\n"),
   );
-const want = (items: Item[]): DesiredState => ({
+const desired = (items: Item[]): DesiredState => ({
   record: { uid: "r1", owner: "o", network: "training", store: "s" },
   items,
 });
 const script = (items: Item[], facts: Facts): string[] =>
-  renderChange(planSteps([want(items)], facts), [])
+  renderChange(planSteps([desired(items)], facts), [])
     .split("\n")
     .slice(1, -1);
 const drift = (items: Item[], facts: Facts): string[] => diffItems(items, facts).map(formatDifference);
@@ -90,7 +90,7 @@ test("a new zone is permanent, and until firewalld loads it devices are in trust
   ]);
 });
 
-test("the user is told once what a reload would change", () => {
+test("one warning says what a reload would change", () => {
   const warning = expect.stringMatching(
     /^firewalld loads the new zone pulumi-overlay when it is reloaded or started\./,
   );
@@ -101,7 +101,7 @@ test("the user is told once what a reload would change", () => {
   expect(localWarnings([ours, device], parseFacts(""))).toEqual([]);
 });
 
-test("a device goes to our zone at once where that is loaded", () => {
+test("a device is put into our zone at once where that is loaded", () => {
   expect(script([device], host([...bare, overlay()], [...bare, overlay()]))).toEqual([
     "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
     "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--change-interface=vxkr1' || rc=1",
@@ -149,7 +149,7 @@ describe("hostAccess", () => {
   const [all] = accepting("all") as [Item];
   const ALL = 'rule family="ipv4" source address="10.128.0.0/12" accept';
 
-  test("comes and goes at runtime where our zone is loaded, else only for good", () => {
+  test("is added and removed at runtime where our zone is loaded, else only permanently", () => {
     expect(script([all], host(loaded, loaded))).toEqual([
       `'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--add-rich-rule=${ALL}' || rc=1`,
       `'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--add-rich-rule=${ALL}' || rc=1`,
@@ -179,7 +179,7 @@ test.each<[string, string[]]>([
   expect(script([ours, device, rule], host(runtime, loaded))).toEqual([]);
 });
 
-test("all goes with the last owner, from where it is; other devices in trusted stay", () => {
+test("everything is removed with the last owner, from where it is; other devices in trusted stay", () => {
   expect(script([], host(loaded, loaded, [ours, device, rule]))).toEqual([
     "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
     "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
@@ -205,7 +205,7 @@ test("our zone stays while another owner has it, also one whose record is lost",
     "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
   ];
   const both = recordFiles({
-    "/var/lib/overlay/training/r1.json": JSON.stringify({ ...want([]).record, items: [ours, device] }),
+    "/var/lib/overlay/training/r1.json": JSON.stringify({ ...desired([]).record, items: [ours, device] }),
     "/var/lib/overlay/training/r2.json": JSON.stringify(other),
   });
   expect(script([], host(loaded, loaded, [], { more: both }))).toEqual(onlyDevice);
@@ -243,7 +243,7 @@ test("another target, and a rule that is not in our zone any more, are drift, an
 test("where firewalld does not run, zones are none of our business", () => {
   expect(appliesToHost(device, parseFacts(""))).toBe(false);
   expect(script([ours, device, rule], parseFacts(""))).toEqual([]);
-  const gone = parseFacts(recordPart({ ...want([]).record, items: [ours, device, rule] }));
+  const gone = parseFacts(recordPart({ ...desired([]).record, items: [ours, device, rule] }));
   expect(script([], gone)).toEqual([]);
 });
 
