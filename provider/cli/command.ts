@@ -8,23 +8,23 @@ import { readSecretFile, trimSecret } from "../secret-file";
 import type { Settings } from "../settings";
 import { jsonLine, Output } from "./output";
 
-/** What every command has: the store and the form of its answer. */
+/** A command with the options that all commands have. */
 export const command = (name: string, description: string): Command =>
   new Command(name)
     .description(description)
     .option(
       "--store <url>",
-      "where the pool is kept; default: OVERLAY_STORE or OVERLAY_STORE_FILE, else a file under Pulumi's home",
+      "URL of the store; default: OVERLAY_STORE or OVERLAY_STORE_FILE, else a file under Pulumi's home",
     )
     .option(
       "--store-file <file>",
-      "a file with that URL, which keeps a password out of process lists; `-` is standard input",
+      "a file with that URL, so that a password is not in process lists; `-` is standard input",
     )
-    .option("--json", "print one JSON object a line");
+    .option("--json", "print one JSON object per line");
 
-/** A word with commands of its own. */
+/** A command with subcommands. */
 export function group(name: string, description: string, commands: Command[]): Command {
-  // Behind the command that `ip run` starts, all options are that command's.
+  // Options after the command of `ip run` belong to that command.
   const all = new Command(name).description(description).enablePositionalOptions();
   for (const each of commands) all.addCommand(each);
   return all;
@@ -44,7 +44,7 @@ interface Common {
   json?: boolean;
 }
 
-/** A command's work, with the pool open around it and its refusals printed. The pool is loaded when it is needed. */
+/** Runs the action of a command with an open pool, and prints its errors. */
 export const withPool = <O>(work: (session: Session, options: O, ...words: string[]) => Promise<void>) =>
   withSettings<O>(async (settings, out, options, ...words) => {
     const { openPool } = await import("../pool/index.js");
@@ -57,7 +57,7 @@ export const withPool = <O>(work: (session: Session, options: O, ...words: strin
     }
   });
 
-/** The same for those that open stores themselves. */
+/** The same without a pool. */
 export const withSettings =
   <O>(work: (settings: Settings, out: Output, options: O, ...words: string[]) => Promise<void>) =>
   async (...given: unknown[]): Promise<void> => {
@@ -75,7 +75,7 @@ export const withSettings =
 
 const REFUSED = 1;
 
-/** Prints an error, for programs too where they asked for that. Bad usage has an exit code of its own. */
+/** Prints an error to stderr, and with `--json` also to stdout. */
 export function printError(error: OverlayError, json: boolean, exitCode = REFUSED): void {
   process.exitCode = exitCode;
   const { code, message, what, fix } = error;
@@ -83,7 +83,7 @@ export function printError(error: OverlayError, json: boolean, exitCode = REFUSE
   process.stderr.write(`${message}\n`);
 }
 
-/** Options as the schema wants them; what it refuses is bad usage. `flags`: options that have another name than their property. */
+/** Parses options; an invalid one is wrong usage. `flags`: options whose name differs from their property. */
 export function parseOptions<S extends z.ZodObject>(
   schema: S,
   options: unknown,
@@ -107,20 +107,20 @@ export function percent(text: string): number {
   throw new InvalidArgumentError("It must be a number from 0 to 100.");
 }
 
-/** The secret in a file. `-` is standard input: what stands on a command line, every local user can read. */
+/** Reads a secret from a file; `-` is standard input. Every local user can read command lines. */
 export async function readSecret(file: string): Promise<string> {
   if (file !== "-") return readSecretFile(file);
-  return trimSecret(await streamText(process.stdin), "Standard input is empty, or was read already");
+  return trimSecret(await streamText(process.stdin), "Standard input is empty, or was already read");
 }
 
-/** A secret that an option gives, or a file that another option names; `-` in the place of either is standard input. */
+/** A secret from one option, or from the file that another option names; `-` for either is standard input. */
 export async function readSecretOption(
   name: string,
   given: string | undefined,
   file: string | undefined,
 ): Promise<string | undefined> {
   if (given !== undefined && file !== undefined)
-    throw new OverlayError("INPUT_INVALID", `Both a ${name} and a file with it were given.`, "Leave one of them out.");
+    throw new OverlayError("INPUT_INVALID", `Both a ${name} and a file with it were given.`, "Give only one of them.");
   if (file !== undefined || given === "-") return readSecret(file ?? "-");
   return given;
 }

@@ -13,7 +13,7 @@ import { CliHosts, findMembers, type Login } from "./hosts";
 import type { ExportedResource } from "./stack-export";
 import type { HostState } from "./survey";
 
-/** Leases that say they are used by a container which its runner does not have, by the word of the Docker there. */
+/** Leases in use by a container that Docker on the runner does not have. */
 export async function findLeasesWithoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
   const { runners } = await findMembers(async () => session.pool, { network });
   const machines = new CliHosts(session.settings, login);
@@ -23,7 +23,7 @@ export async function findLeasesWithoutContainer(session: Session, network: stri
   return found.flat();
 }
 
-/** Leases first: what is leased later has a container that was not looked for. */
+/** Reads the leases before the containers: a lease that is made meanwhile is not missed in the list of containers. */
 async function findOnRunner(
   { pool, out }: Session,
   machines: CliHosts,
@@ -38,12 +38,12 @@ async function findOnRunner(
     return leases.filter((lease) => !containers.some((container) => usesLease(container, lease)));
   } catch (error) {
     if (!isOverlayError(error)) throw error;
-    out.note(`Not looked at: ${runner} (${error.message})`);
+    out.note(`Skipped: ${runner} (${error.message})`);
     return [];
   }
 }
 
-/** A stack's are left to the stack, and what was imported may be used by anything. */
+/** Leases of stacks are released by the stack, and imported ones may be used by any program. */
 const isUsedByContainer = (lease: Lease): boolean =>
   lease.state === "used" && lease.usedBy !== undefined && ![isOfStack, isOfVm, isImported].some((is) => is(lease));
 
@@ -54,17 +54,17 @@ function readContainers(network: string, { docker, records }: Facts): Container[
   throw new OverlayError(
     "DOCKER_UNAVAILABLE",
     `its Docker ${docker?.isRunning ? `has no network of ${network}` : "does not answer"}.`,
-    "Start it, or free addresses by name: `overlayctl ip free`.",
+    "Start it, or release single addresses with `overlayctl ip free`.",
   );
 }
 
-/** One that is stopped comes back with the address that it had. */
+/** A stopped container gets the same address when it starts. */
 const usesLease = ({ name, running, addresses }: Container, lease: Lease): boolean =>
   running ? addresses.includes(ipOf(lease)) : name === lease.usedBy;
 
-/** Which addresses containers use, by the word of the Docker on the machines: exports know only of the last up or refresh. */
+// Addresses of containers as Docker reports them: exports have only the state of the last up or refresh.
 
-/** The containers on the Docker networks that our records list, by overlay network. */
+/** The containers on the Docker networks in our records, by overlay network. */
 export function groupContainers(reads: Pick<HostState, "facts">[]): Map<string, Container[]> {
   const found = new Map<string, Container[]>();
   for (const { facts } of reads) {
@@ -100,7 +100,7 @@ export async function withContainerUsers(
 const sharesAddress = (fact: ExistingLease, use: ExistingLease): boolean =>
   fact.pool === use.pool && fact.want.some(({ first }) => use.want.some((extent) => extent.first === first));
 
-/** A user has one address on a network: its name goes to the first. */
+/** A container has one address on a network: the first lease gets its name. */
 function withUser(fact: ExistingLease, usedBy: string, name: string, taken: Set<string>): ExistingLease {
   if (fact.usedBy !== undefined) return fact;
   const names = taken.has(name) ? {} : { names: [...(fact.names ?? []), name] };

@@ -23,29 +23,26 @@ interface Options extends Login {
   yes?: boolean;
 }
 
-/** Hosts are not touched: what is on them stays until it is cleaned up. */
+/** Releases leases without a user. It does not change hosts. */
 export const gcCommand = () =>
   withLoginOptions(
     command(
       "gc",
-      "Find leases that their stack, or the container that used them, no longer has, or of forgotten hosts; --yes releases them.",
+      "Find leases that their stack or container no longer has, or that are reserved for forgotten hosts; --yes releases them.",
     ),
   )
-    .option(
-      "--stack-export <file...>",
-      "what `pulumi stack export` printed; default: ask pulumi for every stack in the store",
-    )
-    .option("--gone <stack...>", "this stack was removed: SCOPE/PROJECT/STACK")
-    .option("--containers <network>", "ask the Docker on each of its runners instead, and no stack")
+    .option("--stack-export <file...>", "output of `pulumi stack export`; default: run it for every stack in the store")
+    .option("--gone <stack...>", "a stack that was removed: SCOPE/PROJECT/STACK")
+    .option("--containers <network>", "check against Docker on each runner of this network, instead of stacks")
     .addOption(
       new Option(
         "--forgotten [host...]",
-        "what hosts held that did not answer when they were deleted; only what no other host than these may use",
+        "leases reserved for hosts that did not answer when their resource was deleted; with hosts, only leases that no other host may use",
       ).conflicts(["containers", "stackExport", "gone"]),
     )
     .option(
       "--older-than <seconds>",
-      "leave alone what was touched since: an up may be under way; default: 3600, with --forgotten 0",
+      "skip newer leases, because an up may be in progress; default: 3600, with --forgotten 0",
       wholeNumber,
     )
     .option("--yes", "release them")
@@ -65,7 +62,7 @@ export const gcCommand = () =>
           "owner",
         ]);
         if (missing.length > orphans.length)
-          session.out.note(`Left alone, since they are new: ${missing.length - orphans.length} (see --older-than).`);
+          session.out.note(`Skipped, because they are too new: ${missing.length - orphans.length} (see --older-than).`);
         if (!options.yes) session.out.note(`Would be released: ${orphans.length}. Nothing is released without --yes.`);
         else await releaseAll(session, orphans);
       }),
@@ -82,18 +79,18 @@ async function findLeasesWithoutStack(session: Session, options: Options): Promi
   const known = await readStackUids(session, options, leases);
   const unsure = new Set(leases.map((lease) => stackOf(lease)!).filter((stack) => !known.has(stack)));
   if (unsure.size > 0)
-    session.out.note(`Not looked at, for want of an export: ${[...unsure].map(stackName).join(", ")}.`);
+    session.out.note(`Skipped, because there is no export: ${[...unsure].map(stackName).join(", ")}.`);
   return leases.filter((lease) => known.get(stackOf(lease)!)?.has(lease.uid) === false);
 }
 
-/** An owner is `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`; its stack is all before the type. */
+/** An owner is `SCOPE/urn:pulumi:STACK::PROJECT::TYPE::NAME`; the part before the type names the stack. */
 const stackOf = ({ owner }: Lease): string | undefined =>
   isStackOwner(owner) ? /^(.*\/urn:pulumi:[^:]+::[^:]+)::/.exec(owner)?.[1] : undefined;
 
 const STACK = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
 const stackName = (stack: string): string => stack.replace(STACK, "$1/$3/$2");
 
-/** Innermost pools first: a lease that opens a pool can go only when that pool is empty. */
+/** Innermost pools first: a lease that opens a pool can be released only when that pool is empty. */
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
@@ -103,7 +100,7 @@ async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
 const findForgotten = async (pool: Pool): Promise<Lease[]> =>
   (await leasesOfStacks(pool)).filter(({ owner }) => isForgotten(owner));
 
-/** Which uids each stack has; a stack of which nothing is known is not in it. */
+/** The uids in the state of each stack, for stacks with an export. */
 async function readStackUids(session: Session, { stackExport, gone = [] }: Options, leases: Lease[]) {
   const stacks = [...new Set(leases.map((lease) => stackOf(lease)!))];
   const known = new Map<string, Set<string>>();
@@ -127,7 +124,7 @@ function requireStack(stacks: string[], name: string): string {
   throw new OverlayError("INPUT_INVALID", `No lease belongs to stack ${name}; there are ${there}.`, "Check the name.");
 }
 
-/** A file says for which stack it is, but its scope only where it has resources of ours. */
+/** An export names its stack, but its scope only if it has resources of this package. */
 function stacksOfExport(each: StackExport, stacks: string[]): [string, StackExport][] {
   const owned = each.resources.map(({ props }) => stackOf({ owner: props.owner } as Lease)!);
   if (owned.length > 0) return [...new Set(owned)].map((stack) => [stack, each]);
@@ -139,8 +136,8 @@ function stacksOfExport(each: StackExport, stacks: string[]): [string, StackExpo
       : `could be ${same.map(stackName).join(" or ") || "of no stack here"}`;
   throw new OverlayError(
     "INPUT_INVALID",
-    `${each.source} ${why}, so that its stack is not known.`,
-    "Name it with --gone instead.",
+    `${each.source} ${why}, so its stack is not known.`,
+    "Use --gone with the name of the stack.",
   );
 }
 
@@ -153,9 +150,9 @@ async function askPulumi({ out }: Session, stacks: string[]): Promise<[string, S
       found.push([stack, parseExport(stackName(stack), stdout)]);
     } catch (error) {
       if (isOverlayError(error)) throw error;
-      // A stack that cannot be found here may live in another backend: that is no proof that it is gone.
+      // A stack that is not found may be in another backend, so its leases are not released.
       out.note(
-        `pulumi knows nothing of ${stackName(stack)}: ${String((error as { stderr?: string }).stderr || error).trim()}`,
+        `pulumi cannot export ${stackName(stack)}: ${String((error as { stderr?: string }).stderr || error).trim()}`,
       );
     }
   }
@@ -189,9 +186,9 @@ async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<voi
   out.note(`Released: ${released} of ${orphans.length}.`);
 }
 
-/** Leases that stayed reserved because a host did not answer when its resource was deleted. */
+// Leases that stay reserved because a host did not answer when its resource was deleted.
 
-/** Those among `leases` that only these hosts may still use; true: all of them. */
+/** The leases that only these hosts may still use; true: all. */
 export function filterByHosts(out: Output, leases: Lease[], hosts: true | string[]): Lease[] {
   if (hosts === true) return leases;
   const known = new Set(leases.flatMap((lease) => hostsOf(lease, leases)));
@@ -200,7 +197,7 @@ export function filterByHosts(out: Output, leases: Lease[], hosts: true | string
   const concerned = leases.filter((lease) => hostsOf(lease, leases).some((host) => hosts.includes(host)));
   const found = concerned.filter((lease) => hostsOf(lease, leases).every((host) => hosts.includes(host)));
   if (concerned.length > found.length)
-    out.note(`Left alone, since other forgotten hosts may use them, too: ${concerned.length - found.length}.`);
+    out.note(`Skipped, because other forgotten hosts may use them, too: ${concerned.length - found.length}.`);
   return found;
 }
 
@@ -211,11 +208,11 @@ const unknownHostError = (host: string, known: string[]): OverlayError =>
     "Check the name: `overlayctl gc --forgotten` lists all.",
   );
 
-/** Hosts that may still use what a lease holds, or what others hold in the pool that it opens. */
+/** Hosts that may still use the values of a lease, or of leases in the pool that it opens. */
 export function hostsOf(lease: Lease, all: Lease[]): string[] {
   const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOf(each, all));
   return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN_HOST]), ...within])];
 }
 
-/** Of leases that were reserved before their hosts were written to them. */
+/** For leases of releases that did not record hosts. */
 const UNKNOWN_HOST = "unknown";

@@ -16,16 +16,16 @@ export interface Login {
   key?: string;
 }
 
-/** What every command that asks machines has; all else comes from the settings (OVERLAY_PRIVATE_KEY_PATH, an agent, …). */
+/** Options of commands that use SSH. All other settings come from the environment. */
 export const withLoginOptions = (command: Command): Command =>
   command
-    .option("--user <name>", "SSH user where a connection names none; default: OVERLAY_USER, else root")
+    .option("--user <name>", "SSH user for connections without one; default: OVERLAY_USER, else root")
     .option(
       "--key <file>",
-      "private key where a connection has none; default: OVERLAY_PRIVATE_KEY_PATH, else an agent",
+      "private key for connections without one; default: OVERLAY_PRIVATE_KEY_PATH, else an agent",
     );
 
-/** The machines that a command asks. Nobody waits for one to boot here: it answers at the first try, or is named. */
+/** The hosts of a command. It dials each host once, and does not wait for one that is booting. */
 export class CliHosts implements Hosts {
   readonly #hosts: Hosts;
   readonly #login: Partial<Connection>;
@@ -55,7 +55,7 @@ export class CliHosts implements Hosts {
 
 const HOST_PATTERN = /^(?:([^\s@]+)@)?(?:\[([0-9a-fA-F:.]+(?:%[\w.-]+)?)\]|([A-Za-z0-9._-]+))(?::(\d{1,5}))?$/;
 
-/** `[user@]host[:port]`; an IPv6 address with a port stands in brackets. */
+/** Parses `[user@]host[:port]`; an IPv6 address with a port is in brackets. */
 export function parseConnection(text: string): Connection {
   const bare = /^[0-9a-fA-F:]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*$/.test(text) ? `[${text}]` : text;
   const [, user, v6, name, port] = HOST_PATTERN.exec(bare) ?? [];
@@ -64,7 +64,7 @@ export function parseConnection(text: string): Connection {
   return { host, ...(user && { user }), ...(port && { port: Number(port) }) };
 }
 
-/** `NAME=HOST`, given several times. */
+/** Parses `NAME=HOST`; the option can be repeated. */
 export function parseNamedConnection(
   text: string,
   others: Record<string, Connection> = {},
@@ -79,7 +79,7 @@ export const parseConnections = (text: string, others: Connection[] = []): Conne
   parseConnection(text),
 ];
 
-/** The machines of one network, and how to reach them. */
+/** The hosts of one network, and how to reach them. */
 export interface NetworkMembers {
   network: string;
   hub: Connection;
@@ -93,7 +93,7 @@ export interface MemberOptions {
   runner?: Record<string, Connection>;
 }
 
-/** From exports with their secrets, which know every way in; else from the pool, which knows the machines' names. */
+/** From exports with secrets, which have all connections, or from the pool, which has the addresses of the hosts. */
 export async function findMembers(pool: () => Promise<Pool>, { network, stackExport, hub, runner }: MemberOptions) {
   const given = { ...(hub && { hub }), ...(runner && { runners: runner }) };
   if (network && hub && runner) return { network, hub, runners: runner };
@@ -128,7 +128,7 @@ export const hiddenConnectionsError = (files: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `Connections are encrypted in ${files.join(", ")}.`,
-    "Make it with --show-secrets, and pass it through a pipe (`-`) rather than a file that stays.",
+    "Run `pulumi stack export --show-secrets`, and pass its output through a pipe (`-`) instead of a file.",
   );
 
 async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMembers> {
@@ -137,8 +137,8 @@ async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMemb
   const spec = await requireNetwork(pool, network);
   const hub = readHub(spec);
   if (!hub) {
-    const what = `The store does not know on which machine the hub of ${network} is.`;
-    throw new OverlayError("INPUT_INVALID", what, "Name it with --hub, or use --stack-export.");
+    const what = `The store does not have the host of the hub of ${network}.`;
+    throw new OverlayError("INPUT_INVALID", what, "Give it with --hub, or use --stack-export.");
   }
   const leases = (await pool.leases(spec.name)).filter(isCommitted);
   const named = leases.flatMap((lease) => {
@@ -148,11 +148,11 @@ async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMemb
   return { network, hub: parseMachineKey(hub), runners: Object.fromEntries(named) };
 }
 
-/** A runner's lease holds the names of its devices, each with its machine: `host/MACHINE/link/BRIDGE`. */
+/** A runner's lease has names of its devices, with the host: `host/HOST/link/BRIDGE`. */
 export const machineOfLease = ({ names = [] }: Lease): string | undefined =>
   names.map((name) => machineName.safeParse(/^host\/(.*)\/link\//.exec(name)?.[1]).data).find(Boolean);
 
-/** The inverse of `machineOf`. */
+/** The inverse of `machineKey`. */
 export function parseMachineKey(machine: string): Connection {
   const [place, ...by] = machine.split(" by ");
   return { ...parseConnection(place!), ...(by.length > 0 && { proxy: parseMachineKey(by.join(" by ")) }) };
@@ -165,6 +165,6 @@ function pickNetwork(known: string[], wanted: string | undefined, where: string)
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `There ${known.length === 1 ? "is" : "are"} ${what} in ${where}${known.length > 0 ? `: ${known.join(", ")}` : ""}.`,
-    "Name one of them; without the pool, name the network, --hub and every --runner.",
+    "Give one of them. Without a store, give the network, --hub and each --runner.",
   );
 }

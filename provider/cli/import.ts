@@ -9,25 +9,30 @@ interface Options {
   dryRun?: boolean;
 }
 
-/** All of the file or nothing of it; every problem is named at once. */
+/** Imports all addresses of a file, or reports all problems and imports none. */
 export const importCommand = () =>
   command(
     "import",
-    "Enter addresses that are in use already, from a CSV or JSON file: ip, and if known by, network, runner, pool.",
+    "Record addresses that are already in use, from a CSV or JSON file with ip, and optionally by, network, runner, pool.",
   )
-    .argument("<file>", "CSV with a header, a JSON array, or what `ip list --json` prints")
-    .option("--dry-run", "only say what would be entered, and what is in the way")
+    .argument("<file>", "CSV with a header, a JSON array, or the output of `ip list --json`")
+    .option("--dry-run", "only show the addresses and conflicts")
     .action(
       withPool<Options>(async ({ pool, context: { tenant }, out }, { dryRun = false }, file) => {
         const text = await readFile(file!, "utf8").catch((error: Error) => {
-          throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
+          throw new OverlayError(
+            "INPUT_INVALID",
+            `${file} cannot be read: ${error.message}.`,
+            "Give a file that exists.",
+            error,
+          );
         });
         const rows = parseRows(file!, text);
         const { result, known, problems } = await importAddresses(pool, rows, { dryRun, tenant });
         if (problems.length > 0) throw importError(file!, rows.length, problems);
         out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
-        const verb = dryRun ? "Would be entered" : "Entered";
-        out.note(`${verb}: ${result.added.length}; there already: ${result.unchanged.length + known}.`);
+        const verb = dryRun ? "Would be recorded" : "Recorded";
+        out.note(`${verb}: ${result.added.length}; already recorded: ${result.unchanged.length + known}.`);
       }),
     );
 
@@ -35,8 +40,8 @@ function importError(file: string, total: number, problems: Imported<ImportRow>[
   const lines = problems
     .sort((a, b) => a.address.line - b.address.line)
     .map(({ address: { line, ip }, message }) => `\n  line ${line}, ${formatValue(ip)}: ${message}`);
-  const what = `${problems.length} of ${total} addresses in ${file} cannot be entered; nothing was written.${lines.join("")}\n `;
-  return new OverlayError("IP_IN_USE", what, "Correct the file or release what is in the way, and run again.");
+  const what = `${problems.length} of ${total} addresses in ${file} cannot be recorded; nothing was written.${lines.join("")}\n `;
+  return new OverlayError("IP_IN_USE", what, "Correct the file or release the conflicting addresses, and run again.");
 }
 
 /** One address of an import file. */
@@ -51,7 +56,7 @@ export interface ImportRow {
 
 type Fields = Record<string, unknown>;
 
-/** CSV with a header (or only addresses), a JSON array, or a JSON object a line. Every bad line is named at once. */
+/** CSV with a header (or only addresses), a JSON array, or one JSON object per line. Reports all invalid lines. */
 export function parseRows(file: string, text: string): ImportRow[] {
   const bad: string[] = [];
   const rows = parseRecords(file, text).flatMap(([line, fields]) => {
@@ -61,8 +66,8 @@ export function parseRows(file: string, text: string): ImportRow[] {
     return [];
   });
   if (bad.length === 0) return rows;
-  const what = `${bad.length} of ${bad.length + rows.length} lines of ${file} cannot be understood; nothing was written.${bad.join("")}\n `;
-  throw new OverlayError("INPUT_INVALID", what, "Each needs an ip, and may have by, network, runner and pool.");
+  const what = `${bad.length} of ${bad.length + rows.length} lines of ${file} are invalid; nothing was written.${bad.join("")}\n `;
+  throw new OverlayError("INPUT_INVALID", what, "Each line needs an ip, and may have by, network, runner and pool.");
 }
 
 function parseRow(line: number, fields: Fields): ImportRow | string {
@@ -90,7 +95,7 @@ function parseRecords(file: string, text: string): [line: number, Fields][] {
   }
 }
 
-/** A bare text is an address. */
+/** A string is an address. */
 const fieldsOf = (item: unknown): Fields =>
   typeof item === "object" && item !== null ? (item as Fields) : { ip: item };
 
@@ -100,7 +105,7 @@ const splitLines = (text: string): [number, string][] =>
     .map((line, i): [number, string] => [i + 1, line])
     .filter(([, line]) => line.trim() !== "" && !line.startsWith("#"));
 
-/** Without a header, the columns are the address and who uses it. */
+/** Without a header, the columns are the address and the container that uses it. */
 function parseCsv(text: string): [number, Fields][] {
   const cells = splitLines(text).map(([line, each]): [number, string[]] => [line, each.split(",").map(unquote)]);
   const header = cells[0]?.[1].map((cell) => cell.toLowerCase()) ?? [];
@@ -116,5 +121,5 @@ function parseCsv(text: string): [number, Fields][] {
 
 const ALIASES: Record<string, string> = { address: "ip", usedby: "by", container: "by" };
 
-/** None of our values can contain a comma or a quote. */
+/** No valid value contains a comma or a quote. */
 const unquote = (cell: string): string => cell.trim().replace(/^"(.*)"$/, "$1");

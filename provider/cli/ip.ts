@@ -25,16 +25,16 @@ import {
 import { command, parseOptions, readSecretOption, withPool } from "./command";
 import type { Output } from "./output";
 
-/** What the commands on addresses have in common. */
+/** `overlayctl ip`: addresses of runners and pools. */
 
-/** A runner's subnet, or any other pool. */
+/** Options that name a runner's subnet or any other pool. */
 export const withPoolOptions = (command: Command): Command =>
   command
     .option("--network <name>", "the network of the runner")
     .option("--runner <name>", "the runner")
     .option("--pool <name>", "instead of a runner: an IPPool, or any pool that `pool list` shows");
 
-/** A place and a value in it. */
+/** Options that name a pool and a value in it. */
 export const withAddressOptions = (command: Command, what = "the address"): Command =>
   withPoolOptions(command).option("--ip <address>", what).option("--port <number>", "in a pool of ports: the port");
 
@@ -46,13 +46,13 @@ interface Token {
 export const withTokenFileOption = (command: Command): Command =>
   command.option(
     "--token-file <file>",
-    "a file with the token, which keeps it out of process lists; `-` is standard input",
+    "a file with the token, so that it is not in process lists; `-` is standard input",
   );
 
 export const withTokenOptions = (command: Command, what: string): Command =>
   withTokenFileOption(command.option("--token <token>", `${what}; \`-\` is standard input`));
 
-/** The same options, with the token itself in them. */
+/** The options with the token of `--token-file` or standard input. */
 export async function withTokenRead<O extends Token>({ tokenFile, ...options }: O): Promise<Omit<O, "tokenFile">> {
   const token = await readSecretOption("token", options.token, tokenFile);
   return { ...options, ...(token !== undefined && { token }) };
@@ -76,15 +76,15 @@ export const printLeases = (out: Output, leases: Lease[]): void =>
 
 export const reserveCommand = () =>
   withAddressOptions(
-    command("reserve", "Reserve an address on a runner or in a pool, and get a token to use it with."),
-    "exactly this one",
+    command("reserve", "Reserve an address on a runner or in a pool, and print a token for its use."),
+    "the address to get",
   )
     .option(
       "--ttl <seconds>",
       `how long it may stay unused; default ${DEFAULT_TTL.container}, ${DEFAULT_TTL.vm} with --vm`,
     )
     .option("--vm", "for a virtual machine")
-    .option("--by <name>", "the container it is for: asking again gives the same reservation")
+    .option("--by <name>", "the container that it is for; the same container gets the same reservation again")
     .action(
       withPool(async ({ context, out }, options) => {
         const { lease, token, gateways } = await reserve(context, parseOptions(reserveInput, options));
@@ -95,9 +95,9 @@ export const reserveCommand = () =>
     );
 
 export const validateCommand = () =>
-  withTokenFileOption(command("validate", "Say what a token is good for, if it is."))
+  withTokenFileOption(command("validate", "Check a token and show its reservation."))
     .argument("[token]", "`-` is standard input")
-    .option("--runner <name>", "it must be for this runner: NAME or NETWORK/NAME")
+    .option("--runner <name>", "the runner that the token must be for: NAME or NETWORK/NAME")
     .action(
       withPool<{ runner?: string; tokenFile?: string }>(async ({ context, out }, { runner, tokenFile }, word) => {
         const token = await readSecretOption("token", word, tokenFile);
@@ -114,12 +114,15 @@ export const validateCommand = () =>
 export const useCommand = () =>
   withTokenOptions(
     withAddressOptions(
-      command("use", "Mark an address as used by a container, so that it does not expire: by its token, or by itself."),
+      command(
+        "use",
+        "Mark an address as used by a container, so that it does not expire. Give its token, or the address.",
+      ),
     ),
-    "what `ip reserve` gave",
+    "the token that `ip reserve` printed",
   )
-    .requiredOption("--by <name>", "the container that uses it; it may ask again")
-    .option("--vm", "a virtual machine uses it: `gc` looks for no container")
+    .requiredOption("--by <name>", "the container that uses it; repeating the command is harmless")
+    .option("--vm", "a virtual machine uses it, so `gc` does not look for a container")
     .action(
       withPool<{ token?: string }>(async ({ context, out }, given) => {
         const options = await withTokenRead(given);
@@ -134,27 +137,27 @@ export const useCommand = () =>
 export const releaseCommand = () =>
   withTokenOptions(
     withPoolOptions(
-      command("release", "Release an unused reservation, or all addresses of a container; prints what was released."),
+      command("release", "Release an unused reservation, or all addresses of a container, and list them."),
     ),
-    "the reservation, if it was not used yet",
+    "the token of an unused reservation",
   )
     .option("--by <name>", "the container; with --network or --pool, only its addresses there")
     .action(
       withPool<{ token?: string }>(async ({ context, out }, options) => {
         const { token, by, ...where } = parseOptions(releaseInput, await withTokenRead(options));
         if ((token === undefined) === (by === undefined))
-          throw new OverlayError("INPUT_INVALID", "Nothing to release was named.", "Give either --token or --by.");
+          throw new OverlayError("INPUT_INVALID", "Neither --token nor --by was given, or both.", "Give one of them.");
         const { leases, kept } =
           token === undefined ? await releaseByContainer(context, by!, where) : await releaseByToken(context, token);
         printLeases(out, leases);
-        for (const lease of kept) out.note(`${ipOf(lease)} is out of use, and stays reserved for ${lease.owner}.`);
+        for (const lease of kept) out.note(`${ipOf(lease)} is no longer used, but stays reserved for ${lease.owner}.`);
         if (leases.length === 0) out.note(`${by} holds no address there.`);
       }),
     );
 
 export const freeCommand = () =>
-  withAddressOptions(command("free", "Take an address back from its holder."), "the address; its pool follows from it")
-    .option("--force", "also from a Pulumi stack, which asks for it again at its next run")
+  withAddressOptions(command("free", "Release an address of any holder."), "the address; its pool is found by it")
+    .option("--force", "also if a Pulumi stack holds it; its next run requests it again")
     .action(
       withPool(async ({ context, out }, options) => {
         out.one(describeLease(await free(context, parseOptions(freeInput, options))));
@@ -162,9 +165,9 @@ export const freeCommand = () =>
     );
 
 export const ipListCommand = () =>
-  withPoolOptions(command("list", "List the addresses that are held, in all pools or those that are asked for."))
+  withPoolOptions(command("list", "List the addresses that are held, in all pools or the given ones."))
     .option("--address <address>", "only this address")
-    .option("--owner <text>", "only of owners whose name has this text")
+    .option("--owner <text>", "only of owners whose name contains this text")
     .option("--by <name>", "only of this container")
     .option("--label <key=value...>", "only with these labels")
     .option("--tenant <org/project>", "only of this tenant")
@@ -183,7 +186,7 @@ export const ipListCommand = () =>
     );
 
 export const ipShowCommand = () =>
-  withPoolOptions(command("show", "Show who holds an address, since when and until when, and who had it before."))
+  withPoolOptions(command("show", "Show the holder of an address, since when and until when, and its former holders."))
     .argument("<address>")
     .action(
       withPool<object>(async ({ pool, out }, options, address) => {

@@ -3,15 +3,15 @@ import { exactNumber } from "../addressing/ip";
 import { type Layout, parseLayout, runnerLayout, tunnelName } from "../addressing/layout";
 import { isOverlayError, type OverlayError } from "../errors";
 
-/** `overlayctl layout CONFIG… [--runner N] [--json]`: what a layout gives out, without asking anybody. */
+/** `overlayctl layout CONFIG… [--runner N] [--json]`: the subnets of a layout. It needs no store. */
 export const layoutCommand = (): Command =>
   new Command("layout")
-    .description("Show the networks, addresses and device names that a layout gives.")
+    .description("Show the subnets, addresses and device names of a layout.")
     .argument("<config...>", "BASE/PREFIX/NODE_BITS/SUBNET_BITS, e.g. 10.128.0.0/12/6/14")
     .option("--runner <id>", "also show this runner's subnet", integer)
     .option("--vni-base <n>", "VNI of runner i is this + i", integer, 100)
     .option("--device-prefix <text>", "start of the names of tunnel devices", "vxkr")
-    .option("--json", "print one JSON object for each CONFIG, a line each")
+    .option("--json", "print one JSON object per line, for each CONFIG")
     .action((configs: string[], options: Options) => {
       for (const config of configs) printLayout(config, options);
     });
@@ -28,7 +28,7 @@ function integer(text: string): number {
   return Number(text);
 }
 
-/** Every CONFIG is answered; a bad one with its error, and the exit code tells. */
+/** An invalid CONFIG is reported, the others are still shown, and the exit code is 1. */
 function printLayout(config: string, options: Options): void {
   try {
     const view = describeLayout(parseLayout(config), options);

@@ -1,8 +1,8 @@
 import { escapeControls, escapeLine } from "../errors";
 
 /**
- * What commands print. With `--json`, one object a line on stdout, errors too; without, tables and sentences for people.
- * Notes go to stderr, so that what stands on stdout can be piped.
+ * The output of commands. With `--json`: one object per line on stdout, also for errors. Without: tables and sentences. Notes go to
+ * stderr, so that stdout can be piped.
  */
 export class Output {
   constructor(
@@ -10,7 +10,7 @@ export class Output {
     private readonly colours = process.stdout.isTTY === true && !process.env.NO_COLOR,
   ) {}
 
-  /** A list: an object a line, or a table with these columns. `units` says how a column is written in a table. */
+  /** Prints a list: one object per line, or a table with these columns. `units` formats columns of the table. */
   list<T extends object>(rows: T[], columns: (keyof T & string)[], units: Units<T> = {}): void {
     if (this.json) for (const row of rows) writeLine(jsonLine(row));
     else if (rows.length > 0)
@@ -22,7 +22,7 @@ export class Output {
       );
   }
 
-  /** One thing: an object, or a line for each of its properties. */
+  /** Prints one object, or a line for each of its properties. */
   one<T extends object>(thing: T, units: Units<T> = {}): void {
     writeLine(this.json ? jsonLine(thing) : this.#lines(withUnits(thing, units)));
   }
@@ -33,12 +33,12 @@ export class Output {
     return lines.map(([key, value]) => `${this.#dim(key.padEnd(width))}${this.#cell(value)}`).join("\n");
   }
 
-  /** For programs only. */
+  /** Prints only with `--json`. */
   emit(thing: object): void {
     if (this.json) writeLine(jsonLine(thing));
   }
 
-  /** For people only. */
+  /** Prints only without `--json`. */
   say(text: string): void {
     if (!this.json) writeLine(escapeControls(text));
   }
@@ -71,10 +71,10 @@ export class Output {
   }
 }
 
-/** By what a cell says: what is in use stands out, what is passing steps back. */
+/** By the text of a cell. */
 const COLOURS: Record<string, number> = { used: 32, reserved: 36, offered: 33, quarantined: 2, add: 32, release: 31 };
 
-/** Programs get numbers, people numbers with their unit. */
+/** JSON has plain numbers, tables have units. */
 export type Units<T> = { [K in keyof T]?: (value: T[K]) => string };
 
 function withUnits<T extends object>(row: T, units: Units<T>): T {
@@ -82,7 +82,7 @@ function withUnits<T extends object>(row: T, units: Units<T>): T {
   return texts.length === 0 ? row : { ...row, ...Object.fromEntries(texts) };
 }
 
-/** A cell is one line; labels and the like are KEY=VALUE. */
+/** On one line; objects such as labels as KEY=VALUE. */
 function formatCell(value: unknown): string {
   if (value === undefined || value === null) return "";
   if (typeof value !== "object" || Array.isArray(value)) return escapeLine(String(value));
@@ -93,7 +93,7 @@ function formatCell(value: unknown): string {
   );
 }
 
-/** Text of hosts and stores may be in it. */
+/** Escapes control characters, because text of hosts and stores may be in it. */
 export const jsonLine = (thing: object): string => escapeControls(JSON.stringify(thing));
 
 const writeLine = (line: string): void => void process.stdout.write(`${line}\n`);

@@ -3,12 +3,12 @@ import { type Command, CommanderError } from "commander";
 import { OverlayError } from "../errors";
 import { group, printError } from "./command";
 
-/** By its own name: from sources and from dist/ alike. */
+/** By package name: this works from sources and from dist/. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
 
 type Load = () => Promise<Command>;
 
-/** A command is one file and one line here. It is loaded when it is asked for: the clients of stores and SSH take long to load. */
+/** All commands. Each is loaded when it is used, because the clients of stores and SSH load slowly. */
 const COMMANDS: Record<string, Load> = {
   layout: async () => (await import("./layout.js")).layoutCommand(),
   "pool list": async () => (await import("./pool.js")).poolListCommand(),
@@ -38,12 +38,12 @@ const COMMANDS: Record<string, Load> = {
 };
 
 const GROUPS: Record<string, string> = {
-  pool: "What is given out, and to whom.",
+  pool: "Pools and their leases.",
   ip: "Addresses on runners and in pools.",
-  store: "The place where pools are kept.",
+  store: "The store that contains the pools.",
 };
 
-/** The commands that these words can mean: the one that they name, those of a group, or, for help and typing errors, all. */
+/** The command that these arguments name, the commands of a group, or, for help and typing errors, all. */
 function commandsFor(words: string[]): string[] {
   if (isVersion(words)) return [];
   const named = words[0] === "help" ? words.slice(1) : words;
@@ -68,20 +68,20 @@ async function buildProgram(words: string[]): Promise<Command> {
       top.push(groups.get(head)!);
     }
   }
-  const description = "Looks at overlay networks and their pools, and gives out addresses.";
+  const description = "Shows overlay networks and their pools, and reserves addresses.";
   return group("overlayctl", description, top).version(version);
 }
 
-/** Commander ends the process with 1, which here means a refusal. */
+/** Commander would exit with 1, which here means an error of a command. */
 const BAD_USAGE = 2;
 
-/** Its errors are printed here, in the form of all others. */
+/** Makes Commander throw its errors, so that they are printed like all others. */
 function throwErrors(command: Command): void {
   command.exitOverride().configureOutput({ outputError: () => {} });
   for (const each of command.commands) throwErrors(each);
 }
 
-/** Options that every command has may stand before its name, too: they are moved behind it. */
+/** Moves options that all commands have from before the name of the command to after it. */
 function moveOptions(words: string[]): string[] {
   const rest = [...words];
   const [name, options]: [string[], string[]] = [[], []];
@@ -94,7 +94,7 @@ function moveOptions(words: string[]): string[] {
   return [...name, ...(name.join(" ") in COMMANDS ? options : []), ...rest];
 }
 
-/** Before `--`: what stands behind it is for the command that `ip run` starts. */
+/** Only before `--`: arguments after it belong to the command of `ip run`. */
 function hasJsonFlag(words: string[]): boolean {
   const end = words.indexOf("--");
   return (end < 0 ? words : words.slice(0, end)).includes("--json");
@@ -102,20 +102,20 @@ function hasJsonFlag(words: string[]): boolean {
 
 function printUsageError({ code, exitCode, message }: CommanderError, words: string[]): void {
   if (exitCode === 0) return;
-  const isHelp = code === "commander.help"; // it has printed what the commands are
+  const isHelp = code === "commander.help"; // Commander has printed the list of commands
   const what = isHelp ? "No command given." : toSentence(message.replace(/^error: /, ""));
   printError(
-    new OverlayError("INPUT_INVALID", what, "Add --help to see what is possible."),
+    new OverlayError("INPUT_INVALID", what, "Add --help to see all commands and options."),
     hasJsonFlag(words),
     BAD_USAGE,
   );
 }
 
-/** Commander's texts begin small, and put a suggestion on a line of its own. */
+/** Commander's texts begin in lower case, with suggestions on a second line. */
 const toSentence = (text: string): string =>
   (text[0]!.toUpperCase() + text.slice(1)).replace("\n", " ").replace(/([^.)?])$/, "$1.");
 
-/** A reader such as `head` may close our output early. */
+/** A reader such as `head` may close the pipe early. */
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
   if (error.code !== "EPIPE") throw error;
   process.exit();

@@ -31,10 +31,10 @@ import { OUR_TYPES, parseExport } from "./stack-export";
 interface Options extends Login, ConnectionOptions {}
 
 export const planCommand = (): Command =>
-  withLoginOptions(command("plan", "Print the exact commands that an up would run on each machine. Changes nothing."))
-    .argument("[file]", "what `pulumi preview --json` or `pulumi stack export --show-secrets` printed", "-")
-    .option("--hub <host>", "where the hub is, if the preview moves it", parseConnection)
-    .option("--runner <name=host>", "where a runner is, if the preview moves it; may be repeated", parseNamedConnection)
+  withLoginOptions(command("plan", "Print the exact commands that an up would run on each host. Changes nothing."))
+    .argument("[file]", "output of `pulumi preview --json` or `pulumi stack export --show-secrets`", "-")
+    .option("--hub <host>", "the hub's host, if the preview moves it", parseConnection)
+    .option("--runner <name=host>", "a runner's host, if the preview moves it; may be repeated", parseNamedConnection)
     .action(
       withPool<Options>(async (session, options, file) => {
         const planned = await readPlanned(file!);
@@ -43,14 +43,16 @@ export const planCommand = (): Command =>
           const { works, unknown } = await buildRequests(session.pool, machines, planned, options);
           for (const [machine, { connection, all }] of [...works].sort(([a], [b]) => compareNaturally(a, b)))
             printDryRun(session, machine, await dryRun(await machines.connect(connection), all));
-          if (works.size + unknown.length === 0) session.out.note("Nothing would be done on any machine.");
+          if (works.size + unknown.length === 0) session.out.note("Nothing would be changed on any host.");
           if (unknown.length > 0)
-            session.out.note(`Their machines are not known before up: ${unknown.join(", ")} (see --hub and --runner).`);
+            session.out.note(
+              `The hosts of these are not known before up: ${unknown.join(", ")} (see --hub and --runner).`,
+            );
         });
       }),
     );
 
-/** Resources come in any order; the same plan is to be the same text. */
+/** So that the same plan is always the same text. */
 const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
@@ -71,7 +73,7 @@ async function buildRequests(pool: Pool, machines: CliHosts, planned: PlannedRes
   return { works, unknown };
 }
 
-/** A resource that is not there yet has no uid: its record is named in the plan by what it is called. */
+/** A resource that does not exist yet has no uid. Its record has a uid with its name here. */
 function findDesiredStates(
   deps: Parameters<typeof desiredStates>[1],
   { type, name, isDeleted }: PlannedResource,
@@ -104,15 +106,15 @@ function printDryRun({ out }: Session, machine: string, { steps, script, records
   out.say("");
 }
 
-/** What the options say of machines, by role or by the runner's name. */
+/** Hosts from options, by role or by the runner's name. */
 export interface ConnectionOptions {
   hub?: Connection;
   runner?: Record<string, Connection>;
 }
 
 /**
- * Pulumi never prints parseConnections in a preview. But the preview has told the pool on which machine each resource will be:
- * its offer holds the names of its devices there. Login comes from the settings. undefined: the pool does not know.
+ * A preview does not contain connections. But the offers that it has written have names of devices with their hosts. Logins come from
+ * the settings. undefined: the pool does not have the host.
  */
 export async function fillConnections(
   pool: Pool,
@@ -163,7 +165,7 @@ async function findRunnerConnection(
 /** One of our resources with the properties after an up, or before it if it `isDeleted`. */
 export interface PlannedResource {
   type: string;
-  /** As Pulumi calls it. */
+  /** Its name in Pulumi. */
   name: string;
   props: Values;
   isDeleted: boolean;
@@ -180,16 +182,21 @@ const preview = z.looseObject({
   ),
 });
 
-/** `pulumi preview --json` says what will be; `pulumi stack export`, what is: then it is drift that an up would mend. */
+/** `pulumi preview --json` has the state after an up; `pulumi stack export` the present one, and the plan is then the repair of drift. */
 export async function readPlanned(file: string): Promise<PlannedResource[]> {
   const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
-    throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${file} cannot be read: ${error.message}.`,
+      "Give a file that exists.",
+      error,
+    );
   });
   const parsed = preview.safeParse(parseEmbeddedJson(text));
   return parsed.success ? parsed.data.steps.flatMap(planFromStep) : planFromExport(file, text);
 }
 
-/** Warnings may stand before and after the JSON. */
+/** There may be warnings before and after the JSON. */
 function parseEmbeddedJson(text: string): unknown {
   try {
     return JSON.parse(text.slice(text.indexOf("{"), text.lastIndexOf("}") + 1));
@@ -201,7 +208,7 @@ function parseEmbeddedJson(text: string): unknown {
 const PRESENT_AFTER = ["create", "same", "update", "create-replacement", "refresh", "import"];
 const ABSENT_AFTER = ["delete", "delete-replaced"];
 
-/** What a resource was given is in its new inputs; what the pool has given it, in its old outputs. */
+/** The inputs are those of the new state; uid and lease id are outputs of the old one. */
 function planFromStep({ op, urn, oldState, newState }: z.output<typeof preview>["steps"][number]): PlannedResource[] {
   const [, type] = OUR_TYPES.exec((newState ?? oldState)?.type ?? "") ?? [];
   if (!type || !resources.some((known) => known.type === type)) return [];

@@ -14,12 +14,12 @@ import {
 } from "../reservations";
 import { command, parseOptions, percent, withPool } from "./command";
 
-/** For monitors: some pool is at least as full as `--warn` says. */
+/** Exit code for monitoring: a pool is at least as full as `--warn` says. */
 const NEARLY_FULL = 3;
 
 export const poolListCommand = () =>
   command("list", "List the pools and how full they are.")
-    .option("--warn <percent>", `end with exit code ${NEARLY_FULL} if a pool is filled so far`, percent)
+    .option("--warn <percent>", `exit with ${NEARLY_FULL} if a pool is at least this full`, percent)
     .action(
       withPool<{ warn?: number }>(async ({ pool, out }, { warn }) => {
         const usages = await poolUsages(pool);
@@ -34,10 +34,10 @@ export const poolListCommand = () =>
 const USAGE_COLUMNS = ["pool", "range", "capacity", "allocated", "offered", "quarantined", "utilization"] as const;
 
 const describeFull = ({ pool, allocated, capacity, utilization }: PoolUsage, warn: number): string =>
-  `warning: ${describePool(pool)} is filled to ${utilization} % (${allocated} of ${capacity}), which is ${warn} % or more.`;
+  `warning: ${describePool(pool)} is ${utilization} % full (${allocated} of ${capacity}); --warn is ${warn} %.`;
 
 export const poolShowCommand = () =>
-  command("show", "Show a pool and its leases. With --json: the pool, then a lease a line.")
+  command("show", "Show a pool and its leases. With --json: the pool, then one lease per line.")
     .argument("<name>", "such as network/training; `pool list` has the names")
     .action(
       withPool(async ({ pool, out }, _, name) => {
@@ -81,7 +81,7 @@ const describePoolLease = ({ kind }: PoolSpec, lease: Lease) => ({
 const looksLikeAddress = (text: string): boolean => /^\d+(\.\d+){3}$/.test(text) || text.includes(":");
 
 export const historyCommand = () =>
-  command("history", "Show what happened in a pool or to an address, oldest first: when, what, by which user.")
+  command("history", "Show the changes of a pool or an address, oldest first: time, change, user.")
     .argument("[pool|address]", "a pool as `pool list` shows it, or an address; default: all pools")
     .action(
       withPool(async ({ pool, out }, _, subject) => {
@@ -90,6 +90,6 @@ export const historyCommand = () =>
             ? await historyOfAddress(pool, parseOptions(addressInput, { ip: subject }, { ip: "ADDRESS" }))
             : await historyOfPool(pool, subject);
         out.list(events.map(describeEvent), ["at", "what", "value", "pool", "usedBy", "by", "owner"]);
-        if (events.length === 0) out.note("Nothing is known of it.");
+        if (events.length === 0) out.note("There is no change on record.");
       }),
     );

@@ -35,15 +35,12 @@ interface Options extends Login {
   seenVersion?: number;
 }
 
-/** Rebuilds what a lost store held from what Pulumi's states and the machines hold. A second run finds nothing to do. */
+/** Rebuilds the leases of a lost store from Pulumi's states and the records on hosts. A second run changes nothing. */
 export const recoverCommand = () =>
   withLoginOptions(
-    command(
-      "recover",
-      "Rebuild a lost pool from stack exports and machines: shows what it would write; --yes writes it.",
-    ),
+    command("recover", "Rebuild a lost store from stack exports and hosts: shows the leases; --yes writes them."),
   )
-    .option("--stack-export <file...>", "what `pulumi stack export` printed, of every stack that used the store")
+    .option("--stack-export <file...>", "output of `pulumi stack export`, of every stack that uses the store")
     .option(
       "--host <host>",
       "a hub or runner with our records, as [user@]host[:port]; may be repeated",
@@ -51,10 +48,10 @@ export const recoverCommand = () =>
     )
     .option(
       "--seen-version <number>",
-      "a version of the store that a stack without an export has seen, as STORE_LOST names it; what that stack holds must be recovered",
+      "the store version that a stack without an export has in its state, as STORE_LOST prints it; all leases of that stack must be recovered",
       wholeNumber,
     )
-    .option("--yes", "write it")
+    .option("--yes", "write the leases")
     .action(
       withPool<Options>(async (session, options) => {
         const { stackExport = [], yes = false } = options;
@@ -68,12 +65,12 @@ export const recoverCommand = () =>
         if (yes) await adoptIdentity(session.pool, exported, recorded, options.seenVersion);
         if (exported.some(hasHiddenHosts)) session.out.note(HIDDEN_HOSTS_NOTE);
         if (recorded.unclear.length > 0)
-          session.out.note(`Left out, since machines do not tell all of it: ${recorded.unclear.join(", ")}.`);
+          session.out.note(`Skipped, because hosts do not have all their properties: ${recorded.unclear.join(", ")}.`);
       }),
     );
 
 const noSourceError = (): OverlayError =>
-  new OverlayError("INPUT_INVALID", "There is nothing to rebuild it from.", "Give --stack-export, --host, or both.");
+  new OverlayError("INPUT_INVALID", "Neither exports nor hosts were given.", "Give --stack-export, --host, or both.");
 
 async function readHosts({ settings }: Session, options: Options): Promise<HostState[]> {
   const machines = new CliHosts(settings, options);
@@ -81,7 +78,7 @@ async function readHosts({ settings }: Session, options: Options): Promise<HostS
   return machines.use(() => Promise.all(reading.map((read) => read())));
 }
 
-/** From then on the stacks accept this store as theirs, and records on machines are its own. */
+/** Gives the store the id and version that stacks and records on hosts have, so that they accept it. */
 async function adoptIdentity(
   pool: Pool,
   exported: ExportedResource[],
@@ -90,7 +87,7 @@ async function adoptIdentity(
 ): Promise<void> {
   const stamps = exported.flatMap(({ props }) => parseStamp(props) ?? []);
   const ids = new Set(stamps.map(({ id }) => id));
-  // Records of several stores on the machines: theirs may be the neighbours'.
+  // If the hosts have records of several stores, it is not known which is this one.
   if (stores.size === 1) for (const id of stores) ids.add(id);
   const version = Math.max(seenVersion ?? 0, ...stamps.map(({ version }) => version));
   await pool.adoptIdentity([...ids], version, { complete: seenVersion !== undefined });
@@ -111,14 +108,14 @@ async function importFound(
 }
 
 const HIDDEN_HOSTS_NOTE =
-  "Connections are encrypted in these exports, so the names of machines are not written; `pulumi stack export --show-secrets` has them.";
+  "Connections are encrypted in these exports, so the addresses of hosts are not written; `pulumi stack export --show-secrets` has them.";
 
 const summarizeImport = ({ added, unchanged }: ImportResult, yes: boolean): string =>
   added.length === 0
     ? `Nothing to do: all ${unchanged.length} leases are in the store.`
     : yes
-      ? `Written: ${added.length}; there already: ${unchanged.length}.`
-      : `Would be written: ${added.length}; there already: ${unchanged.length}. Nothing is written without --yes.`;
+      ? `Written: ${added.length}; already in the store: ${unchanged.length}.`
+      : `Would be written: ${added.length}; already in the store: ${unchanged.length}. Nothing is written without --yes.`;
 
 async function describeImport(pool: Pool, { added, unchanged, conflicts }: ImportResult, found: ExportedResource[]) {
   const row = async (
@@ -148,7 +145,7 @@ const withoutSpec = ({ childPool, ...lease }: ExistingLease) => ({
   ...(childPool && { childPool: childPool.name }),
 });
 
-/** In a dry run the pools of networks are not open yet. */
+/** In a dry run the pools of networks do not exist yet. */
 const kindOf = async (pool: Pool, name: string) =>
   (await pool.spec(name))?.kind ?? (name.startsWith(NETWORKS) ? "id" : "address");
 
@@ -157,13 +154,17 @@ const sourceOf = ({ identity }: ExistingLease, found: ExportedResource[]): strin
 
 function importConflictError({ conflicts }: ImportResult, found: ExportedResource[]): OverlayError {
   const lines = conflicts.map(({ lease, error }) => `\n  ${lease.owner} (${sourceOf(lease, found)}): ${error.what}`);
-  const what = `${conflicts.length} of ${found.length} resources contradict others or the store; nothing was written.${lines.join("")}\n `;
-  return new OverlayError("STORE_CONFLICT", what, "Leave out exports that are not of today, and settle who is right.");
+  const what = `${conflicts.length} of ${found.length} resources conflict with others or with the store; nothing was written.${lines.join("")}\n `;
+  return new OverlayError(
+    "STORE_CONFLICT",
+    what,
+    "Leave out outdated exports, or correct the resources that conflict.",
+  );
 }
 
 /**
- * A stack knows more of a resource than machines do, so machines add only what no export has. Both must agree on who
- * holds what: a record that says otherwise is a sign that one of them is not of today.
+ * Exports have more properties than records on hosts, so records are used only for resources without an export. A record that
+ * contradicts an export is an error: one of them is outdated.
  */
 export async function mergeSources(
   pool: Pool,
@@ -195,12 +196,12 @@ function contradictionError(contradicting: ExportedResource[], byUid: Map<string
   });
   return new OverlayError(
     "STORE_CONFLICT",
-    `${contradicting.length} records on machines contradict the exports; nothing was written.${lines.join("")}\n `,
-    "Export the stacks again, or leave out the machine that was left behind.",
+    `${contradicting.length} records on hosts contradict the exports; nothing was written.${lines.join("")}\n `,
+    "Export the stacks again, or leave out hosts with outdated records.",
   );
 }
 
-/** What an earlier run has entered has a lease id by now. */
+/** A lease that an earlier run has written has a lease id. */
 async function withKnownLease(pool: Pool, each: ExportedResource): Promise<ExportedResource> {
   const lease = await pool.find(requiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
     if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
@@ -210,15 +211,15 @@ async function withKnownLease(pool: Pool, each: ExportedResource): Promise<Expor
 }
 
 /**
- * What our records on machines say about leases: the hub has one for its network and one for each runner, with uid and
- * owner; values and settings are told by the devices. Lease ids are not on machines: they are made anew, which a stack
- * that is still there takes for a renewed lease and claims again, under the same uid and with the same values.
+ * Leases from records on hosts. The hub has a record for its network and one for each runner, with uid and owner; values and settings
+ * are read from the devices. Hosts do not have lease ids, so new ones are made. A stack that still exists treats its lease as renewed,
+ * and claims it again under the same uid and with the same values.
  */
 export interface Recorded {
   resources: ExportedResource[];
   /** The store that wrote them. */
   stores: Set<string>;
-  /** Records of things that cannot be told from machines. */
+  /** Records without enough data on hosts. */
   unclear: string[];
 }
 
@@ -249,7 +250,7 @@ export function readRecorded(reads: HostState[]): Recorded {
 const findRecordWithLink = (records: HostRecord[], name: string): HostRecord | undefined =>
   records.find(({ items }) => items.some((item) => item.kind === "link" && item.name === name));
 
-/** As the lifecycle makes them; a lease id begins with its uid. */
+/** Like the pool makes them: a lease id begins with the uid. */
 const makeIdentity = ({ uid, owner }: HostRecord) => ({
   uid,
   owner,
@@ -270,7 +271,7 @@ function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
   return [{ source: hostName(hub), type: "OverlayNetwork", props }];
 }
 
-/** What no machine tells (verify, what happens on exhaustion) is as by default; the next up of the network sets it right. */
+/** Settings that no host has, such as `verify`, get their defaults; the next up of the network corrects them. */
 function discoveredSettings({ network, hub, runners }: SurveyedNetwork) {
   const first = runners.find(({ at }) => at)?.at?.seen;
   const { networkName, subnets, devicePrefix, vniBase, vxlanPort, hubUnderlayIp } = network;

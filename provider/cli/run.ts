@@ -6,15 +6,15 @@ import { command, parseOptions, printError, withPool } from "./command";
 import { withAddressOptions } from "./ip";
 
 /**
- * The address is held by a short lease that is renewed as long as the command runs. All processes of the command have ended before
- * the lease is released; when the lease is lost they are ended, since the address may belong to another owner by then.
+ * Holds an address by a short lease that is renewed while the command runs. The lease is released after all processes of the command
+ * have ended. If the lease is lost, they are ended, because the address may have another owner.
  */
 export const runCommand = () =>
   withAddressOptions(
-    command("run", "Hold an address for the life of a command, which finds it in OVERLAY_IP."),
+    command("run", "Hold an address while a command runs, with the address in its OVERLAY_IP."),
     "exactly this one",
   )
-    .option("--ttl <seconds>", "how long it stays held if this process is killed; default 30")
+    .option("--ttl <seconds>", "how long the address stays held if this process is killed; default 30")
     .argument("<command...>", "the command and its arguments, after --")
     .passThroughOptions()
     .action(
@@ -85,7 +85,7 @@ export function supervise(words: string[], variables: Record<string, string | un
   return { ended, end };
 }
 
-/** What this program, its PostgreSQL client and Pulumi log in and decrypt with is not the command's. */
+/** Credentials of this program, its PostgreSQL client and Pulumi are not passed to the command. */
 const OWN_VARIABLES = /^OVERLAY_|^PG[A-Z]|^PULUMI_(ACCESS_TOKEN|BACKEND_URL|CONFIG_PASSPHRASE)/;
 
 const withoutSecrets = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
@@ -152,7 +152,7 @@ function startWatchdog(mark: string): Watchdog {
     shell.once("exit", () => resolve());
     shell.once("error", () => resolve());
   });
-  shell.stdin.on("error", () => {}); // it is gone: there is nothing to tell it
+  shell.stdin.on("error", () => {}); // it has already exited
   return {
     endAll: () => {
       shell.stdin.end();

@@ -22,11 +22,14 @@ interface Options extends Login {
 
 export const scanCommand = (): Command =>
   withLoginOptions(
-    command("scan", "Read machines that carry an overlay, ours or KohakuRiver's, and write a program for it."),
+    command(
+      "scan",
+      "Read hosts of an existing overlay, of this package or of KohakuRiver, and write a program for it.",
+    ),
   )
     .argument("<host...>", "the hub and its runners, as [user@]host[:port]", parseConnections)
-    .option("--program <file>", "write the program there; default: standard output")
-    .option("--import <file>", "write the addresses that workloads use there, for `overlayctl import`")
+    .option("--program <file>", "file for the program; default: standard output")
+    .option("--import <file>", "file for the addresses that workloads use, for `overlayctl import`")
     .action(
       withSettings<Options>(async (settings, out, options, hosts) => {
         const machines = new CliHosts(settings, options);
@@ -46,7 +49,7 @@ const noHubError = (places: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `No hub of an overlay is among ${places.join(", ")}: none has a tunnel with address 254 of a subnet, and the first address of that subnet's range.`,
-    "Name the hub, too.",
+    "Give the hub, too.",
   );
 
 const describeNetwork = ({ name, network, hub, runners }: SurveyedNetwork) => [
@@ -63,14 +66,14 @@ function summarizeNetwork({ name, network, hub, runners }: SurveyedNetwork): str
   const used = runners.reduce((sum, { at }) => sum + (at?.inUse.length ?? 0), 0);
   return [
     `${name}: ${network.subnets.join(" and ")} on hub ${hostName(hub)}, ${runners.length} runners, ${used} addresses in use.`,
-    ...(unread.length > 0 ? [`Not read: ${unread.join(", ")}; name them, too.`] : []),
+    ...(unread.length > 0 ? [`Not read: ${unread.join(", ")}. Give these hosts, too.`] : []),
     ...(network.networkName === undefined
       ? []
-      : ["It has our records: if its store is lost, `overlayctl recover --host …` rebuilds it."]),
+      : ["It was made by this package: if its store is lost, `overlayctl recover --host …` rebuilds it."]),
   ].join(" ");
 }
 
-/** The program that declares what was found, in TypeScript; what is as by default is not said. Pure. */
+/** The TypeScript program for the networks, without inputs that have their default. Pure. */
 export function renderProgram(networks: SurveyedNetwork[]): string {
   return [
     'import * as pulumi from "@pulumi/pulumi";',
@@ -109,12 +112,12 @@ function renderNetwork(variable: string, { name, network, hub, runners }: Survey
     ...unusual.map(([key, value]) => `${key}: ${JSON.stringify(value)}`),
     ...(hubInterface === "kohaku-host" ? [] : [`hubInterface: ${JSON.stringify(hubInterface)}`]),
     ...(hubUnderlayIp === hub.connection.host ? [] : [`hubUnderlayIp: ${JSON.stringify(hubUnderlayIp)}`]),
-    // What workloads of an overlay that is taken over reach today, they reach tomorrow.
+    // Workloads of an adopted overlay keep their access to hosts.
     ...(network.networkName === undefined ? ["adopt: true", 'hostAccess: "all"'] : []),
   ]);
 }
 
-/** What most runners have is the network's; the others say theirs. */
+/** The value that most runners have: it becomes the network's. */
 function mostCommon<T>(
   runners: SurveyedRunner[],
   of: (seen: NonNullable<SurveyedRunner["at"]>["seen"]) => T,
@@ -136,11 +139,11 @@ function renderRunner(runner: SurveyedRunner, variable: string, { network, runne
     ...(at ? renderExceptions(at.seen, runners) : []),
     ...(adopted ? ["adopt: true"] : []),
   ];
-  const why = at ? [] : ["// This machine was not read: check its connection and its runnerDevice."];
+  const why = at ? [] : ["// This host was not read: check its connection and its runnerDevice."];
   return ["", ...why, ...renderResource("", "RunnerSubnet", name, lines)];
 }
 
-/** Host text in a comment, which it must not end. */
+/** Text of a host for a comment, which it must not end. */
 const renderComment = (text: string): string => JSON.stringify(text.replace(/[^\w.:@-]/g, "?"));
 
 const isRecorded = ({ at }: SurveyedRunner): boolean =>
@@ -157,7 +160,7 @@ function renderExceptions(seen: NonNullable<SurveyedRunner["at"]>["seen"], runne
     ...(seen.masquerade === masquerade ? [] : [`masquerade: ${JSON.stringify(seen.masquerade)}`]),
     ...(seen.bridgeName === bridge
       ? []
-      : [`/* its bridge is ${renderComment(seen.bridgeName)}; a network has one name for all */`]),
+      : [`/* its bridge is ${renderComment(seen.bridgeName)}; all runners of a network must have the same */`]),
   ];
 }
 

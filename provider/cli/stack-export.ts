@@ -7,11 +7,11 @@ import type { ExistingLease } from "../pool";
 import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
 
-/** What `pulumi stack export` says about our resources. Secrets are left out unless they stand there in the clear. */
+/** The resources of this package in an export of `pulumi stack export`. Encrypted secrets are left out. */
 export interface StackExport {
   /** Where it came from, for messages. */
   source: string;
-  /** `STACK::PROJECT`; undefined for a stack in which nothing is left. */
+  /** `STACK::PROJECT`; undefined for a stack without resources. */
   stack?: string;
   resources: ExportedResource[];
 }
@@ -30,13 +30,18 @@ const stateResource = z.looseObject({
 });
 const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(stateResource).default([]) }) });
 
-/** In both faces. */
+/** Types of this package, in the dynamic provider and in the schema. */
 export const OUR_TYPES = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
 
 /** `-` is standard input. */
 export async function readExport(file: string): Promise<StackExport> {
   const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
-    throw new OverlayError("INPUT_INVALID", `${file} cannot be read: ${error.message}.`, "Name a file.", error);
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${file} cannot be read: ${error.message}.`,
+      "Give a file that exists.",
+      error,
+    );
   });
   return parseExport(file, text);
 }
@@ -44,7 +49,7 @@ export async function readExport(file: string): Promise<StackExport> {
 export function parseExport(source: string, text: string): StackExport {
   const parsed = document.safeParse(tryParseJson(text));
   if (!parsed.success) {
-    const what = `${source} is not what \`pulumi stack export\` prints.`;
+    const what = `${source} is not the output of \`pulumi stack export\`.`;
     throw new OverlayError("INPUT_INVALID", what, `Make it with \`pulumi stack export --stack STACK --file FILE\`.`);
   }
   const all = parsed.data.deployment.resources;
@@ -67,7 +72,7 @@ function tryParseJson(text: string): unknown {
 
 type ResourceState = ExportedResource & { pendingDelete: boolean };
 
-/** What failed before it got a lease holds nothing. */
+/** None for a resource that failed before it had a lease. */
 function parseResource(
   source: string,
   { type, urn, outputs, delete: pendingDelete }: z.output<typeof stateResource>,
@@ -78,12 +83,12 @@ function parseResource(
   if (resources.some((known) => known.type === ours)) return [{ source, type: ours, props, pendingDelete }];
   throw new OverlayError(
     "INPUT_INVALID",
-    `${source} has ${urn}, a type that this release does not know.`,
-    "Update it.",
+    `${source} has ${urn}, a type that this release does not have.`,
+    "Update pulumi-overlay.",
   );
 }
 
-/** A forced replacement renews the lease; what still waits to be deleted then speaks of a lease id of the past. */
+/** A forced replacement renews the lease: a resource that is pending deletion then has a former lease id. */
 const dropReplaced = (lives: ResourceState[]): ExportedResource[] =>
   lives
     .filter(({ pendingDelete, props }) => {
@@ -95,7 +100,7 @@ const dropReplaced = (lives: ResourceState[]): ExportedResource[] =>
 /** How Pulumi marks a secret in its state. */
 const [SIGNATURE_KEY, SECRET_SIGNATURE] = ["4dabf18193072939515e22adb298388d", "1b47061264138c4ac30d75fd1eb44270"];
 
-/** Secrets as they are with `--show-secrets`; without it they are not there, as in a preview that does not know them yet. */
+/** Replaces secrets by their plain text, which is present with `--show-secrets`, or removes them. */
 function revealSecrets(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(revealSecrets);
   if (typeof value !== "object" || value === null) return value;
@@ -106,7 +111,7 @@ function revealSecrets(value: unknown): unknown {
   return Object.fromEntries(entries.filter(([, inner]) => inner !== undefined));
 }
 
-/** All leases that must stand for these resources, each once: also those that several stand on and none of them holds. */
+/** All leases that these resources need, each once, with prerequisites that no resource holds. */
 export function requiredLeases(found: ExportedResource[], tenantDefaults: TenantDefaults): ExistingLease[] {
   const below = found.flatMap(
     ({ type, props }) => resourceOf(type).sourcePool?.prerequisiteLeases?.(props, tenantDefaults) ?? [],
@@ -114,7 +119,7 @@ export function requiredLeases(found: ExportedResource[], tenantDefaults: Tenant
   return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(requiredLease)];
 }
 
-/** It has machines, but the export does not show which. */
+/** It has hosts, but the export hides them. */
 export const hasHiddenHosts = ({ type, props }: ExportedResource): boolean =>
   "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
 
@@ -129,7 +134,7 @@ export function requiredLease({ type, props }: ExportedResource): ExistingLease 
     type,
     want: def.extentsFromProps(props),
     identity: { uid: props.uid, leaseId: props.leaseId },
-    // MemberOptions the lifecycle looks for the name of a resource that is made anew.
+    // The lifecycle reads the name of a resource that is created again from here.
     ...(def.nameInput && { data: { name: String(props[def.nameInput]) } }),
     ...(tenant && { tenant }),
     ...(usedBy !== undefined && { usedBy }),
@@ -143,13 +148,13 @@ export function requiredLease({ type, props }: ExportedResource): ExistingLease 
   };
 }
 
-/** Something that lies in a pool and may open another one: a lease, or what is to become one. */
+/** A lease, or a request for one: it is in a pool, and may open another. */
 export interface PoolMember {
   pool: string;
   childPool?: string | { name: string };
 }
 
-/** In an order in which every pool is there before anything lies in it; otherwise as they were. */
+/** Sorts leases so that each pool is opened before its own leases; stable. */
 export function sortByDepth<T extends PoolMember>(all: T[]): T[] {
   const openers = new Map(
     all.flatMap((each): [string, T][] => (each.childPool ? [[openedPoolName(each.childPool), each]] : [])),

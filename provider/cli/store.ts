@@ -6,27 +6,27 @@ import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
 import { command, group, readSecret, withPool, withSettings } from "./command";
 import { jsonLine } from "./output";
 
-/** Exit code 1 when something is wrong that is not repaired. */
+/** Exit code 1 if a problem is not repaired. */
 export const checkCommand = () =>
-  command("check", "Check that leases, free space and indexes agree, and that the store's time can be trusted.")
-    .option("--repair", "write again what follows from pools and leases, and let the store's clock count as it is now")
+  command("check", "Check that leases, free space and indexes agree, and that the store's clock is right.")
+    .option("--repair", "write derived rows again, and accept the store's clock as it is now")
     .action(
       withSettings<{ repair?: boolean }>(async (settings, out, { repair = false }) => {
         const findings = await checkStore(settings.store, settings, repair);
         const rows = findings.map((finding) => ({ ...finding, repaired: repair && finding.repairable }));
         out.list(rows, ["pool", "problem", "repairable", "repaired"]);
-        if (findings.length === 0) out.say("The store is sound.");
+        if (findings.length === 0) out.say("The store has no problems.");
         if (rows.some(({ repaired }) => !repaired)) process.exitCode = 1;
       }),
     );
 
-/** Pools, leases, history, version; the rest follows from them. */
+/** Pools, leases, history, version. All other rows are derived from them. */
 const SOURCE_KEYS = /^[plhv](\/|$)/;
 const SECRET_KEYS = /^k\//;
 
 export const dumpCommand = () =>
-  command("dump", "Print the store as of one moment, a JSON object a line; never a secret.")
-    .option("--all", "also what follows from pools and leases")
+  command("dump", "Print a consistent snapshot of the store, one JSON object per line, without secrets.")
+    .option("--all", "also derived rows")
     .action(
       withSettings<{ all?: boolean }>(async (settings, _out, { all = false }) => {
         const store = await openStore(settings.store, settings);
@@ -40,10 +40,10 @@ export const dumpCommand = () =>
 
 const printRow = (row: object): void => void process.stdout.write(`${jsonLine(row)}\n`);
 
-/** Most rows are JSON; the others are a word. */
+/** Most rows are JSON; the others are one word. */
 const parseStoredRow = (value: string): unknown => (value.startsWith("{") ? JSON.parse(value) : value);
 
-/** The key ring that signs and verifies tokens: kept beside backups, it makes tokens outlive a lost store. */
+/** The key ring that signs and verifies tokens. With a copy of it, tokens stay valid after the store is lost. */
 export const keysCommand = () =>
   group("keys", "The secret keys that sign tokens.", [exportKeysCommand(), importKeysCommand()]);
 
@@ -56,25 +56,25 @@ const exportKeysCommand = () =>
         if (keys === undefined) throw noKeysError();
         if (file === "-") process.stdout.write(`${keys}\n`);
         else await writeSecret(file!, `${keys}\n`);
-        out.note(`${keyRing(keys).length} keys written. Whoever has them can make tokens.`);
+        out.note(`${keyRing(keys).length} keys written. They are secret: with them, valid tokens can be made.`);
       }),
     );
 
 const importKeysCommand = () =>
   command("import", "Add the keys in a file to the store's key ring: tokens that they signed are valid again.")
-    .argument("<file>", "what `store keys export` wrote; `-` is standard input")
+    .argument("<file>", "the output of `store keys export`; `-` is standard input")
     .action(
       withPool<object>(async ({ pool, settings, out }, _options, file) => {
         const given = await readSecret(file!);
-        keyRing(given); // refuses before anything is written
+        keyRing(given); // rejects invalid keys before the write
         const kept = await pool.replaceSecret(STORED_KEYS, (before) => withKeys(given, before));
         out.note(`The store has ${keyRing(kept).length} keys now.`);
         if (settings.tokenKeys !== undefined)
-          out.note("Setting tokenKeys is used instead of them here: add the keys there, too.");
+          out.note("The setting tokenKeys overrides the store's keys here: add the keys there, too.");
       }),
     );
 
-/** An existing file gets the narrow mode before it gets the secret. */
+/** The mode of an existing file is changed before the secret is written. */
 async function writeSecret(file: string, text: string): Promise<void> {
   try {
     await writeFile(file, "", { mode: 0o600 });
@@ -88,11 +88,11 @@ async function writeSecret(file: string, text: string): Promise<void> {
 const noKeysError = (): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
-    "The store keeps no keys: no token was given out yet, and setting tokenKeys is not set.",
+    "The store has no keys: no token was made yet, and the setting tokenKeys is not set.",
     "There is nothing to export.",
   );
 
-/** Ends `work` in order on SIGINT and SIGTERM, so that the source is opened again. */
+/** Aborts `work` on SIGINT and SIGTERM, so that it can open the source again. */
 async function runInterruptibly<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
   const abort = (): void => stop.abort();
@@ -110,29 +110,33 @@ interface Files {
   toFile?: string;
 }
 
-/** An argument is the URL for which there is no file. */
+/** URLs from files and arguments. */
 async function readUrls({ fromFile, toFile }: Files, words: (string | undefined)[]): Promise<[string, string]> {
   if (fromFile === "-" && toFile === "-")
-    throw new OverlayError("INPUT_INVALID", "Standard input cannot give both stores.", "Name a file for one of them.");
+    throw new OverlayError(
+      "INPUT_INVALID",
+      "Both --from-file and --to-file are standard input.",
+      "Give a file for one of them.",
+    );
   const given = words.filter((word) => word !== undefined);
   const urls = [fromFile, toFile].map((file) => (file === undefined ? given.shift() : readSecret(file)));
   const [from, to] = await Promise.all(urls);
   if (from !== undefined && to !== undefined && given.length === 0) return [from, to];
   const fix = "Give each as an argument, or as --from-file and --to-file.";
-  throw new OverlayError("INPUT_INVALID", "The two stores, from which and to which, must be given once each.", fix);
+  throw new OverlayError("INPUT_INVALID", "The source and the target store must each be given once.", fix);
 }
 
-/** The source is only to be looked at from then on. */
+/** Afterwards the source is read-only. */
 export const migrateCommand = () =>
-  command("migrate", "Move a whole pool from one store to another, empty one, and check it there.")
-    .argument("[from]", "such as sqlite:/var/lib/overlay/pool.db")
-    .argument("[to]", "such as postgres://overlay@db/overlay")
-    .option("--from-file <file>", "a file with the first URL, which keeps a password out of process lists")
-    .option("--to-file <file>", "a file with the second URL")
+  command("migrate", "Move all data from one store to another, empty one, and check it there.")
+    .argument("[from]", "the source, such as sqlite:/var/lib/overlay/pool.db")
+    .argument("[to]", "the target, such as postgres://overlay@db/overlay")
+    .option("--from-file <file>", "a file with the source's URL, so that a password is not in process lists")
+    .option("--to-file <file>", "a file with the target's URL")
     .action(
       withSettings<Files>(async (settings, out, files, ...words) => {
         const [from, to] = await readUrls(files, words);
-        // An older version is brought up to date, a newer one refused; one whose move was killed is only looked at.
+        // Migrates an older layout and rejects a newer one. A store whose move was killed is only read.
         await (await openPool(from, { ...settings, looking: true })).end();
         const source = await openStore(from, settings);
         const target = await openStore(to, settings).catch(async (error: unknown) => {
@@ -150,25 +154,25 @@ export const migrateCommand = () =>
         for (const { name } of pools) leases += (await pool.leases(name)).length;
         await pool.end();
         if (findings.length > 0) {
-          const what = `Everything was copied, but the store has ${findings.length} problems: ${findings[0]!.problem}.`;
+          const what = `All rows were copied, but the store has ${findings.length} problems: ${findings[0]!.problem}.`;
           throw new OverlayError(
             "STORE_CORRUPT",
             what,
-            "They were in the source too: `overlayctl store check --repair` there.",
+            "The source has them, too: run `overlayctl store check --repair` there.",
           );
         }
         out.one({ rows, pools: pools.length, leases, problems: findings.length, closedSeconds });
         out.note(
-          `The store was closed for ${closedSeconds} s. Set overlay:store (OVERLAY_STORE) to the new place everywhere: the old one takes no writes any more.`,
+          `The store was closed for ${closedSeconds} s. Set overlay:store (OVERLAY_STORE) to the new URL everywhere: the old store rejects writes.`,
         );
       }),
     );
 
 export const reopenCommand = () =>
-  command("reopen", "Open a store again whose move was killed before it was done.").action(
+  command("reopen", "Open a store again after a `store migrate` from it was killed.").action(
     withSettings(async (settings, out) => {
       const store = await openStore(settings.store, settings);
       await reopen(store).finally(() => store.close());
-      out.note("The store is open. What the move has copied is out of date; the next move replaces it.");
+      out.note("The store is open. The next `store migrate` replaces what the killed one has copied.");
     }),
   );

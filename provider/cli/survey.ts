@@ -14,16 +14,16 @@ import {
 } from "../network/read/survey";
 import type { CliHosts } from "./hosts";
 
-/** A machine that was read. */
+/** What was read from a host. */
 export interface HostState {
   connection: Connection;
   hostname: string;
   facts: Facts;
-  /** Addresses that spoke on its links lately. */
+  /** Its neighbour table, without failed entries. */
   neighbours: { dev: string; address: string }[];
 }
 
-/** One network, with the machines on which it was found. */
+/** A network and its hosts. */
 export interface SurveyedNetwork {
   name: string;
   network: DiscoveredNetwork;
@@ -35,9 +35,9 @@ export interface SurveyedRunner {
   name: string;
   runnerId: number;
   device: string;
-  /** The hub's view of where it is. */
+  /** Its underlay address on the hub. */
   remote: string;
-  /** undefined: the machine was not among those that were read. */
+  /** undefined: this host was not read. */
   at?: { host: HostState; seen: DiscoveredRunner; inUse: string[] };
 }
 
@@ -52,16 +52,16 @@ export async function readHostState(machines: CliHosts, connection: Connection):
   const [facts, { stdout }] = await Promise.all([readHostFacts(host), host.exec(HOST_SCRIPT)]);
   const [hostname = "", ...rest] = stdout.split("\n");
   const neighbours = namingHost(host, () => parseHostJson(neighbourList, rest.join("\n").trim() || "[]"));
-  const spoke = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
+  const reachable = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
   return {
     connection,
     hostname: hostname.trim(),
     facts,
-    neighbours: spoke.map(({ dst, dev }) => ({ dev, address: dst })),
+    neighbours: reachable.map(({ dst, dev }) => ({ dev, address: dst })),
   };
 }
 
-/** Which of the machines are hubs, and whose runners the others are. Pure. */
+/** Finds the hubs among the hosts, and their runners. Pure. */
 export function findNetworks(reads: HostState[]): SurveyedNetwork[] {
   const taken = new Set<string>();
   return reads.flatMap((hub) =>
@@ -88,7 +88,7 @@ function matchRunner(
   return { host, seen, inUse: findUsedAddresses(host, network, seen) };
 }
 
-/** Workloads that the bridge knows, without the hub's end of the tunnel. */
+/** Addresses of workloads in the neighbour table of the bridge. */
 function findUsedAddresses(
   { neighbours }: HostState,
   { subnets }: DiscoveredNetwork,
@@ -103,7 +103,7 @@ function findUsedAddresses(
     .map(({ address }) => address);
 }
 
-/** As our record calls it, else after its machine, else after its id. */
+/** The name in our record, else the host name, else one with the id. */
 function nameRunner({ at, runnerId }: SurveyedRunner, taken: Set<string>): string {
   const uid = at?.host.facts.records.find(({ items }) =>
     items.some((item) => item.kind === "link" && item.name === at.seen.runnerDevice),

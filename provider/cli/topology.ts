@@ -29,8 +29,8 @@ interface TopologyRunner {
 }
 
 export const topologyCommand = (): Command =>
-  command("topology", "Show a network as the pool knows it: its hub, its runners and their tunnels.")
-    .argument("<network>", "its name")
+  command("topology", "Show a network as it is in the store: its hub, its runners and their tunnels.")
+    .argument("<network>", "name of the network")
     .option("--mermaid", "as a Mermaid flowchart, for READMEs and pull requests")
     .action(
       withPool<{ mermaid?: boolean }>(async ({ pool, out }, { mermaid = false }, name) => {
@@ -44,7 +44,7 @@ export const topologyCommand = (): Command =>
       }),
     );
 
-/** Offers count: a drawing on a pull request shows what it will add. */
+/** With offers, so that the chart of a pull request shows the runners that it adds. */
 export function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Topology {
   const settings = parseSettings(storedNetwork, spec);
   const hub = readHub(spec);
@@ -73,7 +73,7 @@ export function describeTopology(network: string, spec: PoolSpec, leases: Lease[
   };
 }
 
-/** What is only promised is dashed. Names are quoted, since Mermaid has words of its own. */
+/** Offers are dashed. Names are quoted, because Mermaid has reserved words. */
 export function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
   const label = (...lines: (string | undefined)[]): string =>
     `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;

@@ -32,11 +32,11 @@ interface Options extends MemberOptions, Login {
 }
 
 export const verifyCommand = (): Command =>
-  withLoginOptions(command("verify", "Ping every machine of a network from every other, with full-size packets, too."))
-    .argument("[network]", "its name; not needed where there is only one")
+  withLoginOptions(command("verify", "Ping each host of a network from each other, also with full-size packets."))
+    .argument("[network]", "name of the network; not needed if there is only one")
     .option(
       "--stack-export <file...>",
-      "take parseConnections from `pulumi stack export --show-secrets`; - is standard input",
+      "output of `pulumi stack export --show-secrets`, for its connections; - is standard input",
     )
     .option("--hub <host>", "the hub, as [user@]host[:port]", parseConnection)
     .option("--runner <name=host>", "a runner; may be repeated", parseNamedConnection)
@@ -52,13 +52,13 @@ export const verifyCommand = (): Command =>
       }),
     );
 
-/** The store is asked only where the options leave something open. */
+/** Opens the store only if the options do not give all hosts. */
 function openOnce(open: () => Promise<Pool>) {
   let pool: Promise<Pool> | undefined;
   return { get: () => (pool ??= open()), end: async () => (await pool)?.end() };
 }
 
-/** All machines at once: first what they have, then the pings. */
+/** Reads all hosts at the same time, then runs the pings. */
 async function askHostsAndPing(
   machines: CliHosts,
   { network, hub, runners }: NetworkMembers,
@@ -100,10 +100,10 @@ async function runScript(host: Host, script: string): Promise<string> {
   if (code === 0) return stdout;
   const what =
     code === 127 ? `${host.name} has no '${stderr.trim()}'.` : `${host.name}: ${stderr.trim() || `exit code ${code}`}.`;
-  throw new OverlayError(code === 127 ? "HOST_TOOL_MISSING" : "HOST_COMMAND_FAILED", what, "Mend it and run again.");
+  throw new OverlayError(code === 127 ? "HOST_TOOL_MISSING" : "HOST_COMMAND_FAILED", what, "Correct it and run again.");
 }
 
-/** More rows than anybody reads: then only what fails. */
+/** With more rows, only failures are printed. */
 const MOST_ROWS = 200;
 
 function printPairs(out: Output, { network }: NetworkMembers, findings: Findings): void {
@@ -140,7 +140,7 @@ const describePair = (answer: PingResult, findings: Findings) => {
   };
 };
 
-/** Paths that could not be tried: a machine does not answer, or has nothing of the network. */
+/** Paths that could not be tried: a host does not answer, or has no items of the network. */
 function describeUntried(from: string, order: string[], asked: { from: string; to: string }[], findings: Findings) {
   const without = order.filter((to) => to !== from && !asked.some((each) => each.from === from && each.to === to));
   return without.map((to) => {

@@ -78,13 +78,13 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     const { code, stdout, stderr } = await ctl.run("import", file("bad.csv", lines.join("\n")));
     expect([code, stdout]).toEqual([1, ""]);
     expect(stderr.split("\n").map((line) => line.trim())).toEqual([
-      "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be entered; nothing was written.",
+      "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be recorded; nothing was written.",
       "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner node1 of network training is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
       "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner node1 of network training (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
       "line 4, 10.9.9.9: it is in no network and no pool of this store",
       "line 5, 10.128.192.5: it is in the subnet of id 3 of network training, which no runner has",
       "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner node1 of network training is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
-      "Correct the file or release what is in the way, and run again.",
+      "Correct the file or release the conflicting addresses, and run again.",
       "",
     ]);
     expect(await raw()).toEqual(before);
@@ -100,7 +100,7 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
       ],
     ],
     ['[{"ip":', ["INPUT_INVALID: broken.txt is not JSON"]],
-  ])("a file that cannot be understood is refused with all its lines", async (text, expected) => {
+  ])("a file with invalid lines is rejected with all of them", async (text, expected) => {
     const { code, stderr } = await ctl.run("import", file("broken.txt", text));
     expect(code).toBe(1);
     for (const part of expected) expect(stderr).toContain(part);
@@ -158,10 +158,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
 
   test("list --warn ends with 3 when a pool is filled so far, and names it", async () => {
     const { code, stderr } = await ctl.run("pool", "list", "--warn", "3");
-    expect([code, stderr]).toEqual([
-      3,
-      "warning: network training is filled to 3.17 % (2 of 63), which is 3 % or more.\n",
-    ]);
+    expect([code, stderr]).toEqual([3, "warning: network training is 3.17 % full (2 of 63); --warn is 3 %.\n"]);
     expect(await ctl.run("pool", "list", "--warn", "80")).toMatchObject({ code: 0, stderr: "" });
     expect(await ctl.refusal("pool", "list", "--warn", "most")).toBe("2 INPUT_INVALID");
     expect(await ctl.refusal("pool", "lst")).toBe("2 INPUT_INVALID");
@@ -202,7 +199,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     const { code, json } = await ctl.run("store", "check", "--json");
     expect([code, json]).toMatchObject([1, [{ pool: "network/training", repairable: true, repaired: false }]]);
     expect((await ctl.run("store", "check", "--repair")).code).toBe(0);
-    expect((await ctl.run("store", "check")).stdout).toBe("The store is sound.\n");
+    expect((await ctl.run("store", "check")).stdout).toBe("The store has no problems.\n");
   });
 
   test("check finds a commit of a clock that was ahead; until it is repaired nothing is given out", async () => {
@@ -216,7 +213,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     const { code, json } = await ctl.run("store", "check", "--json");
     expect([code, json]).toMatchObject([1, [{ pool: "", repairable: true, repaired: false }]]);
     expect((await ctl.run("store", "check", "--repair")).code).toBe(0);
-    expect((await ctl.run("store", "check")).stdout).toBe("The store is sound.\n");
+    expect((await ctl.run("store", "check")).stdout).toBe("The store has no problems.\n");
   });
 
   test("dump prints pools, leases and history, and never the key of the tokens", async () => {

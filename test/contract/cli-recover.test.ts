@@ -301,7 +301,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     );
     const { code, stdout, stderr } = await ctl.run(...gc, "--stack-export", exportTo("dev.json", everything()));
     expect([code, stdout]).toEqual([0, ""]);
-    expect(stderr).toContain("Not looked at, for want of an export: acme/shop/dev.");
+    expect(stderr).toContain("Skipped, because there is no export: acme/shop/dev.");
     expect(await ctl.refusal(...gc, "--stack-export", exportTo("empty.json", []))).toBe("1 INPUT_INVALID");
     expect(values(await ctl.must(...gc, "--gone", "acme/shop/dev"))).toEqual(["4 in network/training"]);
     expect(await ctl.refusal(...gc, "--gone", "acme/shop/prod")).toBe("1 INPUT_INVALID");
@@ -325,7 +325,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("gc", "--forgotten", "--containers", "training")).toBe("2 INPUT_INVALID");
 
     const one = await ctl.run("gc", "--forgotten", "192.0.2.10", "--yes");
-    expect(one.stderr).toBe("Left alone, since other forgotten hosts may use them, too: 1.\nReleased: 1 of 1.\n");
+    expect(one.stderr).toBe("Skipped, because other forgotten hosts may use them, too: 1.\nReleased: 1 of 1.\n");
     expect(shown(await ctl.must("gc", "--forgotten", "192.0.2.11", "--yes"))).toEqual([
       "2 192.0.2.11",
       "10.128.0.0/12 192.0.2.11",

@@ -51,7 +51,7 @@ test("the program that scan writes is sound TypeScript, and adopts everything wi
   expect([state.r1!.outputs.runnerId, state.r2!.outputs.runnerId]).toEqual([3, 1]);
   await stack.mustUp("--refresh", "--expect-no-changes");
   const done = await overlayctl(["plan", "-", "--json"], await stack.must("preview", "--json", "--stack", "dev"));
-  expect(done).toMatchObject({ code: 0, json: [], stderr: "Nothing would be done on any machine.\n" });
+  expect(done).toMatchObject({ code: 0, json: [], stderr: "Nothing would be changed on any host.\n" });
 });
 
 function typeCheck(program: string): void {

@@ -108,7 +108,7 @@ dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
   await docker.stop("r1");
   const { json, stderr } = await ctl.run(["gc", "--containers", "training", "--older-than", "0", "--json"]);
   expect(json).toEqual([]);
-  expect(stderr).toContain("Not looked at: r1 (DOCKER_UNAVAILABLE: its Docker does not answer.");
+  expect(stderr).toContain("Skipped: r1 (DOCKER_UNAVAILABLE: its Docker does not answer.");
   await docker.start("r1");
   expect(await candidates()).toEqual(["10.128.64.9, fd00:128:0:1::9 release docker/training/r1/alpha"]);
 });

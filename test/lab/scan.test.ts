@@ -30,7 +30,7 @@ test("a KohakuRiver overlay becomes a program, with ids and device names, and a 
   const { code, stdout, stderr } = await ctl.run(["scan", ...hosts, "--import", "used.csv"]);
   expect(code).toBe(0);
   expect(stderr).toBe(
-    "overlay: 10.128.0.0/12/6/14 on hub 10.254.0.1, 2 runners, 1 addresses in use. Not read: 10.254.1.2; name them, too.\n",
+    "overlay: 10.128.0.0/12/6/14 on hub 10.254.0.1, 2 runners, 1 addresses in use. Not read: 10.254.1.2. Give these hosts, too.\n",
   );
   expect(stdout.slice(stdout.indexOf("const network"))).toBe(`const network = new overlay.OverlayNetwork("overlay", {
   hubConnection: at("10.254.0.1"),
@@ -38,7 +38,7 @@ test("a KohakuRiver overlay becomes a program, with ids and device names, and a 
   hostAccess: "all",
 });
 
-// This machine was not read: check its connection and its runnerDevice.
+// This host was not read: check its connection and its runnerDevice.
 new overlay.RunnerSubnet("runner1", {
   network,
   connection: at("10.254.1.2"),
@@ -78,7 +78,7 @@ test("a lost pool is rebuilt from the machines' own records, and the next up cha
     "add 2 in network/training",
   ]);
   expect(await leases()).toEqual([]);
-  expect((await ctl.run(["recover", ...all, "--yes"])).stderr).toBe("Written: 3; there already: 0.\n");
+  expect((await ctl.run(["recover", ...all, "--yes"])).stderr).toBe("Written: 3; already in the store: 0.\n");
   expect(await leases()).toEqual(before);
   expect((await ctl.run(["recover", ...all, "--yes"])).stderr).toBe("Nothing to do: all 3 leases are in the store.\n");
 
@@ -108,7 +108,7 @@ test("machines and exports are joined, and refused where they contradict each ot
   expect(await leases()).toEqual([]);
 
   const joined = await ctl.run(["recover", "--stack-export", "dev.json", ...hosts, "--yes"]);
-  expect(joined.stderr).toBe("Written: 3; there already: 0.\n");
+  expect(joined.stderr).toBe("Written: 3; already in the store: 0.\n");
   expect(await leases()).toEqual(before);
 });
 
