@@ -3,7 +3,7 @@ import { parseIp } from "../../provider/addressing/ip";
 import type { Extent, Lease, Pool, PoolSpec } from "../../provider/pool";
 import { freeRows } from "../../provider/pool/rules/pools";
 import { countsKey } from "../../provider/pool/storage/keys";
-import { rowsOf } from "../../provider/pool/storage/rows";
+import { rowsOf } from "../../provider/pool/storage/leases";
 import type { Row } from "../../provider/pool/storage/store";
 import type { Engine } from "../engines";
 

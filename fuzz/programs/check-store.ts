@@ -1,6 +1,6 @@
 import { isSameStack, isStackOwner } from "../../provider/owner";
 import { openPool } from "../../provider/pool";
-import { uidOf } from "../../provider/pool/storage/ids";
+import { uidOf } from "../../provider/pool/storage/leases";
 import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
 
 /**

@@ -5,7 +5,7 @@ import { capitalize, describePool } from "../pool-names";
 import { capacityOf } from "./extents";
 import type { Condition, Extent, Lease, PoolSpec, Port, Replacement, Tenant } from "./types";
 
-/** What the pool says when it refuses: in the words of the pool's kind, with who holds what. */
+/** Errors and warnings of the pool. */
 
 const KINDS: Record<PoolSpec["kind"], { noun: string; taken: Code; exhausted: Code; outside: Code }> = {
   address: { noun: "address", taken: "IP_IN_USE", exhausted: "POOL_EXHAUSTED", outside: "IP_OUTSIDE_POOL" },
@@ -69,7 +69,7 @@ export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owne
     describeFix(holder, owner, "Run up again: it will plan with what is free now."),
   );
 
-/** Of two requests in one run for a value, the one that names it gets it; the other one was first in this run. */
+/** Two requests of one run get the same value: it is kept for the request by value, which came second. */
 export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].taken,
@@ -77,7 +77,7 @@ export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, o
     `Run preview again: ${shortName(holder.owner)} gets another one.`,
   );
 
-/** A promise that cannot be kept: in an up that did not preview, an error. */
+/** A promise that cannot be kept: an error in an up without a preview. */
 export const promiseBrokenError = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): OverlayError =>
   new OverlayError(
     "PLAN_STALE",
@@ -85,7 +85,7 @@ export const promiseBrokenError = (spec: PoolSpec, broken: Lease, holder: Lease 
     "Run preview, or up without --skip-preview, to see what is given instead.",
   );
 
-/** The same in a preview, which goes on with another value. */
+/** The same in a preview, which shows another value. */
 export const promiseBrokenWarning = (spec: PoolSpec, broken: Lease, holder: Lease | undefined): string =>
   `${brokenText(spec, broken, holder)} This preview shows another one.`;
 
@@ -95,7 +95,7 @@ function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, h
   return `${capitalize(describeValues(spec, extents))} of ${describePool(spec.name)} was promised to ${shortName(owner)} at ${formatTime(createdAt)} and ${why}.`;
 }
 
-/** A neighbour in the program that is not in it any more is there until the end of the up. */
+/** Pulumi deletes a resource that was removed from the program at the end of the up, so its lease is still held. */
 function describeFix(holder: Lease, owner: string, otherwise: string): string {
   if (isForgotten(holder.owner))
     return "Ask for another one. A host that was forgotten may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
@@ -139,7 +139,7 @@ export const quotaError = ({ name, quota }: PoolSpec, would: { leases: number; v
     "Release some, or raise the pool's quota.",
   );
 
-/** Once so many of its values are held, or promised, that it asked to be told. */
+/** The warning of a pool that is filled to its `warnAtPercent`. */
 export function fullnessWarning(spec: PoolSpec, held: bigint): string | undefined {
   const { name, kind, warnAtPercent } = spec;
   const capacity = capacityOf(spec);
@@ -256,7 +256,7 @@ export const notClaimedError = (lease: Lease): OverlayError =>
 export const ttlWithPoolError = (lease: Lease, { name }: PoolSpec): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
-    `${lease.owner} opens ${describePool(name)} and has a ttl: the pool would vanish with all that is in it.`,
+    `${lease.owner} has a ttl, but owns ${describePool(name)}: the pool and its leases would be deleted with it.`,
     "Leave out the ttl.",
   );
 
@@ -284,6 +284,5 @@ export const sharingConflictError = (
     "Use the same sharing key and tenant, or another address.",
   );
 
-/** For an answer that came about in an unusual way. */
 export const quarantineWarning = (spec: PoolSpec, lease: Lease): string =>
   `${capitalize(describeValues(spec, lease.extents))} of ${describePool(spec.name)} was released by ${lease.owner} at ${formatTime(lease.updatedAt)} and is given out again before its quarantine ends.`;

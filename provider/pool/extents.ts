@@ -3,7 +3,7 @@ import type { Extent, PoolSpec } from "./types";
 
 export { mergeExtents };
 
-/** Arithmetic of extents. Lists that come out are sorted, disjoint and never touch each other. */
+/** Arithmetic of extents. Lists that are returned are sorted, disjoint and not adjacent. */
 
 export const single = (value: bigint): Extent => ({ first: value, last: value });
 export const sizeOf = ({ first, last }: Extent): bigint => last - first + 1n;
@@ -59,17 +59,17 @@ export function valueAt(extents: Extent[], index: bigint): bigint {
 
 const V4: Extent = { first: V4_START, last: V4_START + 0xffff_ffffn };
 
-/** .0 and .255, which some old clients refuse; an IPv4 matter. */
+/** IPv4 addresses that end in .0 or .255, which some old clients refuse. */
 export const isBoundary = (value: bigint): boolean =>
   ((value + 1n) & 0xfen) === 0n && value >= V4.first && value <= V4.last;
 
-/** How many of them lie in the extents. In each 256 there are two, so counting is arithmetic. */
+/** How many of them the extents have: two in each 256. */
 function countBoundaries(extents: Extent[]): bigint {
   const below = (value: bigint): bigint => ((value + 255n) >> 8n) + (value >> 8n);
   return intersect(extents, [V4]).reduce((sum, { first, last }) => sum + below(last + 1n) - below(first), 0n);
 }
 
-/** What a pool can give out: `automatic` to anyone, `onRequest` only by value. */
+/** The values of a pool: `automatic` for any request, `onRequest` for requests by value only. */
 export interface Zones {
   automatic: Extent[];
   onRequest: Extent[];
@@ -93,7 +93,7 @@ function computeZones(spec: PoolSpec): Zones {
 export const isAvoided = ({ avoidBoundaryIps }: PoolSpec, extent: Extent): boolean =>
   avoidBoundaryIps === true && (sizeOf(extent) > 1n || isBoundary(extent.first));
 
-/** Whether the pool can have given out this lease. */
+/** Whether these values belong to the pool. */
 export function fits(spec: PoolSpec, { extents }: { extents: Extent[] }): boolean {
   const { automatic, onRequest } = zonesOf(spec);
   return !extents.some((extent) => isAvoided(spec, extent)) && covers([...automatic, ...onRequest], extents);
@@ -105,8 +105,8 @@ export function capacityOf(spec: PoolSpec): bigint {
 }
 
 /**
- * A free extent as it is written down. Where .0 and .255 are avoided they are cut from both ends, so that every free
- * extent holds something to give and a full pool is seen to be full in one look. Between the ends they may stay.
+ * A free extent as it is stored. With `avoidBoundaryIps`, .0 and .255 are cut from both ends, so that every stored extent has a value to give
+ * and one seek finds that a pool is full. Between the ends they stay.
  */
 export function trimBoundaries(spec: PoolSpec, { first, last }: Extent): Extent | undefined {
   let [from, to] = [first, last];
@@ -115,7 +115,7 @@ export function trimBoundaries(spec: PoolSpec, { first, last }: Extent): Extent 
   return from <= to ? { first: from, last: to } : undefined;
 }
 
-/** The opposite of `trimmed`: with the avoided values beside it, which nobody can hold. */
+/** The opposite of `trimBoundaries`: adds adjacent values that are avoided. */
 export function addBoundaries(spec: PoolSpec, { first, last }: Extent, zone: Extent[]): Extent {
   const avoided = (value: bigint) => isBoundary(value) && overlapsAny(zone, single(value));
   let [from, to] = [first, last];

@@ -11,22 +11,22 @@ export type { Settings } from "./pool";
 export type * from "./types";
 
 export interface OpenSettings extends Settings {
-  /** Only to look, which can be done in a store that was moved away, too. */
+  /** Only for reading: a store that was moved away can be opened, too. */
   looking?: boolean;
-  /** For tests: the time, for stores that have none of their own. */
+  /** For tests: the time of stores without a clock of their own. */
   clock?: () => number;
 }
 
 type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
 
-/** One line for each kind of store; `rest` is what stands behind the scheme. */
+/** One line for each engine; `rest` is the URL without its scheme. */
 const STORES: Record<string, Opener> = {
   sqlite: (rest, { clock }) => {
     const [path = "", query] = rest.split("?");
     return openSqliteStore(path, { readOnly: query === "mode=ro", warn: warnOnce, ...(clock && { clock }) });
   },
   memory: async (_rest, { clock }) => createMemoryStore(clock),
-  // Their clients are large, and most programs need neither.
+  // Loaded on demand: their clients are large.
   postgres: openPostgres,
   postgresql: openPostgres,
   etcd: async (rest) => (await import("./engines/etcd/store.js")).openEtcdStore(`etcd:${rest}`, { warn: warnOnce }),
@@ -44,7 +44,7 @@ function warnOnce(text: string): void {
   warnings.add(text);
 }
 
-/** A store's URL as others may see it: no user, no password, no files. */
+/** The URL of a store for messages: without user, password and files. */
 export function placeOf(url: string): string {
   const [base = "", query = ""] = url.replace(/\/\/.*@/, "//").split("?");
   if (base.startsWith("sqlite:")) return `sqlite:${resolve(base.slice(7))}`;
@@ -52,7 +52,7 @@ export function placeOf(url: string): string {
   return [base, ...(where.length > 0 ? [where.join("&")] : [])].join("?");
 }
 
-/** The bare rows at a URL, whatever their version: for those who carry them elsewhere. */
+/** The rows at a URL, of any layout. */
 export async function openStore(url: string, settings: OpenSettings): Promise<Store> {
   const [, scheme = "", rest = ""] = /^([a-z]+):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
@@ -67,7 +67,7 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
   return open(rest, settings);
 }
 
-/** Checks the store's clock first: by a wrong one nothing else can be looked at. */
+/** Checks the clock of the store first: the other checks depend on it. */
 export async function checkStore(url: string, settings: OpenSettings, repair: boolean): Promise<Finding[]> {
   const store = await openStore(url, settings);
   const clock = await (store.checkClock?.(repair) ?? Promise.resolve(undefined)).finally(() => store.close());

@@ -35,32 +35,32 @@ import type {
 export interface Settings extends PoolOptions {
   /** Where the store is, for messages. */
   place?: string;
-  /** How long a claim waits for a neighbour in its stack to leave the value that it wants. Seconds; default 5. */
+  /** How long a claim waits for another resource of its stack to release the value. Seconds; default 5. */
   swapWait?: number;
 }
 
 /** An up needs its offers only from its check to its claim. Seconds. */
 const UP_OFFER_TTL = 600;
 
-/** The pool over any store: rules, group commit, and what only this run knows. */
+/** The pool on any store: rules, group commit, and the state of one run of Pulumi. */
 export class StoredPool implements Pool {
   readonly #queue: Queue;
-  /** What owners get in this run. Never stored: a preview that is not merged must not move anything. */
+  /** What owners get in this run. Not stored: a preview that is not merged must not change anything. */
   readonly #planned = new Map<string, Extent[]>();
-  /** Leases that their owners give up in this run, as the program says: not all of these were checked yet. */
+  /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
   readonly #releasing = new Set<string>();
-  /** Leases that their owners keep in this run. */
+  /** Uids of leases that their owners keep in this run. */
   readonly #kept = new Set<string>();
   readonly #replacements = new Replacements((view) => this.#read(view), this.#kept);
   /** Offers of this run, by the leases that must end or move for them. */
   readonly #waiters = new Map<string, Lease>();
   /** Offers that are being made. */
   readonly #offering = new Set<Promise<Lease>>();
-  /** Owners that this run has met. */
+  /** Owners that this run has checked. */
   readonly #requested = new Set<string>();
-  /** Epochs that the store was found to have: it only grows, so that one read serves all resources of an epoch. */
+  /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
   readonly #included: (StoreIdentity & { first: number; last: number; recovered: boolean })[] = [];
-  /** Which version of the store the commit of an answer has made. */
+  /** The version of the store that the commit of a lease has made. */
   readonly #versions = new WeakMap<Lease, StoreVersion>();
   private readonly settings: Settings;
 
@@ -68,7 +68,7 @@ export class StoredPool implements Pool {
     private readonly store: Store,
     settings: Settings,
   ) {
-    // Offers to other requests of an owner are of other branches of its program.
+    // Offers to other requests of an owner belong to other branches of its program.
     const isAbandoned = (holder: Lease, owner: string) =>
       holder.owner === owner || (isSameStack(holder.owner, owner) && !this.#isPlanned(holder));
     this.settings = { ...settings, isAbandoned: isAbandoned };
@@ -140,7 +140,7 @@ export class StoredPool implements Pool {
         if (lease.childPool !== undefined) this.#replacements.finish(lease.childPool);
         return lease;
       } catch (error) {
-        // The neighbour may be about to ask for another value, or to release this one.
+        // The other resource may be about to claim another value, or to release this one.
         if (!isHeldInStack || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
       }
       await sleep(100);
@@ -151,11 +151,11 @@ export class StoredPool implements Pool {
     this.#notePlan(lease, lease.extents);
     this.#kept.add(lease.uid);
     await this.#replacements.refuseKept(lease);
-    await Promise.allSettled(this.#offering); // those that come later know that it is kept
+    await Promise.allSettled(this.#offering); // Later ones find that it is kept.
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
     if (!spec) return;
-    await this.release(waiter.pool, waiter.leaseId); // refused with this lease: nothing is promised by it
+    await this.release(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
     throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
   }
 
@@ -303,8 +303,8 @@ export class StoredPool implements Pool {
   }
 
   /**
-   * Whether a request may be promised what another lease still holds: its own former life's, or that of a neighbour in its stack
-   * that may ask for another value in the same run. The blocks of networks and pools are not swapped.
+   * Whether a request may be promised values that another lease still holds: a lease of its own owner, or of a resource of the same stack
+   * that may ask for other values in this run. Blocks of networks and pools are not swapped.
    */
   #mayBeReleased(request: Request, holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
@@ -317,7 +317,7 @@ export class StoredPool implements Pool {
     return moves !== false;
   }
 
-  /** Whether this run has met the owner of an offer, and may give it these values. */
+  /** Whether this run has checked the owner of an offer, and may give it these values. */
   #isPlanned(offer: Lease): boolean {
     const key = planKey(offer);
     const intent = this.#planned.get(key);

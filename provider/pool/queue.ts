@@ -16,12 +16,12 @@ interface Member {
   reject(error: unknown): void;
 }
 
-/** So many operations share a transaction at most: the last of them should not wait too long for the first. */
+/** Operations that share a transaction at most: the last should not wait too long for the first. */
 const GROUP = 64;
 
 /**
- * Group commit: what waits for one pool at the same time is made in one transaction, with one write to disk. Between
- * processes the store decides who comes first; within one, nobody competes with itself.
+ * Group commit: operations of this process that wait for the same pool share one transaction and one write to disk, so that they do not
+ * conflict with each other. Conflicts between processes are resolved by the store.
  */
 export class Queue {
   readonly #waiting = new Map<string, Member[]>();
@@ -29,7 +29,7 @@ export class Queue {
 
   constructor(
     private readonly store: Store,
-    private readonly terms: PoolOptions,
+    private readonly options: PoolOptions,
   ) {}
 
   /** `promised`: a power cut may take it back. */
@@ -61,7 +61,7 @@ export class Queue {
 
   async #run(pool: string): Promise<void> {
     for (;;) {
-      // Whoever calls in this same turn of the event loop comes along; and whatever else waits in it gets its turn.
+      // Operations that are added in the same turn of the event loop join the group.
       await nextTurn();
       const group = this.#waiting.get(pool)!.splice(0, GROUP);
       if (group.length === 0) break;
@@ -79,11 +79,11 @@ export class Queue {
   }
 
   #transact(group: Member[]): Promise<[Outcome[], CommitVersion]> {
-    const { terms } = this;
+    const { options } = this;
     const all = (tx: Tx) =>
-      writeWithBuffer(tx, terms, async (draft): Promise<Outcome[]> => {
+      writeWithBuffer(tx, options, async (buffer): Promise<Outcome[]> => {
         const outcomes: Outcome[] = [];
-        for (const { work } of group) outcomes.push(await attempt(draft, work));
+        for (const { work } of group) outcomes.push(await attempt(buffer, work));
         return outcomes;
       });
     const promised = group.every((member) => member.promised);
@@ -91,15 +91,15 @@ export class Queue {
   }
 }
 
-/** One member's error is its own; only the engine's concern all, since then nobody knows what is written. */
-async function attempt(draft: WriteBuffer, work: Work<unknown>): Promise<Outcome> {
+/** An error rolls back one operation only. A fault of the engine fails them all, because it is unknown what was written. */
+async function attempt(buffer: WriteBuffer, work: Work<unknown>): Promise<Outcome> {
   try {
-    const value = await work(draft);
-    draft.savepoint();
+    const value = await work(buffer);
+    buffer.savepoint();
     return { value };
   } catch (error) {
     if (error instanceof EngineFault) throw error;
-    draft.rollback();
+    buffer.rollback();
     return { error };
   }
 }

@@ -2,21 +2,21 @@ import { isContainerOwner, isSameStack } from "../owner";
 import { cannotReplaceError } from "./errors";
 import { findPool } from "./rules/pools";
 import { leasesOf } from "./storage/keys";
-import { isLive } from "./storage/rows";
+import { isLive } from "./storage/leases";
 import type { WriteBuffer } from "./storage/write-buffer";
 import { isCommitted, type Lease, type PoolSpec, type Replacement } from "./types";
 
 /**
- * Pools that one run replaces. Pulumi deletes a pool before it makes it anew, and before that the resources that refer to it. What
- * others hold in the pool stays, so that the delete of the pool is refused, but only after those resources are deleted. So it is
- * looked for earlier: when the pool is checked, and again before the first of the resources is deleted.
+ * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
+ * the pool is refused if other leases are left in it, but by then those resources are deleted. So this is checked earlier: when the pool is
+ * checked, and again before the first of the resources is deleted.
  */
 export class Replacements {
-  /** Also by the pools that leases in a replaced pool have opened: those end with it. */
+  /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
   /** Uids of leases whose resources Pulumi deletes before the pool. */
   readonly #ending = new Set<string>();
-  /** Whether it can be done, as found before the first delete: a read of all leases, made once for all deletes. */
+  /** The check before the first delete. It reads all leases, once for all deletes. */
   readonly #verified = new Map<Replacement, Promise<unknown>>();
 
   constructor(
@@ -25,7 +25,7 @@ export class Replacements {
     private readonly kept: ReadonlySet<string>,
   ) {}
 
-  /** Resources of the same stack are expected to refer to the pool, unless they were checked before it: then they do not. */
+  /** Resources of the same stack are expected to refer to the pool, unless they were checked before it. */
   async plan(replacement: Replacement): Promise<void> {
     const isOfStack = (holder: Lease) => replacement.owners.some((owner) => isSameStack(owner, holder.owner));
     const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.kept.has(lease.uid));
@@ -53,7 +53,7 @@ export class Replacements {
     await verified;
   }
 
-  /** The pool is made anew. */
+  /** The pool has been created again. */
   finish(pool: string): void {
     const done = this.#byPool.get(pool);
     for (const [name, replacement] of this.#byPool) if (replacement === done) this.#byPool.delete(name);
@@ -69,10 +69,10 @@ export class Replacements {
   }
 }
 
-/** What the delete of a runner drops itself. */
+/** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
 
-/** A pool and all that leases in it have opened, with what is held in each. */
+/** A pool and the child pools of its leases, with the committed leases in each. */
 async function poolsDeletedWith(tx: WriteBuffer, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
   const found: { spec: PoolSpec; held: Lease[] }[] = [];
   for (const names = [root]; names.length > 0; ) {

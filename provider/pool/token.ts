@@ -3,9 +3,9 @@ import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "./types";
 
 /**
- * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over all that stands
- * before it. It proves, with no look at the store, that we gave it out and for what; whether the lease still stands is the
- * store's word. The MAC is compared as text: base64 has several spellings for one value, and only ours is taken.
+ * A token lets its bearer use one reservation: `ipr1.KID.PAYLOAD.MAC`, where MAC is HMAC-SHA256 over the text before it. It proves without
+ * a read of the store that the pool issued it, and for what. Whether the lease is still held only the store can tell. The MAC is compared as
+ * text: base64 has several spellings for one value, and only one is accepted.
  */
 export interface Grant {
   pool: string;
@@ -23,7 +23,7 @@ interface Key {
   secret: string;
 }
 
-/** The first signs, all verify: a new key goes to the front, and an old one out when the last token of it is over. */
+/** The first key signs, all verify. A new key is added in front; an old one is removed when its last token has expired. */
 export type KeyRing = readonly [Key, ...Key[]];
 
 const PREFIX = "ipr1";
@@ -76,7 +76,7 @@ export const STORED_KEYS = "tokenKeys";
 export const withKeys = (added: string, kept: string | undefined): string =>
   [...new Set([...keyRing(added), ...(kept === undefined ? [] : keyRing(kept))].map(({ secret }) => secret))].join(",");
 
-/** From the setting, else the one key that the store keeps and everybody shares. */
+/** From the setting, else the key that is stored in the store. */
 export const ringOf = async (pool: Pool, tokenKeys: string | undefined): Promise<KeyRing> =>
   keyRing(tokenKeys ?? (await pool.secret(STORED_KEYS, newSecret())));
 
@@ -97,7 +97,7 @@ export const tokenOf = ({ pool, owner, leaseId, extents, expiresAt }: Lease, rin
 export interface Expected {
   /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */
   runner?: string;
-  /** For those who do not ask the store; who does leaves it out, since the store's clock decides. */
+  /** For callers that do not read the store. Others leave it out: the clock of the store decides. */
   now?: number;
 }
 
@@ -112,7 +112,7 @@ export function openToken(token: string, ring: KeyRing, { runner, now }: Expecte
   return grant;
 }
 
-/** Both are 43 characters of base64url: `FORM` has looked at the length. */
+/** Both are 43 characters of base64url: `FORM` checks the length. */
 const isEqual = (a: string, b: string): boolean => timingSafeEqual(Buffer.from(a), Buffer.from(b));
 
 function grantOf(payload: string): Grant {
@@ -126,7 +126,7 @@ export const isTokenExpired = ({ expiresAt }: Grant, now: number): boolean =>
 const malformedError = (token: string): OverlayError =>
   new OverlayError(
     "TOKEN_FORMAT",
-    `This is no token of ours, or not the whole of one (${token.length} characters).`,
+    `This is not a token of this pool, or it is incomplete (${token.length} characters).`,
     `Pass it exactly as it was given out: ${PREFIX}.KEY.PAYLOAD.SIGNATURE.`,
   );
 

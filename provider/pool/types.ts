@@ -2,10 +2,10 @@ import type { Extent } from "../addressing/ip";
 import type { OverlayError } from "../errors";
 
 /**
- * The vocabulary of the pool. Everything given out is an integer: a runner id, a port, an address. Addresses of both
- * families lie on one 128-bit line, IPv4 a.b.c.d at ::ffff:a.b.c.d, so that one allocator, one key format and one
- * overlap check serve both. A lease holds one or more extents of its pool, and may open a pool of its own: a network's
- * lease on the address space opens the pool of its runner ids, a runner's lease opens the pool of its addresses.
+ * The types of the pool. All values are integers: runner ids, ports, addresses. Addresses of both families are 128-bit integers, with IPv4
+ * a.b.c.d at ::ffff:a.b.c.d, so that one allocator, one key format and one overlap check serve both. A lease holds one or more extents of its
+ * pool, and may have a child pool: the lease of a network in the address space has the pool of its runner ids, the lease of a runner has the
+ * pool of its addresses.
  */
 
 export type { Extent };
@@ -20,24 +20,24 @@ export interface Tenant {
 export interface PoolSpec {
   /** `space/default` (built in), `network/NAME`, `runner/NETWORK/RUNNER`, `pool/NAME`. */
   name: string;
-  /** How its integers are written, and in which words its errors speak. */
+  /** How its integers are formatted, and what errors call them. */
   kind: "space" | "address" | "id" | "port";
   extents: Extent[];
   /** Inside the extents, never given out. */
   reserved?: Extent[];
-  /** Given only when asked for by value. */
+  /** Given only to requests by value. */
   staticOnly?: Extent[];
   allocation: "lowest" | "hashed" | "random" | "external";
-  /** false: only what is asked for by value (`vip` pools). */
+  /** false: requests by value only (`vip` pools). */
   autoAssign?: boolean;
   avoidBoundaryIps?: boolean;
   quota?: { maxIps?: number; maxReservations?: number };
   tenant?: Tenant;
-  /** Whoever asks in a preview is warned from here on. */
+  /** Previews warn from this percentage on. */
   warnAtPercent?: number;
   /** On exhaustion take the least recently seen lease, if it was not seen for this many seconds. */
   reclaimAfter?: number;
-  /** What the opener wants to find again, e.g. a network's settings. No secrets. */
+  /** Data of the resource that owns the pool, e.g. settings of a network. No secrets. */
   data?: Json;
 }
 
@@ -46,9 +46,9 @@ export interface Port {
   port: number;
 }
 
-/** What describes a lease without deciding its value; all of it may be amended later. */
+/** Properties of a lease that do not decide its value. All can be amended later. */
 export interface Details {
-  /** Keys that must be nobody else's in the whole store, e.g. `runner/training/node1`. Freed with the lease. */
+  /** Unique in the whole store, e.g. `runner/training/node1`. Freed with the lease. */
   names?: string[];
   childPool?: PoolSpec;
   tenant?: Tenant;
@@ -69,30 +69,30 @@ export interface Request extends Omit<Details, "childPool"> {
   owner: string;
   /** The resource type, e.g. `RunnerSubnet`. */
   type: string;
-  /** Exactly these; absent: the pool picks. */
+  /** Exactly these; absent: the pool chooses. */
   want?: Extent[];
-  /** How many integers in a row when the pool picks; a power of two, aligned. Default 1. */
+  /** How many consecutive integers the pool chooses; a power of two, aligned. Default 1. */
   size?: bigint;
-  /** Pick only inside this. */
+  /** The pool chooses only inside this. */
   within?: Extent;
-  /** One more pick inside each of these, in the same lease: dual stack takes an address of each family. */
+  /** One more value inside each of these, in the same lease: dual stack takes an address of each family. */
   also?: Extent[];
   sharingKey?: string;
   ports?: Port[];
   /** Where no address under its sharing key has its ports free: `fail` (default), or give it another address under that key. */
   onPortConflict?: "fail" | "anotherAddress";
-  /** Takes the wanted values and ports away from whoever of the same tenant and type has them. */
+  /** Evicts holders of these values and ports that have the same tenant and type. */
   takes?: boolean;
   /**
    * For claims that may be retried: the owner has one lease in the pool. Another claim gets it under the same lease id and
    * starts its ttl again; a claim for other values, or of a lease that is in use, fails with `RESERVATION_EXISTS`.
    */
   idempotent?: boolean;
-  /** Picked where the pool has the choice and they are free: what the owner held before it was replaced. */
+  /** Preferred if they are free and the pool chooses: what the owner held before it was replaced. */
   prefer?: Extent[];
-  /** The owner's name before it was renamed in this run: what that one holds is the owner's own. */
+  /** The owner before it was renamed in this run: its leases count as those of the owner. */
   formerOwner?: string;
-  /** Tells programs of a stack apart, such as those of two branches: what a preview of one has shown, the other was not. */
+  /** Identifies the program of a stack, which differs between branches: a preview shows its values to one program only. */
   program?: string;
 }
 
@@ -101,13 +101,13 @@ export interface Lease extends Omit<Details, "childPool"> {
   owner: string;
   type: string;
   extents: Extent[];
-  /** `ended`: holds nothing any more; a record of how it ended, kept for thirty days. */
+  /** `ended`: an end record, which holds no values and is kept for thirty days. */
   state: "offered" | "reserved" | "used" | "quarantined" | "ended";
-  /** Renewed by every claim; a release by an older one does nothing. */
+  /** Renewed by every claim; a release with an older id does nothing. */
   leaseId: string;
-  /** Made at the first claim; survives renewal and rename. Marks what is ours on hosts. */
+  /** Made at the first claim; stays the same when the lease is renewed or renamed. Identifies its items on hosts. */
   uid: string;
-  /** Name of the pool that this lease opens. */
+  /** Name of its child pool. */
   childPool?: string;
   sharingKey?: string;
   ports?: Port[];
@@ -117,11 +117,11 @@ export interface Lease extends Omit<Details, "childPool"> {
   lastSeen: number;
   expiresAt?: number;
   /**
-   * Of an offer whose value was quarantined: unless it is claimed, it goes on resting until then. Of an end: it would rest until then if
-   * its pool had not been deleted, or its value not been given to another owner.
+   * Of an offer whose value was quarantined: unless it is claimed, the quarantine continues until then. Of an end record: when the quarantine
+   * would end if the pool had not been deleted, or the value not been given to another owner.
    */
   quarantinedUntil?: number;
-  /** And for whom, if not for its own owner. */
+  /** The previous holder, if it is another owner. */
   quarantinedFor?: PreviousHolder;
   /** Of an offer: the request that it answers. Another request of the same owner gets an offer of its own. */
   request?: string;
@@ -133,7 +133,7 @@ export interface Lease extends Omit<Details, "childPool"> {
   deletingSince?: number;
   /** How it ended. */
   end?: LeaseEnd;
-  /** What the user should hear about this answer; not kept. */
+  /** Warnings for the user; not stored. */
   warnings?: string[];
 }
 
@@ -145,36 +145,36 @@ export interface LeaseEnd {
   wasOffer?: boolean;
 }
 
-/** Who can come back to a value that rests, and as what. */
+/** The holder of a quarantined value before its lease ended. It can get the value again. */
 export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | "createdAt" | "lastSeen">;
 
-/** Held by its owner, neither only promised nor at rest nor over. */
+/** Held by its owner; not an offer, not quarantined, not ended. */
 export const isCommitted = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
-/** What its owner keeps with a lease, by name. */
+/** The data of a lease as an object. */
 export const dataEntries = ({ data }: Pick<Lease, "data">): { [key: string]: Json } =>
   typeof data === "object" && data !== null && !Array.isArray(data) ? data : {};
 
-/** What of a lease may be changed in place. What is left out stays as it is. */
+/** Changes of a lease in place. Absent fields stay as they are. */
 export interface Changes extends Omit<Details, "ttl" | "tenant"> {
-  /** Of the caller, who must be the tenant of the pool where that has one; null: the caller has none. */
+  /** The tenant of the caller, which must be that of the pool, if the pool has one; null: the caller has none. */
   tenant?: Tenant | null;
   owner?: string;
   state?: "reserved" | "used";
   /** null: held until released. */
   ttl?: number | null;
-  /** A pool grows or shrinks: its block in the address space does so with it. */
+  /** The new bounds of a block, when its pool is resized. */
   extents?: Extent[];
-  /** null: exclusive from now on. Only the sole user of a value can change its key. */
+  /** null: not shared any more. Refused while another lease shares the value. */
   sharingKey?: string | null;
   ports?: Port[];
-  /** Takes ports away from whoever of the same tenant and type has them. */
+  /** Evicts holders of the ports that have the same tenant and type. */
   takes?: boolean;
-  /** A delete of its resource has begun; false: the resource is to stay after all. */
+  /** A delete of its resource has begun; false: the delete was cancelled. */
   deleting?: boolean;
 }
 
-/** What a lease must look like for a change to be made; it is compared in the same transaction. */
+/** The state of a lease that a change requires; compared in the same transaction. */
 export interface Condition {
   state?: "reserved" | "used";
   usedBy?: string;
@@ -182,33 +182,33 @@ export interface Condition {
   data?: Record<string, Json | undefined>;
 }
 
-/** What is known of a lease that is looked for; `name` is one of its names. */
+/** How a lease is looked up; `name` is one of its names. */
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
-/** A lease that stands outside the store, and must be in it. */
+/** A lease that exists outside the store and must be imported. */
 export interface ExistingLease
   extends Omit<Request, "childPool" | "size" | "within" | "also" | "ttl" | "onPortConflict"> {
   want: Extent[];
   childPool?: PoolSpec;
-  /** Where it had a place in a store before; else it gets a new one. */
+  /** Its ids, if it was in a store before; else it gets new ones. */
   identity?: Pick<Lease, "uid" | "leaseId">;
-  /** `used`: also where it is not known by whom. */
+  /** `used`: even if `usedBy` is unknown. */
   state?: "used";
 }
 
-/** A pool that must be open before facts can be entered in it, and the lease that opens it. */
+/** A child pool that an import needs, and its lease. */
 export interface MissingPool extends Pick<Lease, "pool" | "leaseId"> {
   childPool: PoolSpec;
 }
 
 export interface ImportResult {
   added: Lease[];
-  /** Stood in the store already, just so. */
+  /** In the store already, with the same values. */
   unchanged: Lease[];
   conflicts: { lease: ExistingLease; error: OverlayError }[];
 }
 
-/** One line of a pool's history. Offers leave none. */
+/** One row of the history of a pool. Offers have none. */
 export interface Event {
   at: number;
   what:
@@ -254,33 +254,33 @@ export interface Usage {
 
 export type Finding = { pool: string; problem: string; repairable: boolean };
 
-/** How far a store has come. */
+/** The version of a store. */
 export interface StoreVersion {
-  /** Grows with every commit, and never falls unless commits were lost. */
+  /** Grows with every commit; lower than before only if commits were lost. */
   version: number;
-  /** Which of several histories that version is of: after an older backup was restored, another one begins. */
+  /** Tells apart equal versions before and after the restore of a backup. */
   epoch: string;
 }
 
-/** Which store a pool is in, and how far that has come. */
+/** The id and version of the store. */
 export interface StoreIdentity extends StoreVersion {
   /** Random; stays when the store moves to another engine. */
   id: string;
 }
 
 export interface OfferOptions {
-  /** This run goes on to claim it: a broken promise stops it. Default: a preview, in which that is a warning. */
+  /** This run is an up, which stops at a broken promise. Default: a preview, which warns. */
   inUp?: boolean;
   /**
-   * Whether the resource that holds this lease, of the same stack, asks for other values in this run. undefined, the default: that is
-   * not known until it is checked. Then it may be promised, and a claim waits for that check.
+   * Whether the resource of the same stack that holds this lease asks for other values in this run. undefined, the default: unknown until
+   * that resource is checked. Then the value may be promised, and a claim waits for that check.
    */
   movesAway?(holder: Lease): boolean | undefined;
   /** The quota that this run gives the pool; absent: the one that it has. */
   quota?: NonNullable<PoolSpec["quota"]>;
 }
 
-/** A pool that a run deletes in order to make it anew. */
+/** A pool that a run deletes and creates again. */
 export interface Replacement {
   pool: string;
   /** Its resource, by its names before and after this run. */
@@ -289,7 +289,7 @@ export interface Replacement {
   changed: string[];
 }
 
-/** Who holds what. Hides stores, races and arithmetic. Errors are OverlayError. */
+/** Allocates values to owners, on any store. Errors are OverlayError. */
 export interface Pool {
   /**
    * Finds the owner's lease, else writes an offer that the owner's next claim gets. `IP_IN_USE`, `POOL_EXHAUSTED`, … An offer
@@ -298,7 +298,7 @@ export interface Pool {
   offer(request: Request, options?: OfferOptions): Promise<Lease>;
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
-  /** Makes it ours, durably, under a new lease id. With `want`: exactly that, or `PLAN_STALE`. */
+  /** Commits a lease durably, with a new lease id. With `want`: exactly these values, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** Of a lease that `claim` or `amend` has returned: the version that its commit made, which is as durable as the lease. */
   versionOf(lease: Lease): StoreVersion | undefined;
@@ -306,13 +306,13 @@ export interface Pool {
   find(pool: string, by: By): Promise<Lease | undefined>;
   /** How the lease with this uid ended, if it did within the last thirty days. */
   endOf(pool: string, uid: string): Promise<Lease | undefined>;
-  /** Whoever has this name, in whatever pool. */
+  /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
-  /** For this run: its owner keeps it. Later requests of the run for its values are refused; if one came earlier, this is. */
+  /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
   markKept(lease: Lease): Promise<void>;
   /**
    * For this run: the pool is to be replaced. `POOL_IN_USE` if it, or a pool that ends with it, has leases of other stacks, or leases
-   * that stay; of those that are known to stay later, `stays` is refused.
+   * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
@@ -322,7 +322,7 @@ export interface Pool {
   spec(pool: string): Promise<PoolSpec | undefined>;
   /**
    * Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`:
-   * only finds out whether that can be. `onlyIf`: `LEASE_CHANGED` unless the lease looks like this.
+   * only checks it. `onlyIf`: `LEASE_CHANGED` unless the lease meets the condition.
    */
   amend(
     pool: string,
@@ -331,19 +331,19 @@ export interface Pool {
     options?: { dryRun?: boolean; onlyIf?: Condition },
   ): Promise<Lease>;
   /**
-   * Before a delete: no new claims in the pool that this lease opens; `POOL_IN_USE` with the list if it has some. `onlyIf`:
-   * `LEASE_CHANGED` unless the lease looks like this.
+   * Before a delete: refuses claims in the child pool from now on; `POOL_IN_USE` with its leases if it has any. `onlyIf`: `LEASE_CHANGED`
+   * unless the lease meets the condition.
    */
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
-  /** false: not the current lease, or not as `onlyIf` says; nothing done. */
+  /** false: not the current lease, or it does not meet `onlyIf`; nothing was changed. */
   release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
-  /** A sign of life: `lastSeen` is now, and a lease with an end stands for `ttl` seconds more. Leaves no history. */
+  /** A heartbeat: sets `lastSeen`, and extends a lease that expires by `ttl` seconds. Not in the history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
-  /** Enters what stands already, in Pulumi's state or on machines: all of it, or with a conflict nothing. */
+  /** Adds leases that exist in Pulumi's state or on hosts; with a conflict, none of them. */
   importLeases(facts: ExistingLease[], options?: { opening?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;
-  /** The secret that the store keeps under this name: `initial`, unless somebody was first. */
+  /** The secret of this name; `initial` is stored if there is none. */
   secret(name: string, initial: string): Promise<string>;
-  /** The same without making one. */
+  /** The same, without storing one. */
   findSecret(name: string): Promise<string | undefined>;
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
   /** The store gets an id with the first call. */
@@ -360,7 +360,7 @@ export interface Pool {
   usage(pool: string): Promise<Usage | undefined>;
   /** Of all pools whose name begins so, by name. */
   usages(prefix: string): Promise<Map<string, Usage>>;
-  /** Oldest first; also of the hundred pools that went last. */
+  /** Oldest first; also of the hundred pools that were deleted last. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
   end(): Promise<void>;

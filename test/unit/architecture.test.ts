@@ -65,6 +65,45 @@ const RULES: [folder: string, may: string[]][] = [
     ],
   ],
   [
+    "provider/pool/storage",
+    [
+      "provider/errors",
+      "provider/pool-names",
+      "provider/pool/types",
+      "provider/pool/extents",
+      "provider/pool/errors",
+      "node:crypto",
+    ],
+  ],
+  [
+    "provider/pool/rules",
+    [
+      "provider/errors",
+      "provider/owner",
+      "provider/pool-names",
+      "provider/addressing",
+      "provider/pool/types",
+      "provider/pool/extents",
+      "provider/pool/errors",
+      "provider/pool/storage",
+      "node:util",
+    ],
+  ],
+  [
+    "provider/pool/engines",
+    [
+      "provider/errors",
+      "provider/pool/storage",
+      "@grpc/grpc-js",
+      "@grpc/proto-loader",
+      "pg",
+      "zod",
+      ...["crypto", "fs", "fs/promises", "http", "https", "net", "os", "path", "timers/promises", "tls", "util"].map(
+        (name) => `node:${name}`,
+      ),
+    ],
+  ],
+  [
     "provider/pool",
     [
       "provider/errors",

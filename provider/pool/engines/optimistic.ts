@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
-import { type ClockFinding, EngineFault, type Store, type Tx } from "../storage/store";
+import { type ClockFinding, createMutex, EngineFault, type Store, type Tx } from "../storage/store";
 import { headAhead, judgeClock, serverLeapt } from "./clock-check";
 import {
   type Commit,
@@ -14,7 +14,7 @@ import {
 } from "./commit-log";
 import { type Execution, execute, type KeyRange, type Outcome, unwrap } from "./execute";
 import { BurstDetector, LockBatch } from "./lock-batch";
-import { createMutex } from "./mutex";
+
 import { RowCache } from "./row-cache";
 
 /**

@@ -1,10 +1,10 @@
 import { isDeepStrictEqual } from "node:util";
 import { fencedError, leaseChangedError, leaseExpiredError, notClaimedError } from "../errors";
-import { uidOf } from "../storage/ids";
 import { leaseKey, leasesOf, poolKey } from "../storage/keys";
-import { appendHistory, replaceLease, specOf } from "../storage/leases";
+import { appendHistory, isExpired, isLive, replaceLease, sharingKeyOf, specOf, uidOf } from "../storage/leases";
+
 import { omitUndefined } from "../storage/records";
-import { isExpired, isLive, sharingKeyOf } from "../storage/rows";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Changes, type Condition, dataEntries, type Event, isCommitted, type Lease } from "../types";
 import { choose, type GrantContext, mustKeepQuota, portEvictor } from "./choose";
@@ -13,9 +13,9 @@ import { mustBeOfTenant, mustBeUnused } from "./pools";
 import { putLease } from "./put-lease";
 import { mustKeepKey, takePorts } from "./share";
 
-/** What the holder of a lease id can do with its lease. */
+/** Changes of a lease by the holder of its lease id. */
 
-/** undefined when it is not the current lease, or its time is over. */
+/** undefined if the lease was renewed since, or has ended. */
 export async function findCurrent(tx: WriteBuffer, pool: string, leaseId: string): Promise<Lease | undefined> {
   const lease = await tx.get(leaseKey(pool, uidOf(leaseId)));
   return lease?.leaseId === leaseId && isLive(lease, tx.now) ? lease : undefined;
@@ -79,7 +79,7 @@ function applyChanges(
   const state = changes.state ?? lease.state;
   const usedBy = changes.usedBy ?? (state === "used" ? lease.usedBy : undefined);
   const seconds = ttl === undefined ? lease.ttl : (ttl ?? undefined);
-  // The ttl starts again when it is changed, and when a lease that was used is only reserved again.
+  // The ttl restarts when it is changed, and when a used lease is reserved again.
   const starts = ttl !== undefined || lease.state === "used";
   const ends = starts ? seconds && tx.now + seconds * 1000 : lease.expiresAt;
   return omitUndefined<Lease>({
@@ -113,13 +113,13 @@ export async function closeChildPool(
   if (lease.childPool) await freezePool(tx, lease.childPool);
 }
 
-/** Refuses claims in it from now on. Offers and resting leases in it stay until it is deleted: the delete may be taken back. */
+/** Refuses claims in the pool from now on. Its offers and quarantined leases are kept until it is deleted: the delete may be cancelled. */
 async function freezePool(tx: WriteBuffer, name: string): Promise<void> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return;
   await mustBeUnused(tx, name);
   for (const { uid } of await tx.all(leasesOf(name))) {
-    const lease = await tx.get(leaseKey(name, uid)); // the end of another one may have changed it
+    const lease = await tx.get(leaseKey(name, uid)); // Read again: the end of another lease may have changed it.
     if (lease && isExpired(lease, tx.now)) await expireLease(tx, lease);
   }
   tx.put(poolKey(name), { ...pool, closing: true });

@@ -25,9 +25,8 @@ import {
 } from "../extents";
 import { type Picker, pickFree } from "../storage/free-space";
 import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../storage/keys";
-import { appendHistory, holdersOf } from "../storage/leases";
+import { appendHistory, holdersOf, isByValue, isExpired, noCounts, occupies, sharingKeyOf } from "../storage/leases";
 import type { Counts } from "../storage/records";
-import { isExpired, noCounts, occupies, sharingKeyOf } from "../storage/rows";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Extent, isCommitted, type Lease, type LeaseEnd, type PoolSpec, type Request } from "../types";
 import {
@@ -35,44 +34,43 @@ import {
   expireLease,
   expireOverdue,
   isPreemptible,
+  lowestOverdue,
   NO_QUARANTINE,
   quarantineEnd,
   waiterOf,
 } from "./end-lease";
-import { lowestOverdue } from "./overdue";
 import { heldLeases } from "./pools";
-import { isByValue } from "./request-id";
 import { findShared, takePorts } from "./share";
 
-/** Which values a request gets, and who has to go for it. */
+/** Chooses the values that a request gets, and evicts leases that it may replace. */
 export interface GrantContext {
   request: Request;
-  /** false: an offer, which may move nothing firm. */
+  /** false: an offer. It must not change committed leases. */
   isClaim: boolean;
-  /** What it wants was free in a preview, and its user expects exactly that. */
+  /** A preview has shown these values: if they are taken, the error is `PLAN_STALE`. */
   wasPreviewed: boolean;
-  /** A broken promise stops it; in a preview it is a warning. */
+  /** An up stops at a broken promise; a preview warns. */
   inUp: boolean;
-  /** Seconds that a new offer holds. */
+  /** Lifetime of a new offer, in seconds. */
   offerTtl: number;
   /** See `Picker`. */
   seed: string;
-  /** What this run was to give the owner already. */
+  /** What this run has already offered to the owner. */
   plannedExtents?: Extent[];
-  /** Whether this holder is about to leave its value to the asker, as in a swap within one stack. */
+  /** Whether this holder releases its value in the same run, as in a swap within one stack. */
   willRelease(holder: Lease): boolean;
   /** The quota that this run gives the pool; absent: the one that it has. */
   quota?: NonNullable<PoolSpec["quota"]>;
-  /** Called when the request must be refused in this run although its offer is kept for the next one. */
+  /** Called if the request is refused in this run, but its offer is kept for the next run. */
   refuseLater?(refusal: OverlayError): void;
 }
 
 export interface Choice {
   extents: Extent[];
   warnings: string[];
-  /** What was only promised or at rest there, and had to go. */
+  /** Offers and quarantined leases that were ended for it. */
   evicted: Lease[];
-  /** Leases that must end or move before these extents can be claimed. */
+  /** Uids of leases that must end or move before these extents can be claimed. */
   waitsFor: Set<string>;
 }
 
@@ -83,16 +81,16 @@ export const emptyChoice = (extents: Extent[] = []): Choice => ({
   waitsFor: new Set(),
 });
 
-export async function choose(tx: WriteBuffer, spec: PoolSpec, asking: GrantContext, own?: Lease): Promise<Choice> {
-  const { want } = asking.request;
-  const choice = want ? await chooseRequested(tx, spec, asking, want, own) : await chooseAutomatic(tx, spec, asking);
+export async function choose(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own?: Lease): Promise<Choice> {
+  const { want } = context.request;
+  const choice = want ? await chooseRequested(tx, spec, context, want, own) : await chooseAutomatic(tx, spec, context);
   await takePorts(
     tx,
     spec,
     choice.extents,
-    asking.request.ports ?? [],
+    context.request.ports ?? [],
     own?.uid,
-    portEvictor(tx, spec, asking, choice),
+    portEvictor(tx, spec, context, choice),
   );
   return choice;
 }
@@ -100,7 +98,7 @@ export async function choose(tx: WriteBuffer, spec: PoolSpec, asking: GrantConte
 async function chooseRequested(
   tx: WriteBuffer,
   spec: PoolSpec,
-  asking: GrantContext,
+  context: GrantContext,
   want: Extent[],
   own?: Lease,
 ): Promise<Choice> {
@@ -109,7 +107,7 @@ async function chooseRequested(
     mustBeGivable(spec, extent);
     for (const lease of await holdersOf(tx, spec.name, extent)) {
       if (lease.uid === own?.uid) continue;
-      await evictOrReject(tx, spec, asking, extent, lease, choice);
+      await evictOrReject(tx, spec, context, extent, lease, choice);
       if (!isCommitted(lease)) choice.evicted.push(lease);
     }
   }
@@ -121,7 +119,7 @@ function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
 }
 
-/** Whether a lease with these extents is what the request asks for. */
+/** Whether a lease with these extents answers the request. */
 export function isAnswer(
   { extents }: Pick<Lease, "extents">,
   { want, size = 1n, within, also = [] }: Request,
@@ -134,16 +132,16 @@ export function isAnswer(
   );
 }
 
-/** Clears a requested extent of one holder, or refuses. */
+/** Ends the lease of a holder of a requested extent, or rejects the request. */
 async function evictOrReject(
   tx: WriteBuffer,
   spec: PoolSpec,
-  asking: GrantContext,
+  context: GrantContext,
   extent: Extent,
   holder: Lease,
   choice: Choice,
 ): Promise<void> {
-  const { request } = asking;
+  const { request } = context;
   const own = holder.owner === request.owner;
   const end: LeaseEnd = { reason: "taken", takenBy: request.owner };
   if (isExpired(holder, tx.now)) return await expireLease(tx, holder, NO_QUARANTINE, request.owner);
@@ -152,56 +150,56 @@ async function evictOrReject(
     return await endLease(tx, holder, NO_QUARANTINE, end);
   const key = sharingKeyOf(request);
   if (key !== undefined && key === sharingKeyOf(holder) && sameExtents(holder.extents, request.want!)) return;
-  if (isCommitted(holder) && (asking.willRelease(holder) || mayTake(request, holder)))
-    return await preempt(tx, spec, asking, holder, "handed over", choice);
-  if (isInactive(tx, spec, holder) && !(await pickFree(tx, spec, pickerFor(asking), 1n)))
-    return await preempt(tx, spec, asking, holder, "reclaimed", choice);
+  if (isCommitted(holder) && (context.willRelease(holder) || mayTake(request, holder)))
+    return await preempt(tx, spec, context, holder, "handed over", choice);
+  if (isInactive(tx, spec, holder) && !(await pickFree(tx, spec, pickerFor(context), 1n)))
+    return await preempt(tx, spec, context, holder, "reclaimed", choice);
   const isOfNeighbour = holder.state === "offered" && isSameStack(holder.owner, request.owner) && !isByValue(holder);
-  if (asking.refuseLater && isOfNeighbour && (await hasOtherRoom(tx, spec, asking, holder))) {
-    asking.refuseLater(keptForValueError(spec, extent, holder, request.owner));
+  if (context.refuseLater && isOfNeighbour && (await hasOtherRoom(tx, spec, context, holder))) {
+    context.refuseLater(keptForValueError(spec, extent, holder, request.owner));
     return await endLease(tx, holder, NO_QUARANTINE, end);
   }
   if (holder.sharingKey !== undefined && key !== undefined)
     throw sharingConflictError(spec, extent, request.sharingKey, holder);
-  throw asking.wasPreviewed
+  throw context.wasPreviewed
     ? planStaleError(spec, extent, holder, request.owner)
     : takenError(spec, extent, holder, request.owner);
 }
 
-/** Whether the next run can offer this holder another value. Otherwise the two would take it from each other for ever. */
+/** Whether the next run can offer this holder another value. Otherwise the two owners would evict each other for ever. */
 async function hasOtherRoom(
   tx: WriteBuffer,
   spec: PoolSpec,
-  asking: GrantContext,
+  context: GrantContext,
   { owner, uid, extents }: Lease,
 ): Promise<boolean> {
-  const free = await pickFree(tx, spec, { ...pickerFor(asking), owner }, sizeOf(extents[0]!));
+  const free = await pickFree(tx, spec, { ...pickerFor(context), owner }, sizeOf(extents[0]!));
   return free !== undefined || (await pickVictim(tx, spec, zonesOf(spec).automatic, owner, uid))[1] !== undefined;
 }
 
 const mayTake = ({ takes, tenant, type }: Request, holder: Lease): boolean =>
   takes === true && type === holder.type && isSameTenant(tenant, holder.tenant);
 
-/** Makes holders of ports leave, if this request may take them away. */
+/** Evicts the holder of a port, if the request may do so. */
 export const portEvictor =
-  (tx: WriteBuffer, spec: PoolSpec, asking: GrantContext, choice: Choice = emptyChoice()) =>
+  (tx: WriteBuffer, spec: PoolSpec, context: GrantContext, choice: Choice = emptyChoice()) =>
   async (holder: Lease): Promise<boolean> => {
-    const { request } = asking;
+    const { request } = context;
     if (choice.waitsFor.has(holder.uid)) return true;
     if (isPreemptible(tx, holder, request.owner)) {
       await endLease(tx, holder, NO_QUARANTINE, { reason: "taken", takenBy: request.owner });
       return true;
     }
     if (!mayTake(request, holder)) return false;
-    await preempt(tx, spec, asking, holder, "handed over", choice);
+    await preempt(tx, spec, context, holder, "handed over", choice);
     return true;
   };
 
-/** A claim ends the lease of a holder that must go. An offer moves nothing that is held: it waits for the holder's end. */
+/** A claim ends the lease of the holder. An offer does not: it waits for the end of that lease. */
 async function preempt(
   tx: WriteBuffer,
   spec: PoolSpec,
-  { request, isClaim: firm, wasPreviewed: planned }: GrantContext,
+  { request, isClaim, wasPreviewed }: GrantContext,
   holder: Lease,
   how: "handed over" | "reclaimed",
   choice: Choice,
@@ -210,10 +208,10 @@ async function preempt(
   const waiter = await waiterOf(tx, holder);
   if (waiter && waiter.owner !== request.owner) {
     if (!isPreemptible(tx, waiter, request.owner))
-      throw (planned ? planStaleError : takenError)(spec, holder.extents[0]!, waiter, request.owner);
+      throw (wasPreviewed ? planStaleError : takenError)(spec, holder.extents[0]!, waiter, request.owner);
     await endLease(tx, waiter, NO_QUARANTINE, end);
   }
-  if (firm || !isCommitted(holder)) {
+  if (isClaim || !isCommitted(holder)) {
     if (isCommitted(holder)) await appendHistory(tx, how, holder, { takenBy: request.owner });
     await endLease(tx, holder, NO_QUARANTINE, end);
   } else choice.waitsFor.add(holder.uid);
@@ -225,29 +223,29 @@ const isInactive = ({ now }: WriteBuffer, { reclaimAfter }: PoolSpec, lease: Lea
   lease.expiresAt === undefined &&
   now - lease.lastSeen >= reclaimAfter * 1000;
 
-async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, asking: GrantContext): Promise<Choice> {
-  const { request } = asking;
+async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, context: GrantContext): Promise<Choice> {
+  const { request } = context;
   const suits = (extents: Extent[]) => isAnswer({ extents }, request);
   const choice = emptyChoice();
-  const shared = await findShared(tx, spec, request, suits, portEvictor(tx, spec, asking, choice));
+  const shared = await findShared(tx, spec, request, suits, portEvictor(tx, spec, context, choice));
   if (shared) return { ...choice, extents: shared };
   if (spec.allocation === "external" || spec.autoAssign === false) throw notRequestedError(spec);
   for (const within of [request.within, ...(request.also ?? [])]) {
-    choice.extents.push(await findRoom(tx, spec, asking, choice, within));
+    choice.extents.push(await findRoom(tx, spec, context, choice, within));
   }
   return choice;
 }
 
-/** Free values first; then those resting longest, then the oldest offers, then whoever was not seen for too long. */
+/** Takes a free value, else that of the oldest quarantined lease, the oldest preemptible offer, or the longest inactive lease. */
 async function findRoom(
   tx: WriteBuffer,
   spec: PoolSpec,
-  asking: GrantContext,
+  context: GrantContext,
   choice: Choice,
   within?: Extent,
 ): Promise<Extent> {
-  const { owner, size = 1n } = asking.request;
-  const picker = pickerFor(asking);
+  const { owner, size = 1n } = context.request;
+  const picker = pickerFor(context);
   const zone = within ? intersect(zonesOf(spec).automatic, [within]) : zonesOf(spec).automatic;
   for (;;) {
     const found = await pickFree(tx, spec, picker, size, within);
@@ -263,7 +261,7 @@ async function findRoom(
     if (!holder) throw exhaustedError(spec, await heldLeases(tx, spec.name, 5, true));
     if (type === "r" && holder.owner !== owner) choice.warnings.push(quarantineWarning(spec, holder));
     if (type === "h") {
-      await preempt(tx, spec, asking, holder, "reclaimed", choice);
+      await preempt(tx, spec, context, holder, "reclaimed", choice);
       if (choice.waitsFor.has(holder.uid)) return holder.extents[0]!;
     } else {
       await endLease(tx, holder, NO_QUARANTINE, { reason: "taken", takenBy: owner });
@@ -290,8 +288,8 @@ async function pickVictim(
 }
 
 /**
- * The first of its class, by time, that can go for this owner and whose going helps. That may be an offer of an earlier run to
- * a neighbour that this run has not met yet, and which then gets another one: in a full pool, where somebody has to go.
+ * The oldest lease of this class that can be evicted for this owner and has a value in the zone. It may be an offer of an earlier run to
+ * a resource of the same stack that this run has not checked yet: that resource gets another value.
  */
 async function oldestVictim(
   tx: WriteBuffer,
@@ -304,7 +302,7 @@ async function oldestVictim(
   for (const uid of await tx.range(byTime(spec.name, type), CANDIDATES)) {
     if (uid === except) continue;
     const lease = (await tx.get(leaseKey(spec.name, uid)))!;
-    // In the order of when they were last seen: after the first that stays, all do.
+    // Ordered by `lastSeen`: after the first active lease, all are active.
     if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
     const goes = type === "h" ? await canBeReclaimed(tx, lease, owner) : isPreemptible(tx, lease, owner);
     if (goes && intersect(zone, lease.extents).length > 0) return lease;
@@ -312,7 +310,7 @@ async function oldestVictim(
   return undefined;
 }
 
-/** Not while the pool that it opened is in use, and not if it is promised to another owner already. */
+/** Not while its child pool is in use, and not if its value is promised to another owner. */
 async function canBeReclaimed(tx: WriteBuffer, lease: Lease, owner: string): Promise<boolean> {
   if (lease.childPool !== undefined && (await heldLeases(tx, lease.childPool, 1)).length > 0) return false;
   const waiter = await waiterOf(tx, lease);
@@ -326,20 +324,20 @@ async function otherOffers(tx: WriteBuffer, spec: PoolSpec, except: string): Pro
   return offers;
 }
 
-/** So many are looked at for one whose going helps. */
+/** Candidates that are read to find a victim. */
 const CANDIDATES = 1000;
 
 /**
- * Asked once a lease is in. Offers count too, so that preview finds what is too much; old offers of others give way.
- * `leaving` are leases that will be gone before the new one is claimed. A lease that was `promised` has been counted: later offers, also
- * those to replace what their owner holds, do not stop it.
+ * Rejects a lease that was just written if the pool now exceeds its quota. Offers count, so that preview finds it; preemptible offers are
+ * ended first. `ending` are leases that end before the new one is claimed. If `wasCounted`, an earlier offer has counted the lease: later
+ * offers do not stop it.
  */
 export async function mustKeepQuota(
   tx: WriteBuffer,
   spec: PoolSpec,
   { owner, uid }: Pick<Lease, "owner" | "uid">,
-  leaving: Lease[] = [],
-  promised = false,
+  ending: Lease[] = [],
+  wasCounted = false,
 ): Promise<void> {
   if (!spec.quota) return;
   const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
@@ -349,17 +347,17 @@ export async function mustKeepQuota(
   for (;;) {
     const counts = (await tx.get(countsKey(spec.name))) ?? noCounts();
     const { offered, reserved, used, held } = counts;
-    const leases = offered + reserved + used - leaving.length;
-    if (await isKept(counts, leaving)) return;
+    const leases = offered + reserved + used - ending.length;
+    if (await isKept(counts, ending)) return;
     if (await expireOverdue(tx, spec.name)) continue;
-    if (promised && (await isKept(counts, [...leaving, ...(await otherOffers(tx, spec, uid))]))) return;
+    if (wasCounted && (await isKept(counts, [...ending, ...(await otherOffers(tx, spec, uid))]))) return;
     const offer = await oldestVictim(tx, spec, "o", spec.extents, owner, uid);
     if (!offer) throw quotaError(spec, { leases, values: held });
     await endLease(tx, offer, quarantineEnd(tx, offer), { reason: "taken", takenBy: owner });
   }
 }
 
-/** Values that would be free without these leases. A value that several of them share counts once, one that another lease shares does not. */
+/** How many values would be free without these leases. A value that they share counts once; one that another lease shares does not count. */
 async function countHeldOnlyBy(tx: WriteBuffer, leases: Lease[]): Promise<bigint> {
   const uids = new Set(leases.map(({ uid }) => uid));
   const extents: Extent[] = [];

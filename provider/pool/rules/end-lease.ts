@@ -1,39 +1,60 @@
-import { byTime, countsKey, dueBy, leaseKey, type TimeClass, waiterKey } from "../storage/keys";
-import { appendHistory, getLeases, holdersOf, isShared, replaceLease } from "../storage/leases";
-import { isExpired, occupies, sharingKeyOf } from "../storage/rows";
+import { intersect } from "../extents";
+import {
+  allocationsFrom,
+  byTime,
+  countsKey,
+  dueBy,
+  leaseKey,
+  type Span,
+  type TimeClass,
+  waiterKey,
+} from "../storage/keys";
+import {
+  appendHistory,
+  getLeases,
+  holdersOf,
+  isExpired,
+  isShared,
+  leasesAt,
+  occupies,
+  replaceLease,
+  sharingKeyOf,
+} from "../storage/leases";
+import type { Allocation } from "../storage/records";
+
 import type { WriteBuffer } from "../storage/write-buffer";
-import { isCommitted, type Lease, type LeaseEnd, type PreviousHolder } from "../types";
+import { type Extent, isCommitted, type Lease, type LeaseEnd, type PreviousHolder } from "../types";
 import { toEndRecord } from "./end-records";
 import { dropPool } from "./pools";
 
-/** How leases end: given up, taken away, or simply over. */
+/** Ends leases: by release, by eviction, or because they expired. Values of ended committed leases are quarantined first. */
 
 export const NO_QUARANTINE = 0;
 
-/** Until when its values rest if a lease ends at this time: an offer leaves them as it found them. */
+/** When the quarantine ends of a lease that ends at `end`. An offer restores the quarantine that its values had before. */
 export const quarantineEnd = ({ options, now }: WriteBuffer, lease: Lease, end = now): number =>
   isCommitted(lease) ? end + options.quarantine * 1000 : (lease.quarantinedUntil ?? NO_QUARANTINE);
 
 /**
- * Ends a lease, and the pool that it opened. Its values go to the offer that waits for them; else they rest until `rest`, unless
- * another lease shares them. `end` is recorded for its owner's next run; without it, no record is kept.
+ * Ends a lease and its child pool. Its values go to the offer that waits for them; else they are quarantined until `until`, unless another
+ * lease shares them. `end` is recorded for the owner's next run; without it, no record is kept.
  */
-export async function endLease(tx: WriteBuffer, lease: Lease, rest = NO_QUARANTINE, end?: LeaseEnd): Promise<void> {
+export async function endLease(tx: WriteBuffer, lease: Lease, until = NO_QUARANTINE, end?: LeaseEnd): Promise<void> {
   if (lease.childPool) await dropPool(tx, lease.childPool);
   const waiter = occupies(lease) ? await waiterOf(tx, lease) : undefined;
-  const rests = rest > tx.now && !waiter && occupies(lease) && !(await isShared(tx, lease));
-  if (rests) await dropEndRecord(tx, lease.pool, previousHolder(lease).uid, lease.uid);
-  await replaceLease(tx, lease, rests ? toQuarantined(lease, tx.now, rest) : toEndRecord(tx, lease, end));
-  if (waiter) await grantToWaiter(tx, waiter, lease, rest);
+  const isQuarantined = until > tx.now && !waiter && occupies(lease) && !(await isShared(tx, lease));
+  if (isQuarantined) await dropEndRecord(tx, lease.pool, previousHolder(lease).uid, lease.uid);
+  await replaceLease(tx, lease, isQuarantined ? toQuarantined(lease, tx.now, until) : toEndRecord(tx, lease, end));
+  if (waiter) await grantToWaiter(tx, waiter, lease, until);
 }
 
-/** A lease whose values rest again is not over. */
+/** Removes the end record of a lease whose values return to quarantine. */
 async function dropEndRecord(tx: WriteBuffer, pool: string, uid: string, unless: string): Promise<void> {
   const before = uid === unless ? undefined : await tx.get(leaseKey(pool, uid));
   if (before) await replaceLease(tx, before, undefined);
 }
 
-/** The live offer that waits for this lease to end. */
+/** The offer that waits for this lease to end, unless it has expired. */
 export async function waiterOf(
   tx: WriteBuffer,
   { pool, uid }: Pick<Lease, "pool" | "uid">,
@@ -45,8 +66,8 @@ export async function waiterOf(
   return undefined;
 }
 
-/** Gives the values of a lease that has ended to the offer that waited for it, unless that waits for others, too. */
-async function grantToWaiter(tx: WriteBuffer, waiter: Lease, left: Lease, rest: number): Promise<void> {
+/** Gives the values of an ended lease to the offer that waited for it, unless the offer waits for other leases, too. */
+async function grantToWaiter(tx: WriteBuffer, waiter: Lease, left: Lease, until: number): Promise<void> {
   const { waitsFor = [], ...offer } = waiter;
   const others = waitsFor.filter((uid) => uid !== left.uid);
   const isFree = await canOccupy(tx, waiter);
@@ -55,8 +76,8 @@ async function grantToWaiter(tx: WriteBuffer, waiter: Lease, left: Lease, rest: 
   else
     await replaceLease(tx, waiter, {
       ...offer,
-      ...(rest > tx.now && {
-        quarantinedUntil: rest,
+      ...(until > tx.now && {
+        quarantinedUntil: until,
         ...(left.owner !== offer.owner && { quarantinedFor: previousHolder(left) }),
       }),
     });
@@ -71,17 +92,17 @@ async function canOccupy(tx: WriteBuffer, { pool, uid, extents, ...lease }: Leas
   return true;
 }
 
-/** What is left of a lease: who had which values, for its owner to come back to. */
-const toQuarantined = (lease: Lease, now: number, rest: number): Lease => ({
+/** A quarantined lease: its values and its previous holder, which can get them again. */
+const toQuarantined = (lease: Lease, now: number, until: number): Lease => ({
   pool: lease.pool,
   extents: lease.extents,
   ...previousHolder(lease),
   state: "quarantined",
   updatedAt: now,
-  expiresAt: rest,
+  expiresAt: until,
 });
 
-/** For whom the values of a lease rest when it ends. */
+/** The owner that can get the values again while they are quarantined. */
 export function previousHolder({
   quarantinedFor,
   owner,
@@ -94,39 +115,39 @@ export function previousHolder({
   return quarantinedFor ?? { owner, type, uid, leaseId, createdAt, lastSeen };
 }
 
-/** Ends a lease whose time is over. One that was reserved rests from its end on, as if it had been released then. */
+/** Ends an expired lease. Its quarantine counts from the moment of expiry, not from now. */
 export async function expireLease(
   tx: WriteBuffer,
   lease: Lease,
-  rest = quarantineEnd(tx, lease, lease.expiresAt),
+  until = quarantineEnd(tx, lease, lease.expiresAt),
   takenBy?: string,
 ): Promise<void> {
   if (isCommitted(lease)) await appendHistory(tx, "expired", lease);
   const end = { reason: "expired" as const, ...(takenBy !== undefined && { takenBy }) };
-  await endLease(tx, lease, rest, lease.state === "quarantined" ? undefined : end);
+  await endLease(tx, lease, until, lease.state === "quarantined" ? undefined : end);
 }
 
-/** Classes of leases that end by themselves. */
+/** Classes of leases that expire. */
 export const EXPIRING: TimeClass[] = ["o", "r", "t", "e"];
 const EXPIRE_BATCH = 200;
 
 /**
- * Cleans up what is over, some of it at a time: by the way in each transaction, except what `owner` may come back to; and
- * once more for whoever finds no room.
+ * Expires up to `EXPIRE_BATCH` overdue leases of a pool, and returns whether it found any. Runs in every grant, and again when a pool looks
+ * full. Leases of `keepOwner` are skipped: that owner may be about to renew them.
  */
-export async function expireOverdue(tx: WriteBuffer, pool: string, owner?: string): Promise<boolean> {
+export async function expireOverdue(tx: WriteBuffer, pool: string, keepOwner?: string): Promise<boolean> {
   const counts = await tx.get(countsKey(pool));
-  const most = owner === undefined ? EXPIRE_BATCH : EXPIRE_BATCH - tx.expired;
+  const most = keepOwner === undefined ? EXPIRE_BATCH : EXPIRE_BATCH - tx.expired;
   if (counts?.soonest === undefined || tx.now <= counts.soonest || most <= 0) return false;
   const due: string[] = [];
   for (const type of EXPIRING) {
     if (due.length < most) due.push(...(await tx.range(dueBy(pool, type, tx.now), most - due.length)));
   }
-  const over = (await getLeases(tx, pool, due)).filter((lease) => lease.owner !== owner);
-  for (const lease of over) await expireLease(tx, lease);
-  tx.expired += over.length;
+  const overdue = (await getLeases(tx, pool, due)).filter((lease) => lease.owner !== keepOwner);
+  for (const lease of overdue) await expireLease(tx, lease);
+  tx.expired += overdue.length;
   await updateSoonest(tx, pool);
-  return over.length > 0;
+  return overdue.length > 0;
 }
 
 async function updateSoonest(tx: WriteBuffer, pool: string): Promise<void> {
@@ -140,9 +161,58 @@ async function updateSoonest(tx: WriteBuffer, pool: string): Promise<void> {
 }
 
 /**
- * Whether a lease ends in favour of a request that has no other choice, or asks for its very values: a resting one, and an offer
- * of an earlier run of the same stack to a resource that this run has not met. Other offers hold until they expire.
+ * Whether a lease may be ended in favour of a request for its values, or if the pool is full: a quarantined lease, or an offer of an earlier
+ * run of the same stack to a resource that this run has not checked. Other offers are kept until they expire.
  */
 export const isPreemptible = ({ options }: WriteBuffer, lease: Lease, to?: string): boolean =>
   lease.state === "quarantined" ||
   (lease.state === "offered" && to !== undefined && options.isAbandoned?.(lease, to) === true);
+
+/** Leases, and rows of the expiry index, that are read at once. */
+const OVERDUE_PAGE = 100;
+
+/**
+ * The overdue lease with the lowest value in `zone` below `limit` whose end makes that value free; undefined if there is none.
+ * Expiry is bounded per transaction, so overdue leases may have values below the lowest value that is recorded as free.
+ *
+ * Reads pages of the leases by value and of the expiry index alternately, and stops when either has the answer: the first is short if the
+ * lowest values are overdue, the second if few leases are overdue.
+ */
+export async function lowestOverdue(
+  tx: WriteBuffer,
+  pool: string,
+  zone: Extent[],
+  limit: bigint,
+): Promise<Lease | undefined> {
+  const counts = await tx.get(countsKey(pool));
+  if (counts?.soonest === undefined || tx.now <= counts.soonest || zone.length === 0) return undefined;
+  const valueIn = ({ extents }: Lease): bigint | undefined =>
+    intersect(zone, extents).find(({ first }) => first < limit)?.first;
+  const becomesFree = (lease: Lease): boolean =>
+    occupies(lease) &&
+    isExpired(lease, tx.now) &&
+    quarantineEnd(tx, lease, lease.expiresAt) <= tx.now &&
+    valueIn(lease) !== undefined;
+
+  // To the end of the pool, so that a server engine fetches whole pages, which the next claims need, too.
+  let allocations: Span<Allocation> = allocationsFrom(pool, zone[0]!.first);
+  const due = EXPIRING.map((type) => dueBy(pool, type, tx.now));
+  let lowest: Lease | undefined;
+  while (due.length > 0) {
+    const [page, others]: [Allocation[], Span<Allocation> | undefined] = await tx.page(allocations, OVERDUE_PAGE);
+    for (const allocation of page) {
+      if (allocation.extent.last >= limit) return undefined;
+      const overdue = (await leasesAt(tx, pool, allocation)).find(becomesFree);
+      if (overdue) return overdue;
+    }
+    if (!others) return undefined;
+    allocations = others;
+    const [uids, later]: [string[], Span<string> | undefined] = await tx.page(due[0]!, OVERDUE_PAGE);
+    for (const lease of (await getLeases(tx, pool, uids)).filter(becomesFree)) {
+      if (!lowest || valueIn(lease)! < valueIn(lowest)!) lowest = lease;
+    }
+    if (later) due[0] = later;
+    else due.shift();
+  }
+  return lowest;
+}

@@ -1,22 +1,22 @@
 import { isStackOwner } from "../../owner";
 import { byTime, dueBy, endRecordsDue, endRecordsKey, poolKey } from "../storage/keys";
-import { getLeases, replaceRows } from "../storage/leases";
+import { getLeases, isExpired, replaceRows } from "../storage/leases";
 import { omitUndefined } from "../storage/records";
-import { isExpired } from "../storage/rows";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import type { Lease, LeaseEnd, PoolSpec } from "../types";
 
 /**
- * Records of ends: of leases that stacks held, and of promises that were not kept. They stay in the place of their leases for
- * thirty days, also when the pool is deleted: a pool that is opened under its name later has them.
+ * End records: of leases that stacks held, and of broken promises. They replace the rows of their leases for thirty days, also if the pool
+ * is deleted: a pool that is created under the same name later has them.
  */
 
-/** Ends are kept for this long. */
+/** End records are kept for thirty days. */
 const END_KEPT_MS = 30 * 24 * 3600 * 1000;
 
 /**
- * The record of an end: for owners with a state file, which may not know of it yet. Offers leave one only where a promise was
- * broken; what was released and rested leaves one when its rest is over, or its pool is deleted.
+ * The end record of a lease. Only owners with a state file have one, because the state may not have the end yet. Offers have one only if a
+ * promise was broken; released leases get one when their quarantine ends, or their pool is deleted.
  */
 export function toEndRecord(tx: WriteBuffer, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
   const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
@@ -39,7 +39,7 @@ export function toEndRecord(tx: WriteBuffer, lease: Lease, end: LeaseEnd | undef
   });
 }
 
-/** Puts the records of their ends in the place of all leases of a pool that is deleted. */
+/** Replaces all leases of a pool that is deleted by their end records. */
 export async function keepEndRecords(tx: WriteBuffer, spec: PoolSpec, leases: Lease[]): Promise<void> {
   let until = 0;
   for (const lease of leases) {
@@ -53,10 +53,10 @@ export async function keepEndRecords(tx: WriteBuffer, spec: PoolSpec, leases: Le
   await removeOldEndRecords(tx);
 }
 
-/** So many records are removed at once. */
+/** Records that are removed in one transaction. */
 const REMOVE_BATCH = 1000;
 
-/** Removes what is over of the records of one deleted pool. A pool that was opened again removes its own. */
+/** Removes overdue end records of one deleted pool. A pool that exists again removes its own. */
 async function removeOldEndRecords(tx: WriteBuffer): Promise<void> {
   const due = await tx.first(endRecordsDue(tx.now));
   if (!due) return;
@@ -66,7 +66,7 @@ async function removeOldEndRecords(tx: WriteBuffer): Promise<void> {
   if (uids.length < REMOVE_BATCH) tx.delete(endRecordsKey(due));
 }
 
-/** When the first record that a pool of this name has left goes. */
+/** When the first end record of an earlier pool of this name is due for removal. */
 export async function firstEndRecord(tx: WriteBuffer, pool: string): Promise<number | undefined> {
   const [lease] = await getLeases(tx, pool, await tx.range({ ...byTime(pool, "e"), expectEmpty: true }, 1));
   return lease?.expiresAt;

@@ -12,18 +12,17 @@ import {
   rowsBehind,
 } from "../storage/keys";
 import { writeWithBuffer } from "../storage/layout";
-import { countEvents } from "../storage/leases";
+import { countEvents, countLease, noCounts, occupies, rowsOf, sharingKeyOf } from "../storage/leases";
 import type { PoolRecord } from "../storage/records";
-import { countLease, noCounts, occupies, rowsOf, sharingKeyOf } from "../storage/rows";
+
 import type { Store } from "../storage/store";
 import { type PoolOptions, type WriteBuffer, withBuffer } from "../storage/write-buffer";
 import type { Finding, Lease, PoolSpec } from "../types";
 import { freeRows } from "./pools";
 
 /**
- * The truth is the pools and the leases. Everything else must be exactly what follows from them: free and held extents
- * partition each pool, and every index row has its lease. What follows can be written again; contradictions between
- * leases cannot, and are for a person to decide.
+ * Pools and leases are the source data. All other rows are derived from them: free and held extents partition each pool, and every index row
+ * has a lease. Derived rows can be rebuilt; a conflict between two leases cannot be repaired without an operator.
  */
 export async function fsck(store: Store, terms: PoolOptions, repair: boolean): Promise<Finding[]> {
   if (!repair) return store.read((tx) => withBuffer(tx, terms, check));
@@ -31,9 +30,9 @@ export async function fsck(store: Store, terms: PoolOptions, repair: boolean): P
   return findings;
 }
 
-/** Notes a finding. Those that can be repaired are repaired in the draft at once. */
+/** Reports a finding. Derived rows are repaired in the buffer at once. */
 type Report = (pool: string, problem: string, repairable?: boolean) => void;
-/** Rows that leases demand, and who demands them. */
+/** Derived rows that leases need, with their leases. */
 type Demanded = Map<string, { text: string; lease?: Lease }>;
 
 async function check(tx: WriteBuffer): Promise<Finding[]> {
@@ -47,7 +46,7 @@ async function check(tx: WriteBuffer): Promise<Finding[]> {
   return findings;
 }
 
-/** Rows of pools that are not there, from one pool to the next. */
+/** Rows of pools that do not exist. */
 async function checkStrangers(tx: WriteBuffer, known: Set<string>, report: Report): Promise<void> {
   for (const i of rowsBehind().keys()) {
     for (
@@ -69,7 +68,7 @@ async function checkStrangers(tx: WriteBuffer, known: Set<string>, report: Repor
   }
 }
 
-/** What the records of ends in a pool that is gone demand. */
+/** Derived rows of the end records of a deleted pool. */
 const rowsOfEnds = (ends: Lease[]): Demanded =>
   new Map(
     ends.flatMap((lease) =>
@@ -86,7 +85,7 @@ async function checkPool(tx: WriteBuffer, pool: PoolRecord, demandedNames: Deman
   const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
   const problems = [...overlaps(spec, holding), ...clashes, ...strays(spec, holding)];
   for (const problem of problems) report(spec.name, problem);
-  // Where leases contradict each other no row is better than another.
+  // If two leases conflict, neither row is right.
   if (problems.length === 0) {
     await compare(tx, spec.name, derivedOf(spec.name), demanded, report);
     await checkCounts(tx, spec.name, leases, report);
@@ -113,7 +112,7 @@ const strays = (spec: PoolSpec, leases: Lease[]): string[] =>
     .filter((lease) => !fits(spec, lease))
     .map((lease) => `${formatExtents(spec.kind, lease.extents)} of ${named(lease)} is outside the pool`);
 
-/** All derived rows, and what two leases demand at once. */
+/** All derived rows, and conflicts between leases. */
 function demandedRows(spec: PoolSpec, leases: Lease[], demandedNames: Demanded): [Demanded, string[]] {
   const rows: Demanded = new Map([...freeRows(spec, leases)].map(([key, text]) => [key, { text }]));
   const clashes: string[] = [];

@@ -1,42 +1,54 @@
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
 import { covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
-import { newLeaseId, newUid } from "../storage/ids";
 import { countsKey, leaseKey } from "../storage/keys";
-import { appendHistory, holdersOf, leasesOfOwner, replaceLease } from "../storage/leases";
+import {
+  appendHistory,
+  holdersOf,
+  isByValue,
+  isExpired,
+  isLive,
+  leasesOfOwner,
+  newLeaseId,
+  newUid,
+  noCounts,
+  replaceLease,
+  requestId,
+  sharingKeyOf,
+} from "../storage/leases";
+
 import { omitUndefined, type PoolRecord } from "../storage/records";
-import { isExpired, isLive, noCounts, sharingKeyOf } from "../storage/rows";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
 import { amend } from "./amend";
 import { type Choice, choose, emptyChoice, type GrantContext, isAnswer, mustKeepQuota, portEvictor } from "./choose";
 import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd } from "./end-lease";
-import { takeNames } from "./names";
 import { mustBeOfTenant, requirePool } from "./pools";
-import { putLease } from "./put-lease";
-import { isByValue, requestId } from "./request-id";
+import { putLease, takeNames } from "./put-lease";
+
 import { canHavePorts, mustKeepKey, takePorts } from "./share";
 
-/** Offers and claims. First of all: what does this owner have already? */
+/** Offers and claims. Both look first for what the owner already has. */
 
-export async function offer(tx: WriteBuffer, asking: GrantContext): Promise<Lease> {
-  const { request } = asking;
+export async function offer(tx: WriteBuffer, context: GrantContext): Promise<Lease> {
+  const { request } = context;
   const pool = await requirePool(tx, request.pool, false);
   mustBeOfTenant(pool.spec, request.tenant);
   const kept = (await leasesOfOwner(tx, request.pool, request.owner)).filter((lease) => !isPastEnd(lease, tx.now));
-  const all = withoutOutdated(asking, kept);
+  const all = withoutOutdated(context, kept);
   const mine = all.filter(({ state }) => state !== "ended");
   const found = await findOwn(tx, pool.spec, request, mine);
-  if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, asking, found);
+  if (found && isCommitted(found) && isLive(found, tx.now)) return await checkInPreview(tx, pool.spec, context, found);
   const broken = findBrokenPromise(request, all, found);
-  const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, asking, broken) : [];
+  const [promised, warnings] = broken ? await recallPromise(tx, pool.spec, context, broken) : [];
   const own = promised ? undefined : found;
   const want = promised ?? (own ? undefined : await recallHeld(tx, pool.spec, request, all, broken));
-  const lease = await grant(tx, pool, want ? { ...asking, request: { ...request, want } } : asking, own, request);
+  const lease = await grant(tx, pool, want ? { ...context, request: { ...request, want } } : context, own, request);
   if (broken) await replaceLease(tx, broken, removeShownTo(broken, request.program));
-  // What it holds already is given up for this one: before that is claimed, where there is no room for both.
+  // Its committed leases do not count: they are released before the claim where the quota has no room for both.
   await mustKeepQuota(
     tx,
-    asking.quota ? { ...pool.spec, quota: asking.quota } : pool.spec,
+    context.quota ? { ...pool.spec, quota: context.quota } : pool.spec,
     lease,
     mine.filter((other) => isCommitted(other) && other.uid !== lease.uid),
     own !== undefined && isCoveredBy(own, lease),
@@ -44,37 +56,37 @@ export async function offer(tx: WriteBuffer, asking: GrantContext): Promise<Leas
   return warnings?.length ? { ...lease, warnings: [...(lease.warnings ?? []), ...warnings] } : lease;
 }
 
-/** A record that is to be removed. */
+/** Whether it is an end record that is due for removal. */
 const isPastEnd = (lease: Lease, now: number): boolean => lease.state === "ended" && isExpired(lease, now);
 
 /**
- * Without what is older than the end of the owner's last lease: broken promises; and, if that is the lease which the state still has
- * (`prefer`), offers. An up that puts it back gives what was held. Offers of this run, and those that wait, are not outdated.
+ * Removes what is older than the end of the owner's last lease: broken promises; and offers, if that is the lease which the state still
+ * has (`prefer`), because an up then restores what was held. Offers of this run, and those that wait for other leases, are kept.
  */
-function withoutOutdated({ request: { prefer, want }, plannedExtents: intended }: GrantContext, all: Lease[]): Lease[] {
+function withoutOutdated({ request: { prefer, want }, plannedExtents }: GrantContext, all: Lease[]): Lease[] {
   const ends = all.filter(({ state, end }) => state === "quarantined" || (state === "ended" && !end?.wasOffer));
   const held = ends.filter(({ extents }) => prefer && !want && sameExtents(extents, prefer));
   const [lastEnd, heldUntil] = [ends, held].map((leases) => Math.max(...leases.map(({ updatedAt }) => updatedAt)));
-  const isOfRun = ({ extents }: Lease) => intended !== undefined && sameExtents(extents, intended);
+  const isOfRun = ({ extents }: Lease) => plannedExtents !== undefined && sameExtents(extents, plannedExtents);
   return all.filter((lease) => {
     if (lease.end?.wasOffer) return lease.updatedAt > lastEnd!;
     return lease.state !== "offered" || lease.updatedAt > heldUntil! || lease.waitsFor || isOfRun(lease);
   });
 }
 
-/** Whether a preview of this program has shown the offer; yes where that is not known. */
+/** Whether a preview of this program has shown the offer; true if that is not recorded. */
 const isShownTo = ({ shownTo }: Lease, program: string | undefined): boolean =>
   shownTo === undefined || program === undefined || shownTo.includes(program);
 
-/** The record of a broken promise, for the programs that have yet to learn of it. */
+/** The record of a broken promise, for those programs that have not been told of it. */
 function removeShownTo(broken: Lease, program: string | undefined): Lease | undefined {
   const shownTo = program === undefined ? [] : (broken.shownTo ?? []).filter((other) => other !== program);
   return shownTo.length > 0 ? { ...broken, shownTo } : undefined;
 }
 
 /**
- * The last offer to this request that ended before it was claimed. Where the request has another offer by now, it counts only if
- * this program was shown the old one, and not the new one.
+ * The last offer to this request that ended before it was claimed. If the request has a newer offer, the old one counts only if this
+ * program was shown the old one and not the new one.
  */
 function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefined): Lease | undefined {
   const shown = (lease: Lease) => Number(isShownTo(lease, request.program));
@@ -86,8 +98,8 @@ function findBrokenPromise(request: Request, all: Lease[], own: Lease | undefine
 }
 
 /**
- * What was promised, if it is free. Otherwise an up stops, and a preview gets a warning. Where the pool was deleted and is another one
- * now, an up of a program that was not shown the promise goes on.
+ * Returns the promised extents if they are free. Otherwise an up is rejected, and a preview gets a warning. If the pool was deleted and
+ * made anew since, an up of a program that was not shown the promise continues.
  */
 async function recallPromise(
   tx: WriteBuffer,
@@ -104,8 +116,8 @@ async function recallPromise(
 }
 
 /**
- * What a request that leaves the choice to the pool gets before others: what it held before it was renamed, or before it ended.
- * Offers to other branches of its stack give way, but not one that has taken these values from the owner (`broken`).
+ * For a request without `want`: the extents that the owner held before it was renamed, or before its lease ended. Offers to other branches
+ * of its stack are preempted, but not one that has taken these values from the owner (`broken`).
  */
 async function recallHeld(
   tx: WriteBuffer,
@@ -134,7 +146,7 @@ async function recallHeld(
   return undefined;
 }
 
-/** What would still rest for the owner if its pool had not been deleted since; the last one first. */
+/** End records whose values would still be in quarantine if the pool had not been deleted; the newest first. */
 const endedInQuarantine = ({ now }: WriteBuffer, spec: PoolSpec, request: Request, all: Lease[]): Lease[] =>
   all
     .filter(
@@ -152,18 +164,18 @@ async function liveHoldersOf(tx: WriteBuffer, spec: PoolSpec, extents: Extent[])
   return found;
 }
 
-/** A preview changes nothing about a lease that is firm; it only finds out whether its new names and ports are free. */
-async function checkInPreview(tx: WriteBuffer, spec: PoolSpec, asking: GrantContext, own: Lease): Promise<Lease> {
-  const { names = [], ports = [] } = asking.request;
+/** A preview does not change a committed lease. It only checks whether its new names and ports are free. */
+async function checkInPreview(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own: Lease): Promise<Lease> {
+  const { names = [], ports = [] } = context.request;
   await takeNames(tx, { ...own, names });
-  await mustKeepKey(tx, spec, own, sharingKeyOf(asking.request));
-  await takePorts(tx, spec, own.extents, ports, own.uid, portEvictor(tx, spec, asking));
+  await mustKeepKey(tx, spec, own, sharingKeyOf(context.request));
+  await takePorts(tx, spec, own.extents, ports, own.uid, portEvictor(tx, spec, context));
   tx.rollback();
   return own;
 }
 
-export async function claim(tx: WriteBuffer, asking: GrantContext): Promise<Lease> {
-  const { request } = asking;
+export async function claim(tx: WriteBuffer, context: GrantContext): Promise<Lease> {
+  const { request } = context;
   const pool = await requirePool(tx, request.pool, true);
   mustBeOfTenant(pool.spec, request.tenant);
   const all = await leasesOfOwner(tx, request.pool, request.owner);
@@ -171,9 +183,9 @@ export async function claim(tx: WriteBuffer, asking: GrantContext): Promise<Leas
   const held = request.idempotent ? mine.find((lease) => isCommitted(lease) && isLive(lease, tx.now)) : undefined;
   if (held) return await claimAgain(tx, pool.spec, request, held);
   const own = await findClaimable(tx, pool.spec, request, mine);
-  const lease = await grant(tx, pool, asking, own);
+  const lease = await grant(tx, pool, context, own);
   await appendHistory(tx, own && isCommitted(own) ? "renewed" : "claimed", lease);
-  // Offers to other requests of this owner stay: those are of other branches of its program.
+  // Offers to other requests of this owner are kept: they belong to other branches of its program.
   const answered = own?.request ?? requestId(request);
   for (const { state, uid, request: id } of mine) {
     if (state !== "offered" || uid === lease.uid || (id ?? answered) !== answered) continue;
@@ -184,11 +196,11 @@ export async function claim(tx: WriteBuffer, asking: GrantContext): Promise<Leas
   return lease;
 }
 
-/** Whether a lease takes up no more than the offer to its owner did. */
+/** Whether a lease has no more values than the offer that was counted for it. */
 const isCoveredBy = (offer: Lease, { extents }: Lease): boolean =>
   !offer.waitsFor && total(extents) <= total(offer.extents);
 
-/** The answer to a retried claim: the lease that the first one made, if it is still what is asked for. */
+/** The answer to a retried claim: the lease of the first claim, if it still answers the request. */
 async function claimAgain(tx: WriteBuffer, spec: PoolSpec, request: Request, held: Lease): Promise<Lease> {
   const { want = [], ttl, usedBy, labels } = request;
   const isAskedFor = want.every((extent) => held.extents.some((other) => sameExtents([extent], [other])));
@@ -199,7 +211,7 @@ async function claimAgain(tx: WriteBuffer, spec: PoolSpec, request: Request, hel
   return await amend(tx, held.pool, held.leaseId, { ttl: ttl ?? null, ...use, ...(labels && { labels }) });
 }
 
-/** What a claim makes its owner's: its lease or offer on these values, or its block that is to have other bounds. */
+/** The lease that a claim renews: the lease or offer of its owner on these values, or its block that gets other bounds. */
 async function findClaimable(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -208,11 +220,11 @@ async function findClaimable(
 ): Promise<Lease | undefined> {
   const own = await findOwn(tx, spec, request, mine);
   const block = own && !own.waitsFor ? undefined : findResized(request, mine);
-  if (own && block) await endLease(tx, own); // it waited for the block, which gets the values itself
+  if (own && block) await endLease(tx, own); // The offer waited for the block, which gets the values itself.
   return block ?? own;
 }
 
-/** The owner's lease that answers the request; none on an address where its ports are taken, if it prefers another address then. */
+/** The owner's lease that answers the request. With `onPortConflict: anotherAddress`, only one whose ports are free. */
 async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Promise<Lease | undefined> {
   const candidates = findAnswers(tx, spec, request, mine);
   if (request.want || request.onPortConflict !== "anotherAddress") return candidates[0];
@@ -220,7 +232,7 @@ async function findOwn(tx: WriteBuffer, spec: PoolSpec, request: Request, mine: 
   return undefined;
 }
 
-/** The leases that answer the request: firm, offered, past ones; of these what this program was shown, then the newest, first. */
+/** The leases that answer the request: committed, then offered, then past ones; in each group first what this program was shown, then the newest. */
 function findAnswers({ now }: WriteBuffer, spec: PoolSpec, request: Request, mine: Lease[]): Lease[] {
   const isPast = (lease: Lease) => lease.state !== "offered" && !isLive(lease, now);
   const rank = (lease: Lease) => (isPast(lease) ? 2 : isCommitted(lease) ? 0 : 1);
@@ -232,40 +244,40 @@ function findAnswers({ now }: WriteBuffer, spec: PoolSpec, request: Request, min
     .sort((a, b) => rank(a) - rank(b) || shown(b) - shown(a) || b.createdAt - a.createdAt);
 }
 
-/** Whether an owner finds what it had before: if asked for, or if the pool could have chosen it. */
+/** Whether an owner gets a past lease again: if it asks for the value, or if the pool could choose it. */
 const mayReturn = (spec: PoolSpec, { extents }: Lease, { want, sharingKey }: Request): boolean =>
   want !== undefined ||
   (sharingKey === undefined && spec.autoAssign !== false && covers(zonesOf(spec).automatic, extents));
 
-/** A block that is asked for larger or smaller than its owner has it: the same lease, with other bounds. */
+/** The committed block of the owner that the request resizes. */
 const findResized = ({ want = [] }: Request, mine: Lease[]): Lease | undefined =>
   mine.find((lease) => isCommitted(lease) && lease.extents.some((extent) => overlapsAny(want, extent)));
 
-/** `answered` is the request that an offer is made to, where `asking` says more than that. */
+/** `answered`: the request without what was added to it in `context`; the offer is recorded for it. */
 async function grant(
   tx: WriteBuffer,
   { spec, until }: PoolRecord,
-  asking: GrantContext,
+  context: GrantContext,
   found?: Lease,
-  answered = asking.request,
+  answered = context.request,
 ): Promise<Lease> {
-  const { request } = asking;
+  const { request } = context;
   await expireOverdue(tx, request.pool, request.owner);
-  const choice = await assignValues(tx, spec, asking, found);
+  const choice = await assignValues(tx, spec, context, found);
   const { extents, warnings } = choice;
-  // An offer that waited for the values may have got them by now.
+  // Read again: evictions may have given the values to an offer that waited for them.
   const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
-  const lease = buildLease(tx, asking, choice, requestId(answered), own);
+  const lease = buildLease(tx, context, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
   const after = await putLease(tx, own, lease, detailsOf(request, extents, own), ends);
-  // What is only offered counts, too: a preview sees its own requests.
+  // Offers count, too, so that a preview sees its own requests.
   const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
   const warning = fullnessWarning(spec, held);
   if (warning) warnings.push(warning);
   return warnings.length ? { ...after, warnings } : after;
 }
 
-/** Whoever uses a lease has given it a name, which it keeps in its next life. */
+/** Names of the containers that use a lease are kept when it is renewed. */
 function detailsOf({ names, childPool, formerOwner }: Request, extents: Extent[], own?: Lease) {
   const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
   const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
@@ -277,34 +289,34 @@ function detailsOf({ names, childPool, formerOwner }: Request, extents: Extent[]
   });
 }
 
-async function assignValues(tx: WriteBuffer, spec: PoolSpec, asking: GrantContext, own?: Lease): Promise<Choice> {
-  const keeps = own && !own.waitsFor && isAnswer(own, asking.request);
-  if (own && !own.waitsFor) await mustKeepKey(tx, spec, own, keeps ? sharingKeyOf(asking.request) : undefined);
-  if (!keeps) return await choose(tx, spec, asking, own);
+async function assignValues(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own?: Lease): Promise<Choice> {
+  const keeps = own && !own.waitsFor && isAnswer(own, context.request);
+  if (own && !own.waitsFor) await mustKeepKey(tx, spec, own, keeps ? sharingKeyOf(context.request) : undefined);
+  if (!keeps) return await choose(tx, spec, context, own);
   const choice = emptyChoice(own.extents);
-  await takePorts(tx, spec, own.extents, asking.request.ports ?? [], own.uid, portEvictor(tx, spec, asking, choice));
+  await takePorts(tx, spec, own.extents, context.request.ports ?? [], own.uid, portEvictor(tx, spec, context, choice));
   return choice;
 }
 
-/** What rests, or would by now, does not rest any shorter because a preview has asked for these very values. */
+/** An offer does not shorten the quarantine of its values: if it is not claimed, they stay quarantined until the same time. */
 function keepQuarantine(
   tx: WriteBuffer,
   before: Lease,
   owner: string,
 ): Pick<Lease, "quarantinedUntil" | "quarantinedFor"> {
-  const rest = before.state === "quarantined" ? before.expiresAt! : quarantineEnd(tx, before, before.expiresAt);
-  if (rest <= tx.now) return {};
+  const until = before.state === "quarantined" ? before.expiresAt! : quarantineEnd(tx, before, before.expiresAt);
+  if (until <= tx.now) return {};
   const former = previousHolder(before);
-  return { quarantinedUntil: rest, ...(former.owner !== owner && { quarantinedFor: former }) };
+  return { quarantinedUntil: until, ...(former.owner !== owner && { quarantinedFor: former }) };
 }
 
-/** An offer that was made a moment ago is not made again: preview, the preview of up, and up itself ask one after another. */
+/** Offers younger than `offerTtl / REWRITES_PER_TTL` are not rewritten: preview, the preview of up, and up request them in a row. */
 const isFresh = ({ now }: WriteBuffer, { offerTtl }: GrantContext, own: Lease): boolean =>
   own.state === "offered" && isLive(own, now) && now - own.updatedAt < (offerTtl * 1000) / REWRITES_PER_TTL;
-/** So many are in the time that an offer holds: one is a minute of the usual hour. */
+
 const REWRITES_PER_TTL = 60;
 
-/** So many programs are kept for an offer. */
+/** Programs that are recorded for an offer. */
 const MAX_PROGRAMS = 50;
 
 function addShownTo(offer: Lease | undefined, program: string | undefined): string[] | undefined {
@@ -315,20 +327,20 @@ function addShownTo(offer: Lease | undefined, program: string | undefined): stri
 
 function buildLease(
   tx: WriteBuffer,
-  asking: GrantContext,
+  context: GrantContext,
   { extents, evicted: vacated, waitsFor }: Choice,
   answered: string,
   own?: Lease,
 ): Lease {
-  const { request, isClaim: firm, offerTtl } = asking;
+  const { request, isClaim, offerTtl } = context;
   const { pool, owner, type, tenant, labels, data, by, sharingKey, ports, ttl } = request;
   const wasUsed = own?.state === "used";
   const usedBy = request.usedBy ?? (wasUsed ? own.usedBy : undefined);
-  const state = !firm ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
+  const state = !isClaim ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
   const before = own ?? vacated.find((lease) => sameExtents(lease.extents, extents));
-  const at = state === "offered" && own && isFresh(tx, asking, own) ? own.updatedAt : tx.now;
+  const at = state === "offered" && own && isFresh(tx, context, own) ? own.updatedAt : tx.now;
   const offered = own?.state === "offered" ? own : undefined;
   const id = offered?.request ?? answered;
   return omitUndefined<Lease>({
@@ -338,7 +350,7 @@ function buildLease(
     extents,
     state,
     uid,
-    leaseId: offered && !firm ? offered.leaseId : newLeaseId(uid),
+    leaseId: offered && !isClaim ? offered.leaseId : newLeaseId(uid),
     createdAt: own && isLive(own, tx.now) ? own.createdAt : tx.now,
     updatedAt: at,
     lastSeen: at,

@@ -1,11 +1,21 @@
 import { isOverlayError, OverlayError } from "../../errors";
 import { formatExtents, nameTakenError, outsideError, takenError } from "../errors";
 import { fits, sameExtents } from "../extents";
-import { newLeaseId, newUid } from "../storage/ids";
 import { leaseKey, nameKey, poolKey } from "../storage/keys";
-import { appendHistory, getLeases, holdersOf, leasesOfOwner } from "../storage/leases";
+import {
+  appendHistory,
+  getLeases,
+  holdersOf,
+  isExpired,
+  isLive,
+  leasesOfOwner,
+  newLeaseId,
+  newUid,
+  sharingKeyOf,
+} from "../storage/leases";
+
 import { omitUndefined } from "../storage/records";
-import { isExpired, isLive, sharingKeyOf } from "../storage/rows";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import {
   type ExistingLease,
@@ -22,32 +32,31 @@ import { putLease } from "./put-lease";
 import { takePorts } from "./share";
 
 /**
- * Leases that stand already and must be in the store: after a loss, from Pulumi's state; at the start, from a list of
- * addresses in use. Facts are not requests: nothing is chosen for them, no quota stops them, and promises and resting
- * leases give way to them. What contradicts another fact or a firm lease stops them all.
+ * Adds leases that exist outside the store: from Pulumi's state after a loss, or from a list of addresses in use. Their values are given,
+ * quotas do not apply, and offers and quarantined leases on them are ended. A conflict with a committed lease stops the whole import.
  */
 export async function importLeases(
   tx: WriteBuffer,
-  facts: ExistingLease[],
-  opening: MissingPool[] = [],
+  leases: ExistingLease[],
+  missing: MissingPool[] = [],
 ): Promise<ImportResult> {
   const result: ImportResult = { added: [], unchanged: [], conflicts: [] };
-  for (const { pool, leaseId, childPool } of opening) await amend(tx, pool, leaseId, { childPool });
-  for (const fact of facts) {
+  for (const { pool, leaseId, childPool } of missing) await amend(tx, pool, leaseId, { childPool });
+  for (const existing of leases) {
     try {
-      const known = await findMatching(tx, fact);
-      if (known) result.unchanged.push(known);
-      else result.added.push(await importLease(tx, fact));
+      const same = await findMatching(tx, existing);
+      if (same) result.unchanged.push(same);
+      else result.added.push(await importLease(tx, existing));
     } catch (error) {
       if (!isOverlayError(error)) throw error;
-      result.conflicts.push({ lease: fact, error });
+      result.conflicts.push({ lease: existing, error });
     }
   }
   if (result.conflicts.length > 0) tx.rollback();
   return result;
 }
 
-/** The lease that the fact speaks of, if the store has it just so. */
+/** The same lease in the store; rejects if the store has it with other values. */
 async function findMatching(
   tx: WriteBuffer,
   { pool, owner, want, identity }: ExistingLease,
@@ -68,40 +77,42 @@ async function findMatching(
   );
 }
 
-async function importLease(tx: WriteBuffer, fact: ExistingLease): Promise<Lease> {
-  const { spec } = await requirePool(tx, fact.pool, true);
-  const tenant = fact.tenant ?? spec.tenant;
+async function importLease(tx: WriteBuffer, existing: ExistingLease): Promise<Lease> {
+  const { spec } = await requirePool(tx, existing.pool, true);
+  const tenant = existing.tenant ?? spec.tenant;
   mustBeOfTenant(spec, tenant);
-  const inTheWay = [...(await conflictingHolders(tx, spec, fact)), ...(await nameHolders(tx, fact))];
-  for (const { uid, pool } of inTheWay) {
+  const conflicting = [...(await conflictingHolders(tx, spec, existing)), ...(await nameHolders(tx, existing))];
+  for (const { uid, pool } of conflicting) {
     const [lease] = await getLeases(tx, pool, [uid]);
     if (lease) await (isExpired(lease, tx.now) ? expireLease(tx, lease, tx.now) : endLease(tx, lease));
   }
-  await takePorts(tx, spec, fact.want, fact.ports ?? []);
-  const lease = await putLease(tx, undefined, toLease(tx, { ...fact, ...(tenant && { tenant }) }), fact);
+  await takePorts(tx, spec, existing.want, existing.ports ?? []);
+  const lease = await putLease(tx, undefined, toLease(tx, { ...existing, ...(tenant && { tenant }) }), existing);
   await appendHistory(tx, "imported", lease);
   return lease;
 }
 
 const isHeld = (tx: WriteBuffer, lease: Lease): boolean => isCommitted(lease) && isLive(lease, tx.now);
 
-/** Who has to go for it. Those who share the value with it stay. */
-async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, fact: ExistingLease): Promise<Lease[]> {
+/** Holders of its values that must be ended for it. Leases that share the value with it are not among them. */
+async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, existing: ExistingLease): Promise<Lease[]> {
   const found: Lease[] = [];
-  for (const extent of fact.want) {
+  for (const extent of existing.want) {
     if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
-    const strangers = (await holdersOf(tx, spec.name, extent)).filter((lease) => !isSharedWith(lease, fact));
+    const strangers = (await holdersOf(tx, spec.name, extent)).filter((lease) => !isSharedWith(lease, existing));
     const holder = strangers.find((lease) => isHeld(tx, lease));
-    if (holder) throw takenError(spec, extent, holder, fact.owner);
+    if (holder) throw takenError(spec, extent, holder, existing.owner);
     found.push(...strangers);
   }
   return found;
 }
 
-const isSharedWith = (lease: Lease, fact: ExistingLease): boolean =>
-  fact.sharingKey !== undefined && sharingKeyOf(lease) === sharingKeyOf(fact) && sameExtents(lease.extents, fact.want);
+const isSharedWith = (lease: Lease, existing: ExistingLease): boolean =>
+  existing.sharingKey !== undefined &&
+  sharingKeyOf(lease) === sharingKeyOf(existing) &&
+  sameExtents(lease.extents, existing.want);
 
-/** Who has one of its names, or has its pool open. */
+/** Holders of its names and of its child pool. */
 async function nameHolders(tx: WriteBuffer, { names = [], childPool }: ExistingLease): Promise<Lease[]> {
   const found: Lease[] = [];
   const claims = names.map((name) => ({ name, at: nameKey(name) }));
@@ -116,8 +127,8 @@ async function holderOf(tx: WriteBuffer, name: string, place?: { pool: string; u
   return holder ? [holder] : [];
 }
 
-function toLease(tx: WriteBuffer, fact: ExistingLease): Lease {
-  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports, state } = fact;
+function toLease(tx: WriteBuffer, existing: ExistingLease): Lease {
+  const { pool, owner, type, want, identity, tenant, labels, usedBy, data, by, sharingKey, ports, state } = existing;
   const uid = identity?.uid ?? newUid(owner);
   return omitUndefined<Lease>({
     pool,

@@ -5,28 +5,28 @@ import { poolInUseError, poolMissingError, tenantError } from "../errors";
 import { freeIn } from "../extents";
 import { freeTrees } from "../storage/free-space";
 import { countsKey, freeFrom, freeKey, leasesOf, poolKey, type Span } from "../storage/keys";
-import { countEvents, recordDeletedPool, specOf } from "../storage/leases";
+import { countEvents, isLive, noCounts, occupies, recordDeletedPool, specOf } from "../storage/leases";
 import { extentCodec, type PoolRecord } from "../storage/records";
-import { isLive, noCounts, occupies } from "../storage/rows";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import { isCommitted, type Lease, type PoolSpec, type Tenant } from "../types";
 import { firstEndRecord, keepEndRecords } from "./end-records";
 
-/** Pools: each is opened by a lease and goes with it; only the address spaces stand by themselves. */
+/** Pools: each is the child pool of a lease and is dropped with it. Only address spaces have no such lease. */
 
 const addressSpace = (name: string): PoolRecord => {
   const kind = name.startsWith(PORT_SPACES) ? "port" : "space";
   return { spec: { name, kind, extents: [{ first: 0n, last: MAX_IP }], allocation: "external" } };
 };
 
-/** undefined also when the offer that opened it is over. */
+/** undefined, too, if the offer that it belongs to has expired. */
 export async function findPool(tx: WriteBuffer, name: string): Promise<PoolRecord | undefined> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return name.startsWith(SPACES) ? addressSpace(name) : undefined;
   return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
 }
 
-/** A pool in which something may be asked for. */
+/** The pool for a request; rejects if there is none. */
 export async function requirePool(tx: WriteBuffer, name: string, forClaim: boolean): Promise<PoolRecord> {
   const pool = await findPool(tx, name);
   if (!pool) throw poolMissingError(name);
@@ -62,15 +62,15 @@ export function freeRows(spec: PoolSpec, leases: Lease[]): Map<string, string> {
   return new Map(rows);
 }
 
-/** So many leases of a pool are looked at for those that are held; more only where there were none. */
+/** Leases that are read at once to find held ones. */
 const HELD_PAGE = 1000;
 
-/** Firm leases in a pool, longest unseen first; with `promised`, offers too. */
-export async function heldLeases(tx: WriteBuffer, pool: string, limit: number, promised = false): Promise<Lease[]> {
+/** Committed leases of a pool, longest unseen first; with `withOffers`, offers too. The first page that has any. */
+export async function heldLeases(tx: WriteBuffer, pool: string, limit: number, withOffers = false): Promise<Lease[]> {
   let held: Lease[] = [];
   for (let rest: Span<Lease> | undefined = leasesOf(pool); rest && held.length === 0; ) {
     const [leases, next]: [Lease[], Span<Lease> | undefined] = await tx.page(rest, HELD_PAGE);
-    held = leases.filter((lease) => (promised || isCommitted(lease)) && isLive(lease, tx.now));
+    held = leases.filter((lease) => (withOffers || isCommitted(lease)) && isLive(lease, tx.now));
     rest = next;
   }
   return held
@@ -83,7 +83,7 @@ export async function mustBeUnused(tx: WriteBuffer, name: string): Promise<void>
   if (holders.length) throw poolInUseError(await specOf(tx, name), holders, "still has leases");
 }
 
-/** Removes an unused pool, with the offers and resting leases in it. Its history stays for a while, and so do records of ends. */
+/** Removes an unused pool, with its offers and quarantined leases. Its history is kept for some time, and so are end records. */
 export async function dropPool(tx: WriteBuffer, name: string): Promise<void> {
   const pool = await tx.get(poolKey(name));
   if (!pool) return;

@@ -1,14 +1,16 @@
-import { ttlWithPoolError } from "../errors";
-import { replaceLease, specOf } from "../storage/leases";
+import { nameTakenError, poolInUseError, ttlWithPoolError } from "../errors";
+import { fits } from "../extents";
+import { leaseKey, leasesOf, nameKey, poolKey } from "../storage/keys";
+import { isExpired, isLive, occupies, replaceLease, replaceRows, specOf } from "../storage/leases";
+import { type PoolRecord, specText } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
-import { openChildPool, takePoolName } from "./child-pools";
-import { takeNames } from "./names";
-import { dropPool } from "./pools";
+import { endLease, expireLease, isPreemptible, NO_QUARANTINE, quarantineEnd } from "./end-lease";
+import { createPool, dropFreeRows, dropPool, freeRows } from "./pools";
 
 /**
- * Puts a lease in the place of an older version of it, with the names that it can have and the pool that it can open.
- * `until` is when that pool ends again, if the lease is only an offer.
+ * Writes a lease in the place of its older version, with its names and its child pool. `until`: when the child pool ends, if the lease is
+ * only an offer.
  */
 export async function putLease(
   tx: WriteBuffer,
@@ -31,4 +33,109 @@ async function mayHaveChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, f
   if (isCommitted(lease) && lease.expiresAt !== undefined) throw ttlWithPoolError(lease, spec);
   if (lease.childPool !== undefined && lease.childPool !== spec.name) await dropPool(tx, lease.childPool);
   return await takePoolName(tx, lease, spec.name, formerOwner);
+}
+
+/**
+ * Takes the names of a lease from leases that may lose them, and returns those that it gets. An offer does not take a name from a committed
+ * lease of the same owner, because a preview must not change that; the claim takes it.
+ */
+export async function takeNames(tx: WriteBuffer, lease: Lease, formerOwner?: string): Promise<string[]> {
+  const taken: string[] = [];
+  for (const name of lease.names ?? []) {
+    const place = await tx.get(nameKey(name));
+    const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
+    if (!holder || holder.uid === lease.uid || (await takeName(tx, holder, lease, name, formerOwner))) taken.push(name);
+  }
+  return taken;
+}
+
+async function takeName(
+  tx: WriteBuffer,
+  holder: Lease,
+  to: Lease,
+  name: string,
+  formerOwner?: string,
+): Promise<boolean> {
+  if (isExpired(holder, tx.now)) await expireLease(tx, holder);
+  else if (holder.owner === to.owner || holder.owner === formerOwner) {
+    if (isCommitted(holder) && !isCommitted(to)) return false;
+    await replaceLease(tx, holder, { ...holder, names: holder.names!.filter((other) => other !== name) });
+  } else if (isPreemptible(tx, holder, to.owner))
+    await endLease(tx, holder, quarantineEnd(tx, holder), { reason: "taken", takenBy: to.owner });
+  else throw nameTakenError(name, holder);
+  return true;
+}
+
+/** Creates or updates the child pool of a lease. */
+export async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, until?: number): Promise<void> {
+  const old = await tx.get(poolKey(spec.name));
+  const pool: PoolRecord = {
+    spec,
+    opener: { pool: lease.pool, uid: lease.uid },
+    ...(until !== undefined && { until }),
+  };
+  if (!old) return await createPool(tx, pool);
+  if (layoutOf(old.spec) !== layoutOf(spec)) await resizePool(tx, old.spec, spec);
+  if (isReclaiming(old.spec) !== isReclaiming(spec)) await rebuildTimeIndex(tx, old.spec, spec);
+  tx.put(poolKey(spec.name), pool);
+}
+
+/**
+ * Takes the name of a child pool from a lease that may lose it. false: a committed lease of the same owner has the pool, and a preview must
+ * not change that; the claim takes it over, with all leases in it.
+ */
+export async function takePoolName(
+  tx: WriteBuffer,
+  lease: Lease,
+  name: string,
+  formerOwner?: string,
+): Promise<boolean> {
+  const opener = (await tx.get(poolKey(name)))?.opener;
+  if (!opener || opener.uid === lease.uid) return true;
+  const holder = await tx.get(leaseKey(opener.pool, opener.uid));
+  if (!holder || isExpired(holder, tx.now)) {
+    if (holder) await expireLease(tx, holder);
+    await dropPool(tx, name);
+    return true;
+  }
+  if (holder.owner !== lease.owner && holder.owner !== formerOwner) {
+    if (!isPreemptible(tx, holder, lease.owner)) throw nameTakenError(name, holder);
+    await endLease(tx, holder, quarantineEnd(tx, holder), { reason: "taken", takenBy: lease.owner });
+    return true;
+  }
+  if (!isCommitted(lease) && isCommitted(holder)) return false;
+  const { childPool: _, ...rest } = holder;
+  await replaceLease(tx, holder, rest);
+  return true;
+}
+
+/** The fields that decide which values a pool has. Changes of other fields do not touch its free space. */
+const layoutOf = ({ name, kind, extents, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
+  specText({
+    name,
+    kind,
+    extents,
+    allocation: "lowest",
+    ...(reserved && { reserved }),
+    ...(staticOnly && { staticOnly }),
+    ...(avoidBoundaryIps && { avoidBoundaryIps }),
+  });
+
+const isReclaiming = ({ reclaimAfter }: PoolSpec): boolean => reclaimAfter !== undefined;
+
+/** Only pools with `reclaimAfter` index their leases by `lastSeen`. */
+async function rebuildTimeIndex(tx: WriteBuffer, old: PoolSpec, spec: PoolSpec): Promise<void> {
+  for (const lease of await tx.all(leasesOf(spec.name))) replaceRows(tx, [lease, old], [lease, spec]);
+}
+
+/** Computes the free space again from the leases. */
+async function resizePool(tx: WriteBuffer, old: PoolSpec, spec: PoolSpec): Promise<void> {
+  const leases = (await tx.all(leasesOf(spec.name))).filter(occupies);
+  const out = leases.filter((lease) => !fits(spec, lease));
+  const held = out.filter((lease) => isCommitted(lease) && isLive(lease, tx.now));
+  if (held.length) throw poolInUseError(old, held.slice(0, 10), "cannot lose values that are held");
+  for (const lease of out) await endLease(tx, lease, NO_QUARANTINE, { reason: "out of range" });
+  await dropFreeRows(tx, spec.name);
+  const kept = leases.filter((lease) => fits(spec, lease));
+  for (const [key, text] of freeRows(spec, kept)) tx.set(key, text);
 }

@@ -10,15 +10,15 @@ import {
   poolOfKey,
   poolsFrom,
 } from "../storage/keys";
-import { holdersOf, leasesAt, leasesOfOwner } from "../storage/leases";
-import { isLive, noCounts } from "../storage/rows";
+import { holdersOf, isLive, leasesAt, leasesOfOwner, noCounts } from "../storage/leases";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type By, type Event, type Extent, isCommitted, type Lease, type PoolSpec, type Usage } from "../types";
 import { findCurrent } from "./amend";
 import { expireOverdue } from "./end-lease";
 import { findPool } from "./pools";
 
-/** Looking without touching. What is over is not seen, whether or not anybody has cleaned it up. */
+/** Read-only queries. They do not return expired leases, even if those are still in the store. */
 
 export async function find(tx: WriteBuffer, pool: string, by: By): Promise<Lease | undefined> {
   if (!(await findPool(tx, pool))) return undefined;
@@ -52,7 +52,7 @@ export async function holder(tx: WriteBuffer, name: string): Promise<Lease | und
   return lease && isLive(lease, tx.now) ? lease : undefined;
 }
 
-/** A firm one before an offer: what a preview asked for is not yet what its owner has. */
+/** A committed lease before an offer. */
 const newest = (leases: Lease[]): Lease | undefined =>
   leases.sort((a, b) => Number(isCommitted(b)) - Number(isCommitted(a)) || b.createdAt - a.createdAt)[0];
 
@@ -61,8 +61,8 @@ export async function spec(tx: WriteBuffer, pool: string): Promise<PoolSpec | un
 }
 
 /**
- * In the order of their values, offers and resting ones too; `after` is the last value that the caller has seen. All who
- * share a value come together, even past the limit.
+ * In the order of their values, offers and quarantined leases included; `after` is the last value that the caller has. Leases that share a
+ * value are returned together, even past the limit.
  */
 export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit = Infinity } = {}): Promise<Lease[]> {
   const found: Lease[] = [];
@@ -71,8 +71,8 @@ export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit
   for (let at = after + 1n; found.length < limit; ) {
     const page = await tx.range(allocationsFrom(pool, at), Math.min(limit, PAGE));
     await tx.prefetch(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
-    for (const seat of page) {
-      for (const lease of await leasesAt(tx, pool, seat)) if (begins(lease, seat.extent)) found.push(lease);
+    for (const allocation of page) {
+      for (const lease of await leasesAt(tx, pool, allocation)) if (begins(lease, allocation.extent)) found.push(lease);
     }
     if (page.length === 0) break;
     at = page.at(-1)!.extent.last + 1n;
@@ -82,10 +82,10 @@ export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit
 
 const PAGE = 500;
 
-/** A lease with several extents is listed where it begins. */
+/** A lease with several extents is listed with the first of them. */
 const begins = ({ extents }: Lease, { first }: Extent): boolean => extents.every((extent) => extent.first >= first);
 
-/** What the next operation would clean up, cleaned up in this view of the store alone. */
+/** Expires overdue leases in the buffer only: nothing is written. */
 async function expireInView(tx: WriteBuffer, pool: string): Promise<void> {
   while (await expireOverdue(tx, pool));
 }
@@ -104,7 +104,7 @@ export async function usage(tx: WriteBuffer, pool: string): Promise<Usage | unde
   return { capacity: capacityOf(record.spec), ...counts, ...(warning && { warning }) };
 }
 
-/** Two looks for all of them; only where something is over, one more. */
+/** Reads all counts at once; only pools with overdue leases are read one by one. */
 export async function usages(tx: WriteBuffer, prefix: string): Promise<Map<string, Usage>> {
   const counts = new Map((await tx.allRows(countsFrom(prefix))).map(([key, each]) => [poolOfKey(key), each]));
   const found = new Map<string, Usage>();

@@ -1,16 +1,16 @@
 import { portConflictError, sharingConflictError } from "../errors";
 import { leaseKey, portKey, sharersOf } from "../storage/keys";
-import { getLeases } from "../storage/leases";
-import { isExpired, sharingKeyOf } from "../storage/rows";
+import { getLeases, isExpired, sharingKeyOf } from "../storage/leases";
+
 import type { WriteBuffer } from "../storage/write-buffer";
 import type { Extent, Lease, PoolSpec, Port, Request } from "../types";
 import { endLease, expireLease, isPreemptible } from "./end-lease";
 
-/** One value for several leases: same key of the same tenant, and no (protocol, port) twice. */
+/** Shared values: leases with the same key and tenant share a value if no two of them have the same protocol and port. */
 
 /**
- * The extents that a request joins because its key is already there: the lowest where its ports are free. undefined: it is the
- * first with its key, or it wants another address instead of a port conflict.
+ * The extents that leases with the key of the request already have: the lowest on which its ports are free. undefined: there are none, or
+ * the request gets another address because of a port conflict.
  */
 export async function findShared(
   tx: WriteBuffer,
@@ -35,7 +35,7 @@ export async function findShared(
   return extents;
 }
 
-/** Makes a holder leave, if it may. */
+/** Evicts the holder, if that is allowed; returns whether it did. */
 type Evict = (holder: Lease) => Promise<boolean>;
 
 interface Conflict {
@@ -44,7 +44,7 @@ interface Conflict {
   holder: Lease;
 }
 
-/** The ports there that leases other than `uid` have, overdue ones too. */
+/** Ports on these extents that leases other than `uid` have, expired ones included. */
 async function conflictsOn(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -63,7 +63,7 @@ async function conflictsOn(
   return conflicts;
 }
 
-/** Whether the ports of a request are, or can be made, free where its own lease is. */
+/** Whether the ports of a request are free, or can be made free, on the extents of its own lease. */
 export async function canHavePorts(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -74,7 +74,7 @@ export async function canHavePorts(
   return conflicts.every(({ holder }) => isExpired(holder, tx.now) || isPreemptible(tx, holder));
 }
 
-/** Makes sure that nobody but `uid` has these ports there. */
+/** Takes these ports for `uid`: evicts other holders, or rejects. */
 export async function takePorts(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -96,7 +96,7 @@ export async function takePorts(
   }
 }
 
-/** The sole user of a value may change its key, or its values, in place; others must leave first. */
+/** Rejects a change of the sharing key, or of shared values, while another lease shares them. */
 export async function mustKeepKey(
   tx: WriteBuffer,
   spec: PoolSpec,

@@ -91,7 +91,7 @@ export const isTextMap: Check = (value) =>
   !Array.isArray(value) &&
   Object.entries(value).every(([key, each]) => isText(key) && isText(each));
 
-/** What its owner keeps there; whoever uses it parses it. */
+/** Data of the owner. Its readers parse it. */
 export const isJson: Check = (value) => {
   if (typeof value === "string") return isText(value);
   if (typeof value !== "object" || value === null) return true;

@@ -17,7 +17,7 @@ import type { Extent, PoolSpec } from "../types";
 import { freeFrom, freeKey, type Tree } from "./keys";
 import type { WriteBuffer } from "./write-buffer";
 
-/** Free space: two trees of extents keyed by their end, so that every question is one seek, full or empty. */
+/** Free space: two ordered indexes of extents, keyed by their end, so that each query is one seek in a full pool, too. */
 export const freeTrees = (spec: PoolSpec): [Tree, Extent[]][] => {
   const { automatic, onRequest } = zonesOf(spec);
   return [
@@ -26,7 +26,7 @@ export const freeTrees = (spec: PoolSpec): [Tree, Extent[]][] => {
   ];
 };
 
-/** Takes values that are known to be free. */
+/** Removes values from the free space. They must be free. */
 export async function takeFree(tx: WriteBuffer, spec: PoolSpec, extents: Extent[]): Promise<void> {
   for (const [tree, zone] of freeTrees(spec)) {
     for (const piece of intersect(extents, zone)) await cutFree(tx, spec, tree, piece);
@@ -46,7 +46,7 @@ async function cutFree(tx: WriteBuffer, spec: PoolSpec, tree: Tree, piece: Exten
   for (const rest of subtract([free], [piece])) putFree(tx, spec, tree, rest);
 }
 
-/** Gives values back, and joins them with their free neighbours. */
+/** Adds values to the free space, and merges adjacent extents. */
 export async function addFree(tx: WriteBuffer, spec: PoolSpec, extents: Extent[]): Promise<void> {
   for (const [tree, zone] of freeTrees(spec)) {
     for (const piece of intersect(extents, zone)) await mergeFree(tx, spec, tree, addBoundaries(spec, piece, zone));
@@ -58,7 +58,7 @@ async function mergeFree(tx: WriteBuffer, spec: PoolSpec, tree: Tree, piece: Ext
   const before = piece.first > 0n ? await tx.get(freeKey(tree, name, piece.first - 1n)) : undefined;
   const next = await tx.first(freeFrom(tree, name, piece.last + 1n));
   const behind = next?.first === piece.last + 1n ? next : undefined;
-  // The neighbour behind has the same end, and is overwritten.
+  // The extent behind has the same key, and is overwritten.
   if (before) tx.delete(freeKey(tree, name, before.last));
   putFree(tx, spec, tree, { first: before?.first ?? piece.first, last: behind?.last ?? piece.last });
 }
@@ -68,14 +68,14 @@ function putFree(tx: WriteBuffer, spec: PoolSpec, tree: Tree, extent: Extent): v
   if (kept) tx.put(freeKey(tree, spec.name, kept.last), kept);
 }
 
-/** For whom a value is picked. */
+/** What the choice of a free value depends on. */
 export interface Picker {
   owner: string;
-  /** What random picks go by. Drawn once for an operation: run again, it looks in the same place, where all is known by then. */
+  /** Of random choices. Drawn once per operation: a retry searches the same place, whose rows are cached by then. */
   seed: string;
 }
 
-/** Where the pool would let somebody sit if it had the choice; undefined when nothing is free. */
+/** A free extent by the allocation of the pool; undefined if there is none. */
 export async function pickFree(
   tx: WriteBuffer,
   spec: PoolSpec,
@@ -93,7 +93,7 @@ export async function pickFree(
   );
 }
 
-/** Hashed picks give an owner the same value again wherever it is still free, and two previews rarely the same one. */
+/** With `hashed`, an owner gets the same value again while it is free, and two owners rarely start at the same value. */
 function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { owner, seed: chance }: Picker): bigint {
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
   const digits = hash("sha256", allocation === "hashed" ? owner : chance, "hex");

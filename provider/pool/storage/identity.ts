@@ -14,11 +14,11 @@ import type { WriteBuffer } from "./write-buffer";
  * version in another epoch is one of another history.
  */
 const EPOCH_MS = 1000;
-/** Of older epochs nothing is known any more; versions in them are accepted. */
+/** Older epochs are deleted; versions in them are accepted. */
 const KEPT_EPOCHS = 50_000;
 /** The epoch of versions that were recovered from what stacks have seen. */
 const ANY = "";
-/** The same, after a person has said that all leases up to a version were recovered. */
+/** The same, after an operator has confirmed that all leases up to a version were recovered. */
 const COMPLETE = "00000000";
 
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };

@@ -24,29 +24,31 @@ import {
 } from "./records";
 
 /**
- * Where everything lies. The truth is `p/` and `l/`; the rest is derived from them (`rows.ts`), and `fsck` can rebuild it.
+ * The keys of the store. `p/` and `l/` are the source data; the rest is derived from them (`rowsOf`), and `fsck` can rebuild it.
  *
  *   p/POOL                        a pool              l/POOL/UID              a lease
- *   a/POOL/END                    who sits there      f|g/POOL/END            free: for anyone | only by value
- *   o/POOL/OWNER/UID              leases that came    x/POOL/CLASS/TIME/UID   leases by time, see `classOf`
- *                                 to an owner later
- *   s/POOL/KEY/END/UID            who shares          q/POOL/END/PROTO/PORT   ports of a shared value
+ *   a/POOL/END                    holders of an       f|g/POOL/END            free extents: for any request | only by value
+ *                                 extent
+ *   o/POOL/OWNER/UID              leases that were    x/POOL/CLASS/TIME/UID   leases by time, see `timeClassOf`
+ *                                 moved to an owner
+ *   s/POOL/KEY/END/UID            leases that share   q/POOL/END/PROTO/PORT   ports of a shared value
+ *                                 a value
  *   u/NAME                        names in use        c/POOL                  counts
  *   h/POOL/TIME-RANDOM            history             v                       layout of the store
- *   d/TIME/POOL                   pools that went     v/move                  where a store that is closed went, or comes from
+ *   d/TIME/POOL                   deleted pools       v/move                  where a closed store was moved to, or is moved from
  *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
  *   w/POOL/UID                    the offer that waits for this lease to end
- *   e/TIME/POOL                   pools that went, and have records of ends in l/ until then
+ *   e/TIME/POOL                   deleted pools with end records in l/, which are kept until then
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
- * is free, and what the next free one is. No key is ever taken apart again: what a reader needs stands in the value.
+ * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`).
  */
 export interface Key<T> {
   at: string;
   codec: Codec<T>;
-  /** Mostly nothing is there when somebody asks. */
+  /** The row is nearly always absent; see `Tx.get`. */
   expectEmpty?: boolean;
 }
 
@@ -56,7 +58,7 @@ export interface Span<T> extends Omit<Key<T>, "at"> {
   to: string;
 }
 
-/** One part of a key: without slashes, so that no pool's keys lie among another's. Pools come up in every key. */
+/** One part of a key, without slashes, so that keys of two pools do not mix. Cached, because every key has a pool. */
 const part = (text: string): string => parts.get(text) ?? escaped(text);
 const parts = new Map<string, string>();
 
@@ -84,8 +86,8 @@ const from = <T>(span: Span<T>, text: string): Span<T> => ({ ...span, from: span
 export type Tree = "f" | "g";
 
 /**
- * Leases by time: offered, resting, with a ttl and ended by when they go, the others (`h`eld) by when they were last seen, where
- * the pool takes back what was not seen for too long.
+ * Leases by time: `o`ffered, quarantined (`r`), with a `t`tl and `e`nded by when they expire; `h`eld ones by `lastSeen`, in pools with
+ * `reclaimAfter`.
  */
 export type TimeClass = "o" | "r" | "t" | "h" | "e";
 
@@ -132,7 +134,7 @@ export const leasesMovedTo = (pool: string, owner: string): Span<string> => ({
 export const timeKey = (pool: string, type: TimeClass, time: number, uid: string): Key<string> =>
   key(uidCodec, "x", part(pool), type, moment(time), uid);
 export const byTime = (pool: string, type: TimeClass): Span<string> => under(uidCodec, "x", part(pool), type);
-/** Those whose time is over: a lease still stands at its very last millisecond. */
+/** Those that have expired. A lease is still valid in its last millisecond. */
 export const dueBy = (pool: string, type: TimeClass, now: number): Span<string> => ({
   ...byTime(pool, type),
   to: `${byTime(pool, type).from}${moment(now)}`,
@@ -159,7 +161,7 @@ export const eventKey = (pool: string, time: number, random: string): Key<Event>
   key(eventCodec, "h", part(pool), `${moment(time)}-${random}`);
 export const eventsFrom = (pool: string, time: number): Span<Event> =>
   from(under(eventCodec, "h", part(pool)), moment(time));
-/** As they are stored: to be counted, or to go. */
+/** As raw text: to be counted or deleted. */
 export const eventLines = (pool: string, until?: number): Span<string> => ({
   ...under(textCodec, "h", part(pool)),
   ...(until !== undefined && { to: eventsFrom(pool, until + 1).from }),
@@ -169,7 +171,7 @@ export const deletedPoolKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
   key(deletedPoolCodec, "d", moment(at), part(pool));
 export const deletedPools: Span<DeletedPool> = under(deletedPoolCodec, "d");
 
-/** A deleted pool, and when the last record of an end that it has left is over. */
+/** A deleted pool, and when its last end record is due for removal. */
 export const endRecordsKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
   key(deletedPoolCodec, "e", moment(at), part(pool));
 export const endRecordsDue = (now: number): Span<DeletedPool> => ({
@@ -178,7 +180,7 @@ export const endRecordsDue = (now: number): Span<DeletedPool> => ({
   expectEmpty: true,
 });
 
-/** Everything of a pool that is derived from its record and its leases, as raw text: for `fsck`, and when it goes. */
+/** All derived rows of a pool, as raw text. */
 export const derivedOf = (pool: string): Span<string>[] =>
   DERIVED.map((letter) => under(textCodec, letter, part(pool)));
 const DERIVED = ["a", "f", "g", "o", "x", "s", "q", "w"];
@@ -188,7 +190,7 @@ export const renamedRows: Span<string>[] = ["l", "c", "h"].map((letter) => under
 
 export const names: Span<string> = under(textCodec, "u");
 
-/** For finding rows of pools that are not there: all leases and derived rows behind those of `pool`, kind by kind. */
+/** To find rows of pools that do not exist: all leases and derived rows behind those of `pool`, by kind. */
 export const rowsBehind = (pool?: string): Span<string>[] =>
   ["l", "c", ...DERIVED].map((letter) => ({
     ...under(textCodec, letter),

@@ -143,7 +143,7 @@ const beingMovedError = (place: string, since = "a while ago"): OverlayError =>
   new OverlayError(
     "STORE_MOVED",
     `This store is being moved to ${place} since ${since}, and cannot be written meanwhile.`,
-    "Go on with that place once the move is done. If the move was killed, the same `overlayctl store migrate` finishes it, and `overlayctl store reopen` calls it off.",
+    "Go on with that place once the move is done. If the move was killed, the same `overlayctl store migrate` finishes it, and `overlayctl store reopen` cancels it.",
   );
 
 export const movedError = (place: string): OverlayError =>

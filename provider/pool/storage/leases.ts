@@ -1,10 +1,9 @@
-import { randomUUID } from "node:crypto";
+import { hash, randomUUID } from "node:crypto";
 import { OverlayError } from "../../errors";
 import { capitalize, describePool } from "../../pool-names";
 import { subtract, total } from "../extents";
-import type { Event, Extent, Lease, PoolSpec } from "../types";
+import type { Event, Extent, Lease, PoolSpec, Request, Tenant } from "../types";
 import { addFree, takeFree } from "./free-space";
-import { ownerHash } from "./ids";
 import {
   allocationKey,
   allocationsFrom,
@@ -13,19 +12,26 @@ import {
   deletedPools,
   eventKey,
   eventLines,
+  type Key,
   leaseKey,
   leasesMovedTo,
   leasesWithHash,
+  nameKey,
+  ownerKey,
   poolKey,
+  portKey,
+  sharerKey,
   sharersOf,
+  type TimeClass,
+  timeKey,
+  waiterKey,
 } from "./keys";
-import { type Allocation, type DeletedPool, omitUndefined } from "./records";
-import { countLease, noCounts, occupies, rowsOf, sharingKeyOf } from "./rows";
+import { type Allocation, type Counts, type DeletedPool, omitUndefined } from "./records";
 import type { WriteBuffer } from "./write-buffer";
 
-/** Leases in and out of the store, each with all its rows, its free space and its counts. */
+/** Leases as rows: reading them, and replacing one with all its derived rows, its free space, its counts and its history. */
 
-/** For those who already hold something in it. */
+/** The spec of a pool that must exist, because it has leases. */
 export async function specOf(tx: WriteBuffer, name: string): Promise<PoolSpec> {
   const pool = await tx.get(poolKey(name));
   if (pool) return pool.spec;
@@ -36,7 +42,7 @@ export async function specOf(tx: WriteBuffer, name: string): Promise<PoolSpec> {
   );
 }
 
-/** Puts `after` in the place of `before`; either may be missing. */
+/** Replaces the lease `before` by `after`; either may be missing. */
 export async function replaceLease(
   tx: WriteBuffer,
   before: Lease | undefined,
@@ -44,16 +50,16 @@ export async function replaceLease(
 ): Promise<void> {
   const { pool } = (after ?? before)!;
   const spec = await specOf(tx, pool);
-  // Values that others share with it stay taken when it leaves, and are taken already when it comes.
+  // Shared values stay taken when one of their leases ends, and are taken already when one is added.
   const left = before && (await isShared(tx, before));
   const joined = after && (await isShared(tx, after));
   const lost = before && occupies(before) && !left ? before.extents : [];
   const gained = after && occupies(after) && !joined ? after.extents : [];
   await addFree(tx, spec, subtract(lost, gained));
   await takeFree(tx, spec, subtract(gained, lost));
-  const seats =
+  const kept =
     left && occupies(before) ? new Set(before.extents.map(({ last }) => allocationKey(pool, last).at)) : undefined;
-  replaceRows(tx, before && [before, spec], after && [after, spec], seats);
+  replaceRows(tx, before && [before, spec], after && [after, spec], kept);
   let counts = (await tx.get(countsKey(pool))) ?? noCounts();
   if (before) counts = countLease(counts, before, -1, total(lost));
   if (after) counts = countLease(counts, after, 1, total(gained));
@@ -62,14 +68,14 @@ export async function replaceLease(
 
 type InPool = [lease: Lease, spec: Pick<PoolSpec, "reclaimAfter">];
 
-/** Writes what is different between the rows of two leases; either may be missing. */
+/** Writes the difference between the rows of two leases; either may be missing. */
 export function replaceRows(tx: WriteBuffer, before?: InPool, after?: InPool, kept?: Set<string>): void {
   const [old, next] = [before, after].map((lease) => (lease ? rowsOf(...lease) : new Map<string, string>()));
   for (const key of old!.keys()) if (!next!.has(key) && !kept?.has(key)) tx.set(key, null);
   for (const [key, text] of next!) if (old!.get(key) !== text) tx.set(key, text);
 }
 
-/** Whether somebody else shares its values. */
+/** Whether another lease shares its values. */
 export async function isShared(tx: WriteBuffer, lease: Lease): Promise<boolean> {
   const key = sharingKeyOf(lease);
   if (key === undefined) return false;
@@ -94,16 +100,16 @@ export async function leasesOfOwner(tx: WriteBuffer, pool: string, owner: string
   return [...made.filter((lease) => lease.owner === owner), ...came];
 }
 
-/** Everybody who sits on some part of an extent, expired or not. */
+/** Leases that hold some part of an extent, expired ones included. */
 export async function holdersOf(tx: WriteBuffer, pool: string, { first, last }: Extent): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (let at = first; at <= last; ) {
-    const seat = await tx.first(allocationsFrom(pool, at));
-    if (!seat || seat.extent.first > last) break;
-    for (const lease of await leasesAt(tx, pool, seat)) {
+    const allocation = await tx.first(allocationsFrom(pool, at));
+    if (!allocation || allocation.extent.first > last) break;
+    for (const lease of await leasesAt(tx, pool, allocation)) {
       if (!leases.some(({ uid }) => uid === lease.uid)) leases.push(lease);
     }
-    at = seat.extent.last + 1n;
+    at = allocation.extent.last + 1n;
   }
   return leases;
 }
@@ -113,7 +119,7 @@ export async function leasesAt(tx: WriteBuffer, pool: string, { extent, uid, sha
   return await getLeases(tx, pool, uids);
 }
 
-/** So many lines of a pool's history are kept; then the oldest go, some at a time, so that few writes have to look. */
+/** Rows of history that a pool keeps, and how many more it may have before the oldest are deleted: so few writes have to look for them. */
 const [KEPT, SPARE] = [10_000, 50];
 
 export async function appendHistory(
@@ -133,25 +139,120 @@ export async function appendHistory(
   tx.put(countsKey(pool), { ...counts, events: events - oldest.length });
 }
 
-/** How long the history of a pool is that is opened; mostly it is new. */
+/** Rows of history of an earlier pool of this name. */
 export async function countEvents(tx: WriteBuffer, pool: string): Promise<number> {
   return (await tx.rows({ ...eventLines(pool), expectEmpty: true }, KEPT + SPARE)).length;
 }
 
-/** Of so many pools that went last the history stays. */
+/** The history is kept of this many pools that were deleted last. */
 const KEPT_POOLS = 100;
-/** So many lines go at once. */
+/** Rows of history that are deleted in one transaction. */
 const LINES = 1000;
 
-/** Notes that a pool went, and lets go what is left of the one that went longest ago. */
+/** Records that a pool was deleted, and deletes the history of the pool that was deleted longest ago. */
 export async function recordDeletedPool(tx: WriteBuffer, pool: string): Promise<void> {
   tx.put(deletedPoolKey({ pool, at: tx.now }), { pool, at: tx.now });
   const gone = await tx.range(deletedPools, KEPT_POOLS + 1);
   if (gone.length <= KEPT_POOLS) return;
   const [oldest] = gone as [DeletedPool];
-  // Opened again, it looks after its history itself.
+  // A pool that exists again deletes its own history.
   const isBack = await tx.get(poolKey(oldest.pool));
   const lines = isBack ? [] : await tx.rows(eventLines(oldest.pool, oldest.at), LINES);
   for (const [key] of lines) tx.set(key, null);
   if (lines.length < LINES) tx.delete(deletedPoolKey(oldest));
 }
+
+/** A lease is still valid in the millisecond of its end. */
+export const isExpired = ({ expiresAt }: { expiresAt?: number }, now: number): boolean =>
+  expiresAt !== undefined && now > expiresAt;
+/** Whether it is held or offered, and has not expired. */
+export const isLive = (lease: Lease, now: number): boolean =>
+  lease.state !== "quarantined" && lease.state !== "ended" && !isExpired(lease, now);
+/** Whether it takes its values: not while it waits for other leases to end, and not after its own end. */
+export const occupies = ({ state, waitsFor }: Pick<Lease, "state" | "waitsFor">): boolean =>
+  state !== "ended" && waitsFor === undefined;
+
+/** The sharing key with its tenant: the same word of another tenant is another key. */
+export const sharingKeyOf = ({ sharingKey, tenant }: { sharingKey?: string; tenant?: Tenant }): string | undefined =>
+  sharingKey === undefined ? undefined : `${tenant ? `${tenant.org}/${tenant.project}` : ""}/${sharingKey}`;
+
+function timeClassOf(
+  { state, expiresAt, lastSeen }: Lease,
+  { reclaimAfter }: Pick<PoolSpec, "reclaimAfter">,
+): [TimeClass, number] | undefined {
+  if (state === "offered") return ["o", expiresAt!];
+  if (state === "quarantined") return ["r", expiresAt!];
+  if (state === "ended") return ["e", expiresAt!];
+  if (expiresAt !== undefined) return ["t", expiresAt];
+  return reclaimAfter === undefined ? undefined : ["h", lastSeen];
+}
+
+/** `spec` is that of its pool. */
+export function rowsOf(lease: Lease, spec: Pick<PoolSpec, "reclaimAfter">): Map<string, string> {
+  const { pool, uid } = lease;
+  const rows = new Map<string, string>();
+  const put = <T>({ at, codec }: Key<T>, value: T) => rows.set(at, codec.encode(value));
+  put(leaseKey(pool, uid), lease);
+  if (!uid.startsWith(ownerHash(lease.owner))) put(ownerKey(pool, lease.owner, uid), uid);
+  const time = timeClassOf(lease, spec);
+  if (time) put(timeKey(pool, ...time, uid), uid);
+  for (const name of lease.names ?? []) put(nameKey(name), { pool, uid });
+  for (const other of lease.waitsFor ?? []) put(waiterKey(pool, other), uid);
+  if (!occupies(lease)) return rows;
+  const key = sharingKeyOf(lease);
+  for (const extent of lease.extents) {
+    put(allocationKey(pool, extent.last), key === undefined ? { extent, uid } : { extent, sharedAs: key });
+    if (key !== undefined) put(sharerKey(pool, key, extent.last, uid), uid);
+    for (const port of lease.ports ?? []) put(portKey(pool, extent.last, port), uid);
+  }
+  return rows;
+}
+
+export const noCounts = (): Counts => ({ offered: 0, reserved: 0, used: 0, quarantined: 0, held: 0n });
+
+/** Adds a lease to the counts, or removes it. `values`: how many values only this lease holds. */
+export function countLease(counts: Counts, lease: Lease, sign: 1 | -1, values: bigint): Counts {
+  const { state } = lease;
+  const held = state === "quarantined" ? counts.held : counts.held + BigInt(sign) * values;
+  const next: Counts = { ...counts, ...(state !== "ended" && { [state]: counts[state] + sign }), held };
+  if (sign === 1 && lease.expiresAt !== undefined) next.soonest = Math.min(counts.soonest ?? Infinity, lease.expiresAt);
+  return next;
+}
+
+/**
+ * A uid begins with a hash of the owner that it was made for, so that one range read finds all leases of an owner without an index. Only a
+ * lease that was moved to another owner has an index row (`ownerKey`).
+ */
+export function ownerHash(owner: string): string {
+  if (owner !== last.owner) last = { owner, mark: hash("sha256", owner, "hex").slice(0, 8) };
+  return last.mark;
+}
+/** An operation needs the hash of its owner several times. */
+let last = { owner: "", mark: hash("sha256", "", "hex").slice(0, 8) };
+
+export const newUid = (owner: string): string => ownerHash(owner) + randomUUID().slice(0, 8);
+
+/** A lease id begins with the uid, which is where the lease is found. */
+export const newLeaseId = (uid: string): string => `${uid}.${randomDigits()}`;
+export const uidOf = (leaseId: string): string => leaseId.split(".")[0]!;
+
+/** 16 hexadecimal digits; the version in the middle of a UUID is left out. */
+const randomDigits = (): string => randomUUID().replace(/-.*-/, "").slice(0, 16);
+
+/**
+ * The id of the request that an offer answers. The requests of an owner may differ between branches of its program; each gets its own offer,
+ * so that a preview of one branch does not change another.
+ */
+export function requestId(request: Request): string {
+  const { want, size = 1n, within, also = [] } = request;
+  if (want) return `=${digest(want.map(textOf))}`;
+  const shared = sharingKeyOf(request);
+  return `*${digest([`${size}`, ...[within, ...also].map(textOf), ...(shared === undefined ? [] : [shared])])}`;
+}
+
+/** Whether the offer answers a request for exactly these values. */
+export const isByValue = ({ request }: Pick<Lease, "request">): boolean => request?.startsWith("=") === true;
+
+const textOf = (extent: Extent | undefined): string => (extent ? `${extent.first}-${extent.last}` : "");
+
+const digest = (parts: string[]): string => hash("sha256", JSON.stringify(parts), "hex").slice(0, 12);

@@ -25,7 +25,7 @@ import {
   shape,
 } from "./fields";
 
-/** What lies under the keys, and how it is written: JSON, with extents as `FIRST-LAST` in hexadecimal. */
+/** The rows of the store, and how they are encoded: JSON, with extents as `FIRST-LAST` in hexadecimal. */
 export interface Codec<T> {
   encode(value: T): string;
   decode(text: string): T;
@@ -34,17 +34,17 @@ export interface Codec<T> {
 /** A pool as stored. */
 export interface PoolRecord {
   spec: PoolSpec;
-  /** The lease that opened it; the address spaces have none. */
+  /** The lease whose child pool it is; address spaces have none. */
   opener?: { pool: string; uid: string };
-  /** Opened by an offer: it does not exist any more from this time on. */
+  /** The child pool of an offer: it ends at this time. */
   until?: number;
-  /** Being deleted: nothing new in it. */
+  /** It is being deleted: claims are refused. */
   closing?: boolean;
   /** How many values it can give out, in decimal: written for the views of SQL stores, never read here. */
   capacity?: string;
 }
 
-/** Who sits on an extent: one lease, or all that share it under a key. */
+/** The holder of an extent: one lease, or all leases that share it under a key. */
 export interface Allocation {
   extent: Extent;
   uid?: string;
@@ -56,16 +56,16 @@ export interface Counts {
   reserved: number;
   used: number;
   quarantined: number;
-  /** How many values the leases hold that do not rest; a shared one counts once. */
+  /** Values that are held or offered; a shared one counts once. */
   held: bigint;
   /** Nothing in the pool expires before this time. */
   soonest?: number;
-  /** Lines of its history. */
+  /** Rows of its history. */
   events?: number;
 }
 
 export type LeaseRef = { pool: string; uid: string };
-/** A pool that went, and when. */
+/** A deleted pool, and when it was deleted. */
 export type DeletedPool = { pool: string; at: number };
 
 const extentText = ({ first, last }: Extent): string => `${first.toString(16)}-${last.toString(16)}`;
@@ -189,7 +189,7 @@ const countsShape = shape<Counts>(
   { soonest: isNumber, events: isCount },
 );
 
-/** Leases and pools have text of users: what could not be read again is not written. All other rows follow from them. */
+/** Leases and pools contain text of users: text that could not be decoded is not written. All other rows are derived from them. */
 function requireWritable<T extends object>(packed: T, form: Shape): T {
   if (form !== leaseShape && form !== poolShape) return packed;
   try {
@@ -205,7 +205,7 @@ function requireWritable<T extends object>(packed: T, form: Shape): T {
   }
 }
 
-/** JSON, with one field written in another way. Every claim goes through here a dozen times: nothing is copied twice. */
+/** JSON, with one field encoded in another way. Every claim decodes a dozen rows, so nothing is copied twice. */
 const json = <T extends object, K extends keyof T, P>(
   form: Shape,
   field: K,
@@ -221,7 +221,7 @@ const json = <T extends object, K extends keyof T, P>(
   },
 });
 
-/** Every operation reads its pool, which hardly ever changes: the same text gives the same object. */
+/** Caches decoded rows: every operation reads its pool, which hardly ever changes. */
 function withCache<T extends object>({ encode, decode }: Codec<T>): Codec<T> {
   const known = new Map<string, T>();
   return {
@@ -249,7 +249,7 @@ const unpackSpec = ({ extents, reserved, staticOnly, ...spec }: ReturnType<typeo
   ...(staticOnly && { staticOnly: staticOnly.map(extentOf) }),
 });
 
-/** Two specs are equal when they are written equally. */
+/** Two specs are equal if their texts are equal. */
 export const specText = (spec: PoolSpec): string => JSON.stringify(packSpec(spec));
 
 const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
@@ -339,7 +339,7 @@ export function decodeRow<T>({ decode }: Pick<Codec<T>, "decode">, key: string, 
   }
 }
 
-/** Optional fields are there or not, never undefined. */
+/** Removes fields that are undefined. */
 export function omitUndefined<T extends object>(fields: { [K in keyof T]: T[K] | undefined }): T {
   const result: Partial<T> = {};
   for (const key in fields) if (fields[key] !== undefined) result[key] = fields[key];

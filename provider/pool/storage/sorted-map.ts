@@ -1,9 +1,9 @@
-/** More keys than this in a row, and it is cut in two: putting one in between moves only those behind it. */
+/** Keys in one block. A longer block is split in two. */
 const ROW = 256;
 
 /**
- * An ordered map from string to T: what the memory store is made of, what a process knows of a far store, and what a
- * draft's unwritten rows are kept in. The keys lie in rows of bounded length, so that a large one is as quick as a small.
+ * An ordered map from string to T: the rows of the memory store, of the row cache and of the write buffer. Keys are in blocks of bounded
+ * length, so that an insert moves few of them.
  */
 export class SortedMap<T> {
   readonly #values: Map<string, T>;

@@ -1,28 +1,25 @@
 /** Local engines answer at once, server engines with a promise. */
 export type Awaitable<T> = T | Promise<T>;
 
-/**
- * What an engine must be: ordered keys, and transactions that behave as if they ran one after another, whatever keys
- * they touch. Everything else is built above it, once.
- */
+/** The interface of an engine: ordered keys, and serializable transactions. All rules are written once, on top of it. */
 export interface Store {
-  /** true: `transact` always fails, and previews choose without writing. */
+  /** true: `transact` always fails, and previews cannot offer values. */
   readonly readOnly: boolean;
   /**
-   * All of `work` or nothing. It may be run again after a conflict, so it must not act on anything but its `tx`. Once it is
-   * answered it outlasts a power cut, unless it is only `promised`.
+   * Commits all writes of `work` or none. `work` may run again after a conflict, so it must have no effect but on its `tx`. The commit is
+   * durable when the promise resolves, unless it is `promised`: then a power cut may lose it.
    */
   transact<T>(work: (tx: Tx) => Promise<T>, promised?: boolean): Promise<T>;
-  /** One consistent look that waits for no writer. */
+  /** A consistent read that does not wait for writers. */
   read<T>(work: (tx: Tx) => Promise<T>): Promise<T>;
-  /** What is wrong with the store's time, if anything is; `repair`: from now on its clock counts as it is. */
+  /** What is wrong with the clock of the store, if anything; `repair`: accepts its present time. */
   checkClock?(repair: boolean): Promise<ClockFinding | undefined>;
   close(): Promise<void>;
 }
 
 export interface ClockFinding {
   problem: string;
-  /** Not where a clock has to be set first. */
+  /** false: the clock of a machine must be set first. */
   repairable: boolean;
 }
 
@@ -42,9 +39,20 @@ export interface Tx {
   write(writes: Write[]): Awaitable<void>;
 }
 
-/** What an engine's own failures are wrapped in: they concern everybody in the transaction, not the one who asked. */
+/** A failure of the engine. It concerns all operations of the transaction, not only the one that met it. */
 export class EngineFault extends Error {
   constructor(override readonly cause: unknown) {
     super("the engine failed");
   }
+}
+/** Runs one piece of work at a time, in the order of the calls. */
+export type Mutex = <T>(work: () => Promise<T>) => Promise<T>;
+
+export function createMutex(): Mutex {
+  let last: Promise<unknown> = Promise.resolve();
+  return (work) => {
+    const result = last.then(work);
+    last = result.catch(() => {});
+    return result;
+  };
 }

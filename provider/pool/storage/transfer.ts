@@ -13,11 +13,11 @@ import type { Row, Store, Tx, Write } from "./store";
 
 /** A whole store as rows: how it is looked at, and how it moves from one engine to another. */
 
-/** Behind every key: keys are ASCII letters and what people write. */
+/** Sorts behind every key. */
 const END = "\u{10ffff}";
 const PAGE = 1000;
 
-/** Every row, as of one moment. */
+/** All rows, in one consistent read. */
 export const snapshot = (store: Store): Promise<Row[]> => store.read(everything);
 
 async function everything(tx: Tx): Promise<Row[]> {
@@ -29,7 +29,7 @@ async function everything(tx: Tx): Promise<Row[]> {
   }
 }
 
-/** A store, and its name for those who look for it. */
+/** A store, and its URL for messages. */
 export interface Site {
   store: Store;
   place: string;
@@ -128,7 +128,7 @@ function difference(before: Row[], after: Row[]): Write[] {
 
 const isData = (row: Row): boolean => !isMoveState(row);
 
-/** Closes the target, if nobody has anything there but what is out of date; what has to go. */
+/** Closes the target if it has no data, or only data of an earlier move; returns the rows that must be deleted. */
 async function prepare(tx: Tx, copy: MoveState, gone?: string): Promise<Row[]> {
   const there = await readMoveState(tx);
   const isGoingOn = there.from === copy.from;
@@ -147,8 +147,8 @@ async function prepare(tx: Tx, copy: MoveState, gone?: string): Promise<Row[]> {
 /** Only by the move that was begun last: another one may have opened the target meanwhile, and it is in use. */
 async function writeCopy(tx: Tx, copy: MoveState, writes: Write[]): Promise<void> {
   if ((await readMoveState(tx)).move !== copy.move) {
-    const what = "Another move into the target was begun meanwhile.";
-    throw new OverlayError("STORE_CONFLICT", what, "Let that one end.");
+    const what = "Another move into the target was started meanwhile.";
+    throw new OverlayError("STORE_CONFLICT", what, "Wait for it to finish.");
   }
   await tx.write(writes);
 }
@@ -157,11 +157,11 @@ async function writeCopy(tx: Tx, copy: MoveState, writes: Write[]): Promise<void
 async function leave(tx: Tx, move: string, copied: string, place: string): Promise<void> {
   const state = await readMoveState(tx);
   if (state.move !== move) {
-    const what = "The move was called off, or another one was begun meanwhile.";
+    const what = "The move was cancelled, or another one was started meanwhile.";
     throw new OverlayError("STORE_CONFLICT", what, "Run it again if it should still be made.");
   }
   if (digest((await everything(tx)).filter(isData)) !== copied) {
-    const what = "The source changed although it was closed: a program writes to it that is not ours.";
+    const what = "The source changed although it was closed: another program writes to it.";
     throw new OverlayError("STORE_CONFLICT", what, "Stop it, and run again.");
   }
   await tx.write(closingWrites({ to: place, version: state.version }));
@@ -177,7 +177,7 @@ const movedOnError = (place: string, isGoingOn = false): OverlayError =>
     ? new OverlayError(
         "STORE_MOVED",
         `The source is being moved to ${place} already.`,
-        "Let that move end, or call it off with `overlayctl store reopen`.",
+        "Wait for that move, or cancel it with `overlayctl store reopen`.",
       )
     : new OverlayError("STORE_MOVED", `The source was moved to ${place} already.`, "Move it on from there.");
 
@@ -187,8 +187,8 @@ const interruptedError = (): OverlayError =>
 const unwritableError = (): OverlayError =>
   new OverlayError(
     "STORE_READ_ONLY",
-    "The source cannot be written, so that its users would go on without knowing.",
-    "Run this where it can be written.",
+    "The source is read-only, so it cannot be closed: its users would not notice the move.",
+    "Run this with write access to the source.",
   );
 
 function digest(rows: Row[]): string {

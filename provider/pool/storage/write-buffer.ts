@@ -4,31 +4,30 @@ import { decodeRow } from "./records";
 import { SortedMap } from "./sorted-map";
 import type { Row, Tx, Write } from "./store";
 
-/** What all operations of a process go by. Seconds. */
+/** Options of all operations of a process. Times are in seconds. */
 export interface PoolOptions {
   offerTtl: number;
   quarantine: number;
-  /** The user on whose behalf this process works, for the history. */
+  /** The user of this process, for the history. */
   actor?: string | undefined;
-  /** Whether an offer may end for the owner's request: one of an earlier run, to a resource that this run has not met. */
+  /** Whether an offer may be ended for the owner's request: it is of an earlier run, to a resource that this run has not checked. */
   isAbandoned?(holder: Lease, owner: string): boolean;
 }
 
 /**
- * A transaction's view of the store: its writes lie above what is stored, are seen by its own reads, and go to the engine
- * when all is done, each row once. Operations follow each other on it: one that throws is taken back, and its neighbours
- * never notice.
+ * The write buffer of a transaction. Its reads see its writes, which go to the engine at the end, each row once. Several operations share
+ * it: one that throws is rolled back to the last savepoint, and the others are not affected.
  */
 export class WriteBuffer {
-  /** What was read stays as it is for the length of the transaction; a row is asked for once. */
+  /** Rows that were read: they do not change during the transaction. */
   readonly #read = new Map<string, string | undefined>();
-  /** The first row behind a place, by the end of the span that was looked at. It stays so just as well. */
+  /** Results of reads of the first row of a span, by the end of the span. */
   readonly #firstRows = new Map<string, { from: string; row: Row }>();
-  /** What texts mean, by their keys: rows such as the counts are read and written again and again. */
+  /** Decoded rows, by key: rows such as the counts are read and written several times. */
   readonly #decoded = new Map<string, { text: string; value: unknown }>();
-  /** What was there before each write of the operation at hand. */
+  /** What each write since the savepoint has replaced. */
   #before: [key: string, text: string | null | undefined][] = [];
-  /** How many leases have been cleaned up by the way in this transaction. */
+  /** How many overdue leases were ended in this transaction. */
   expired = 0;
   #expiredBefore = 0;
 
@@ -55,7 +54,7 @@ export class WriteBuffer {
     return this.#read.get(at);
   }
 
-  /** What will be asked for one by one is got together where that matters. */
+  /** Reads rows together that will be read one by one. */
   async prefetch(keys: Key<unknown>[]): Promise<void> {
     if (keys.length > 1) await this.tx.prefetch?.(keys.map(({ at }) => at));
   }
@@ -70,7 +69,7 @@ export class WriteBuffer {
     this.set(at, null);
   }
 
-  /** A row as it is stored; null deletes it. What stands there already is not written again. */
+  /** Writes an encoded row; null deletes it. A row that does not change is not written. */
   set(at: string, text: string | null): void {
     if (text !== null && this.#read.get(at) === text && this.writes.get(at) === undefined) return;
     this.#before.push([at, this.writes.get(at)]);
@@ -89,7 +88,7 @@ export class WriteBuffer {
     return (await this.allRows(span)).map(([, value]) => value);
   }
 
-  /** All of a span, a page at a time. */
+  /** All rows of a span, read in pages. */
   async allRows<T>(span: Span<T>): Promise<[key: string, value: T][]> {
     const found: [string, T][] = [];
     for (let rest: Span<T> | undefined = span; rest; ) {
@@ -111,7 +110,7 @@ export class WriteBuffer {
     const found: [string, T][] = [];
     for (let start = from; start < to; ) {
       const stored = await this.#stored(start, to, limit - found.length, expectEmpty);
-      // Up to here everything stored is known; what lies beyond is asked for again if own deletions left too little.
+      // All stored rows up to here were read. If deletions in the buffer leave too few, it reads on from here.
       const horizon = stored.length < limit - found.length ? to : after(stored);
       for (const [key, text] of merge(stored, this.writes.entries(start, horizon))) {
         if (text !== null) found.push([key, decodeRow(codec, key, text)]);
@@ -122,7 +121,7 @@ export class WriteBuffer {
     return found;
   }
 
-  /** Who picks a value from an extent looks for the extent again when it is taken. */
+  /** Caches the first row of a span: choosing a free value and taking it read the same extent. */
   async #stored(from: string, to: string, limit: number, expectEmpty?: boolean): Promise<Row[]> {
     const seen = limit === 1 ? this.#firstRows.get(to) : undefined;
     if (seen && seen.from <= from && from <= seen.row[0]) return [seen.row];
@@ -131,13 +130,13 @@ export class WriteBuffer {
     return rows;
   }
 
-  /** The operation at hand is done; what comes now is another one's. */
+  /** Keeps the writes up to now. */
   savepoint(): void {
     this.#before = [];
     this.#expiredBefore = this.expired;
   }
 
-  /** The operation at hand has done nothing. */
+  /** Discards the writes since the last savepoint. */
   rollback(): void {
     for (const [key, text] of this.#before.reverse()) {
       if (text === undefined) this.writes.delete(key);
@@ -156,7 +155,7 @@ export class WriteBuffer {
   }
 }
 
-/** Runs one piece of work over a transaction; `writes` are seen by it, and added to. */
+/** Runs `work` with a buffer on the transaction. `writes`: the buffer starts with them and adds to them. */
 export async function withBuffer<T>(
   tx: Tx,
   terms: PoolOptions,
@@ -169,10 +168,10 @@ export async function withBuffer<T>(
 
 const PAGE = 500;
 
-/** Just behind the last of these rows. Not with NUL, which ends a text in SQLite and cannot be in one in PostgreSQL. */
+/** The next key after these rows. Not with NUL: it ends a text in SQLite, and PostgreSQL rejects it. */
 const after = (rows: [string, unknown][]): string => `${rows.at(-1)![0]}\u0001`;
 
-/** Merges two ordered lists; where both have a key, the second one's value counts. */
+/** Merges two ordered lists; if both have a key, the second list counts. */
 function* merge(stored: Row[], own: Iterator<Write>): Generator<Write> {
   let next = own.next();
   for (const row of stored) {

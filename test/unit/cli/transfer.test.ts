@@ -219,7 +219,7 @@ test("everything comes back to where it was, over what is out of date there", as
 test("a source that cannot be written stays where it is", async () => {
   const from = { ...(await filled(3)), readOnly: true };
   await expect(move(old(from), fresh(createMemoryStore()))).rejects.toThrow(
-    /^STORE_READ_ONLY: The source cannot be written/,
+    /^STORE_READ_ONLY: The source is read-only/,
   );
 });
 

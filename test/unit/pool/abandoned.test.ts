@@ -77,12 +77,12 @@ test("a promise to another stack is kept", async () => {
   await expect((await run()).offer(network("a", "prod"))).rejects.toThrow(/^POOL_OVERLAP: .*:dev::/);
 });
 
-test("what was claimed does not give way", async () => {
+test("a claimed value is not preempted", async () => {
   await (await run()).claim(network("old", "dev"));
   await expect((await run()).offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
 });
 
-test("what a neighbour has is offered only while that is declared, and given only once it asks for something else", async () => {
+test("what another resource of the stack holds is offered only while that is declared, and given only once it asks for something else", async () => {
   const opener = await run();
   const extents = [{ first: 1024n, last: 2047n }];
   const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };

@@ -1,9 +1,9 @@
 import { hash } from "node:crypto";
 import { isOverlayError } from "../../../provider/errors";
 import { StoredPool } from "../../../provider/pool/pool";
-import { uidOf } from "../../../provider/pool/storage/ids";
 import { leasesOf, poolKey, waiterKey } from "../../../provider/pool/storage/keys";
-import { replaceRows } from "../../../provider/pool/storage/leases";
+import { replaceRows, uidOf } from "../../../provider/pool/storage/leases";
+
 import type { Store } from "../../../provider/pool/storage/store";
 import { withBuffer } from "../../../provider/pool/storage/write-buffer";
 import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/pool/types";

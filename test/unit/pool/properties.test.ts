@@ -92,7 +92,7 @@ const anything = fc.record({
 });
 type Anything = typeof anything extends fc.Arbitrary<infer T> ? T : never;
 
-test("any sequence of operations leaves a sound store, and a firm lease keeps its value until its own end", async () => {
+test("any sequence of operations leaves a sound store, and a committed lease keeps its value until its own end", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(anything, { maxLength: 50 }), async (steps) => {
       const made = await world(engine);

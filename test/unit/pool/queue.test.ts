@@ -36,7 +36,7 @@ test("what waits for one pool goes into one transaction, in its order, and each 
   expect(transactions()).toBe(5);
 });
 
-test("one that throws has written nothing, and the others do not notice", async () => {
+test("an operation that throws is rolled back, the others are not", async () => {
   const { store, transactions } = counting();
   const queue = new Queue(store, terms);
   const failing = queue.add("p", async (tx) => {
@@ -52,7 +52,7 @@ test("one that throws has written nothing, and the others do not notice", async 
   expect(transactions()).toBe(1);
 });
 
-test("when the engine fails, nobody is told that it worked", async () => {
+test("when the engine fails, all operations of the transaction fail", async () => {
   const queue = new Queue(createMemoryStore(), terms);
   const failing = queue.add("p", async (tx) => {
     await append("b")(tx);

@@ -55,7 +55,7 @@ test("a file that is no database is said to be corrupt", async () => {
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
 });
 
-test("a store of an older version is brought up to date: times that nobody asks for go", async () => {
+test("a store with an older layout is migrated: index rows that are not needed are removed", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
   await opened(first, { extents: extents("10.0.0.0/24") });
   const { uid } = await first.claim(by("a"));
@@ -91,7 +91,7 @@ test("a path that cannot be a file is unavailable, with the reason", async () =>
   });
 });
 
-test("who waits for a locked file goes on when it is free, and gives up after a while", async () => {
+test("a process waits for a locked file, and fails after a timeout", async () => {
   const path = join(folder, "pool.db");
   const [patient, hasty] = [await openSqliteStore(path), await openSqliteStore(path, { lockTimeout: 0.1 })];
   const { DatabaseSync } = await import("@photostructure/sqlite");

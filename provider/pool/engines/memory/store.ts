@@ -1,6 +1,5 @@
 import { SortedMap } from "../../storage/sorted-map";
-import type { Row, Store, Tx, Write } from "../../storage/store";
-import { createMutex } from "../mutex";
+import { createMutex, type Row, type Store, type Tx, type Write } from "../../storage/store";
 
 /** For tests and dry runs: everything in this process, and time as the caller likes it. */
 export function createMemoryStore(clock: () => number = Date.now): Store {

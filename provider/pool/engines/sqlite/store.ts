@@ -3,9 +3,9 @@ import { access, constants, mkdir, open, statfs } from "node:fs/promises";
 import { dirname } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../../../errors";
-import { type ClockFinding, EngineFault, type Row, type Store, type Tx } from "../../storage/store";
+import { type ClockFinding, createMutex, EngineFault, type Row, type Store, type Tx } from "../../storage/store";
 import { type BootTime, bootTime } from "../clock-check";
-import { createMutex } from "../mutex";
+
 import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
 import { SqliteClock } from "./clock";
 import { sqliteViews } from "./views";

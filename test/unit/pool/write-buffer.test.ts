@@ -8,7 +8,7 @@ import { WriteBuffer } from "../../../provider/pool/storage/write-buffer";
 const key = fc.constantFrom(..."abcdefgh").map((letter) => `k/${letter}`);
 const write = fc.tuple(key, fc.option(fc.constantFrom("1", "2", "3"), { nil: null }));
 
-test("a draft reads as if its writes were in the store already", async () => {
+test("the buffer reads as if its writes were in the store already", async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(write),
@@ -38,7 +38,7 @@ test("a draft reads as if its writes were in the store already", async () => {
   );
 });
 
-test("an operation that is discarded leaves what was written before it", async () => {
+test("an operation that is rolled back leaves what was written before it", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(write), fc.array(write), fc.array(write), async (stored, kept, discarded) => {
       const store = createMemoryStore();
@@ -58,7 +58,7 @@ test("an operation that is discarded leaves what was written before it", async (
   );
 });
 
-test("what stands in the store already is not written again", async () => {
+test("rows that are in the store already are not written again", async () => {
   const written: unknown[] = [];
   const tx = { now: () => 0, get: () => "1", range: () => [], write: (writes: unknown) => void written.push(writes) };
   const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
