@@ -76,7 +76,7 @@ export const desiredRecord = (desired: DesiredState): HostRecord => ({
   items: desired.items.map(toRecordItem),
 });
 
-export const ownRecords = (desired: DesiredState, facts: Facts): HostRecord[] =>
+const ownRecords = (desired: DesiredState, facts: Facts): HostRecord[] =>
   facts.records.filter((record) => isOwnRecord(record, desired));
 
 /** The order of fields does not count. */
@@ -204,5 +204,5 @@ export function recordDifferences(desired: DesiredState, facts: Facts): ItemDiff
 }
 
 /** The invalid file in place of this owner's record. */
-export const invalidRecordFile = (desired: DesiredState, facts: Facts): string | undefined =>
+const invalidRecordFile = (desired: DesiredState, facts: Facts): string | undefined =>
   facts.invalidRecords.find(({ file }) => file === recordPath(desired.record))?.file;

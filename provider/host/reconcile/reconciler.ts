@@ -124,7 +124,7 @@ const systemdWarning = (names: string[]): string =>
   `\`sh ${BOOT_SCRIPT}\`, or until the next \`pulumi up --refresh\`. Set persist: false if that is meant.`;
 
 /** Answers every job, with a result or an error, and returns the number of steps applied. `later` gets the jobs that arrive meanwhile. */
-export async function runConversation(jobs: Job[], later: Job[], options: ReconcileOptions): Promise<number> {
+async function runConversation(jobs: Job[], later: Job[], options: ReconcileOptions): Promise<number> {
   const { host } = jobs[0]!;
   try {
     if (jobs.every(({ action }) => action !== "apply")) return await inspectWithoutLock(host, jobs, later, options);

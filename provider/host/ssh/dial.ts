@@ -206,7 +206,7 @@ const keyForPath = (connection: Connection): OverlayError =>
   );
 
 /** The server accepted none of the credentials. */
-export function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {
+function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {
   const tried = methods.length > 0 ? `tried: ${methods.join(", ")}` : "no key, password or agent was given";
   const reason = cause.message.startsWith("All configured") ? "" : `; ${cause.message}`;
   return new OverlayError(
@@ -218,7 +218,7 @@ export function refusedCredentials(connection: Connection, methods: string[], ca
 }
 
 /** ssh2 could not read the private key. Its reasons name formats and passphrases, never the key. */
-export function unreadableKey(connection: Connection, cause: Error): OverlayError {
+function unreadableKey(connection: Connection, cause: Error): OverlayError {
   const locked = /passphrase|encrypted|integrity|decrypt/i.test(cause.message);
   return new OverlayError(
     "SSH_AUTH",

@@ -72,7 +72,7 @@ export interface HostStats {
   conversations: number;
 }
 
-export class SshHost implements Host {
+class SshHost implements Host {
   readonly name: string;
   readonly machine: string;
 
@@ -165,7 +165,7 @@ export interface ChosenConnection {
 }
 
 /** The SSH connections of this process: one for each connection key, opened at the first use, and again when it was lost. */
-export class SshClients {
+class SshClients {
   readonly #shared = new Map<string, SharedClient>();
   readonly #open = new Set<SshClient>();
   readonly #ended = new AbortController();

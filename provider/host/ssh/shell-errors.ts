@@ -132,7 +132,7 @@ export function hostLocked({ name, operationTimeout }: ShellContext, record: str
 const oneLine = (text: string): string => text.trim().split("\n").slice(-3).join(" / ").slice(0, 300) || "no message";
 
 /** The Debian package of each tool that a host must have. */
-export const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
+const PACKAGES: Record<string, string> = { timeout: "coreutils", flock: "util-linux", ip: "iproute2" };
 
 /** Bytes of output that a host may send for one command. */
 export const MAX_ANSWER_BYTES = 64 * 1024 * 1024;

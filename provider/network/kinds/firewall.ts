@@ -143,7 +143,7 @@ export function planChainRules(
 export const isPassRule = (rule: string): boolean => /(^| )-j (ACCEPT|RETURN)$/.test(rule);
 
 /** Whether a rule drops or rejects packets. */
-export const isDropRule = (rule: string): boolean => /(^| )-j (DROP|REJECT)( |$)/.test(rule);
+const isDropRule = (rule: string): boolean => /(^| )-j (DROP|REJECT)( |$)/.test(rule);
 
 /** The kernel's own ping, in iptables-save's form. */
 export const ECHO_REQUEST: Record<Family, string> = {

@@ -53,7 +53,7 @@ const policyKey = ({ family, from, mark, table }: PolicyRule): string => `${fami
 export const isOurRoute = (route: { protocol: string }): boolean => route.protocol === String(ROUTE_PROTOCOL);
 
 /** The observed route of this item. An unreachable route and another one to the same range can exist at once, with different metrics. */
-export const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>
+const findRoute = (item: Route, { routes }: Facts): RouteFact | undefined =>
   routes.find(
     (r) =>
       isOurRoute(r) &&

@@ -111,7 +111,7 @@ export function observedZones(item: ZoneEntry, facts: Facts): ZoneLocation[] {
 }
 
 /** Whether it is our zone itself. */
-export const isZoneItself = (item: ZoneEntry): boolean => !item.interface && !item.rule;
+const isZoneItself = (item: ZoneEntry): boolean => !item.interface && !item.rule;
 
 function isInZone(location: ZoneLocation, item: ZoneEntry, facts: Facts): boolean {
   const zone = findZone(location, facts);

@@ -218,7 +218,7 @@ const NEIGHBOUR_TYPES = [135, 136];
  * What a hub accepts for a network: packets between workloads, and what they may reach on the hub. Tunnels are matched by their prefix,
  * so that those which a runner's stack has not updated or adopted yet keep working. Every tunnel's record has these rules, too.
  */
-export const planHubRules = (network: Isolation): Item[] =>
+const planHubRules = (network: Isolation): Item[] =>
   network.layouts.flatMap(({ family, cidr }) => {
     const devices = `${network.devicePrefix}+`;
     const between = `-s ${cidr} -d ${cidr} -i ${devices} -o ${devices}`;
@@ -231,7 +231,7 @@ export const planHubRules = (network: Isolation): Item[] =>
   });
 
 /** One tunnel on the hub: from it only its runner's addresses are accepted, and over it only packets of the overlay and replies. */
-export function planTunnelRules(network: Isolation, runnerId: number, device: string, tunnel: Vxlan): Item[] {
+function planTunnelRules(network: Isolation, runnerId: number, device: string, tunnel: Vxlan): Item[] {
   return [
     ...planHubRules(network),
     ...planPeer(tunnel),
@@ -249,7 +249,7 @@ export function planTunnelRules(network: Isolation, runnerId: number, device: st
 }
 
 /** A runner: its bridge sends with addresses of its subnet, and receives from elsewhere only replies and packets with DNAT. */
-export function planRunnerRules(network: Isolation, runnerId: number, bridge: string, tunnel: Vxlan): Item[] {
+function planRunnerRules(network: Isolation, runnerId: number, bridge: string, tunnel: Vxlan): Item[] {
   return [
     ...planPeer(tunnel),
     ...planTunnelPort(network, bridge, tunnel),

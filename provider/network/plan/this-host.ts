@@ -62,7 +62,7 @@ const ACCEPT_RA_WHEN_FORWARDING = "2";
 const acceptRaKey = (device: string): string => `net.ipv6.conf.${device.replaceAll(".", "/")}.accept_ra`;
 
 /** Settings that we may have changed, for a removal without a record. Only those with a saved value are restored. */
-export const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
+const acceptRaSettings = ({ sysctls }: Facts): Sysctl[] =>
   [...sysctls]
     .filter(([key, value]) => key.endsWith(".accept_ra") && value === ACCEPT_RA_WHEN_FORWARDING)
     .map(([key, value]) => ({ kind: "sysctl", key, value }));

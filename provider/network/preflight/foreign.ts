@@ -72,10 +72,9 @@ export function refuseVniConflicts(desired: DesiredState, facts: Facts): void {
     const conflict = item.kind === "link" ? findVniConflict(item, desired, facts) : undefined;
     if (!conflict) continue;
     const { name, observed, holder } = conflict;
-    const whose = holder ? `It belongs to ${holder.owner} (network ${holder.network}).` : "It is not in our records.";
     throw new OverlayError(
       "DEVICE_FOREIGN",
-      `The device ${name} (${describeDevice(observed)}) has the VNI and port that ${(item as Link).name} needs, and the kernel allows only one such device. ${whose} Nothing was changed.`,
+      `The device ${name} (${describeDevice(observed)}) has the VNI and port that ${(item as Link).name} needs, and the kernel allows only one such device. It ${describeHolder(holder)}. Nothing was changed.`,
       holder
         ? "Choose another vniBase or vxlanPort for one of the networks."
         : `Remove it (\`ip link del ${name}\`), or choose another vniBase or vxlanPort.`,
@@ -119,6 +118,10 @@ function describeConflict({ name: ours }: Link, { name, observed, holder }: VniC
 const removeHint = (name: string): string =>
   `up will refuse with DEVICE_FOREIGN until it is removed (\`ip link del ${name}\`)`;
 
+/** `There is already a device x, and it …` */
+export const describeHolder = (holder: HostRecord | undefined): string =>
+  holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
+
 type ForeignCheck<T extends Item> = (item: T, desired: DesiredState, others: HostRecord[], facts: Facts) => void;
 
 /** Undefined: other programs cannot have such an object under our name, or it does no harm. */
@@ -155,10 +158,9 @@ function refuseForeignFile(item: FileItem, _desired: DesiredState, others: HostR
   const holder = others.find((record) => hasItem(record, item));
   if (isBootFile(item.path) || (observed === undefined && !holder)) return;
   if (!holder && observed === sha256(item.content ?? "")) return;
-  const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   throw new OverlayError(
     "FILE_FOREIGN",
-    `There is already a file ${item.path}, and it ${whose}. It was left as it is.`,
+    `There is already a file ${item.path}, and it ${describeHolder(holder)}. It was left as it is.`,
     holder ? "Only one of the two resources can have it." : "Move or remove it, and try again.",
   );
 }
@@ -169,14 +171,13 @@ function refuseForeignLink(item: Link, desired: DesiredState, others: HostRecord
   if (!observed && !holder) return;
   if (item.shared && holder?.items.some((other) => itemKey(other) === itemKey(item) && isSharedLink(other))) return;
   if (!holder && (isProvenLink(item, facts) || (desired.adopt && isAdoptable(item, observed!)))) return;
-  const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
   const tunnel =
     observed?.vxlan &&
     `, VNI ${observed.vxlan.vni}${desired.adopt ? ` on port ${observed.vxlan.port} to ${observed.vxlan.remote}` : ""}`;
   const what = `${observed?.type || "physical"}${tunnel ?? ""}`;
   throw new OverlayError(
     "DEVICE_FOREIGN",
-    `There is already a device ${item.name}${observed ? ` (${what})` : ""}, and it ${whose}. It was left as it is.`,
+    `There is already a device ${item.name}${observed ? ` (${what})` : ""}, and it ${describeHolder(holder)}. It was left as it is.`,
     desired.adopt && !holder
       ? `Adopting takes over only ${describeAdoptable(item)}; remove that device, or choose other device names.`
       : "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",

@@ -10,6 +10,7 @@ import {
   unlistedOwners,
 } from "../diff/ownership";
 import { compareDockerNetwork, findDockerNetwork } from "../kinds/docker";
+import { iptablesTool } from "../kinds/firewall";
 import type { BlockingChain, Facts } from "../model/facts";
 import {
   type Chain,
@@ -22,7 +23,7 @@ import {
 } from "../model/items";
 import { recordPath } from "../model/record";
 import { quoteCommand } from "../render/shell";
-import { refuseForeign, refuseVniConflicts } from "./foreign";
+import { describeHolder, refuseForeign, refuseVniConflicts } from "./foreign";
 import { isOverlayRoute, refuseForeignRoutes } from "./foreign-routes";
 
 /** Refuses everything that is known to fail, or to harm other programs, before the first change, with a remedy. */
@@ -55,10 +56,9 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   const holder = records.find((record) => hasItem(record, item));
   const adoptable = desired.adopt && observed?.bridge === item.bridge && sameSubnets(observed.subnets, item.subnets);
   if (holder ? !isOwnRecord(holder, desired) : observed && !adoptable && !isProvenNetwork(item, desired.items, facts)) {
-    const whose = holder ? `belongs to ${holder.owner} (network ${holder.network})` : "is not in our records";
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
-      `There is already a Docker network ${item.name}, and it ${whose}. It was left as it is.`,
+      `There is already a Docker network ${item.name}, and it ${describeHolder(holder)}. It was left as it is.`,
       "Choose another docker.networkName, remove that network, or set adopt if it is yours.",
     );
   }
@@ -98,7 +98,7 @@ function dockerNetworkInUse({ name }: DockerNetwork, containers: { name: string 
 }
 
 /** Throws if an owner without a record is removed, and an object is present that may be its own, but nothing proves it. */
-export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
+function refuseLostRecord(desired: DesiredState, facts: Facts): void {
   if (facts.records.some((record) => isOwnRecord(record, desired))) return;
   const links = findUnprovenLinks(desired, facts);
   const chains = chainsWithUnrecordedRules(desired, facts);
@@ -121,7 +121,7 @@ export function refuseLostRecord(desired: DesiredState, facts: Facts): void {
 }
 
 const deleteRuleCommand = ({ family, table, chain }: Chain, rule: string): string =>
-  `${family === 4 ? "iptables" : "ip6tables"} -t ${table} -D ${chain} ${rule}`;
+  `${iptablesTool(family)} -t ${table} -D ${chain} ${rule}`;
 
 /** Chains that would be removed with this owner, and have rules that are in no record. */
 function chainsWithUnrecordedRules(desired: DesiredState, facts: Facts): { item: Chain; rules: string[] }[] {
@@ -135,7 +135,7 @@ function chainsWithUnrecordedRules(desired: DesiredState, facts: Facts): { item:
     .filter(({ rules }) => rules.length > 0);
 }
 
-export function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
+function refuseUnmetRequirements(desired: DesiredState, facts: Facts): void {
   refuseMissingFeatures(desired.items, facts);
   refuseSmallMtu(desired.items);
   const ranges = desired.items.flatMap((item) =>

@@ -230,7 +230,7 @@ function readIptables(facts: Facts, family: Family, body: string): void {
 }
 
 /** A module that is not loaded is probed by creating a device, which is removed at once. */
-export const probeModule = (type: string, options: string): string =>
+const probeModule = (type: string, options: string): string =>
   `[ -e /sys/module/${type} ] || { ip link add ovprobe type ${type} ${options} 2>/dev/null && ip link del ovprobe; } || echo ${type}`;
 
 /** Kernel modules and tools that are missing, and whether source addresses are checked. */

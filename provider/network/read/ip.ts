@@ -23,7 +23,7 @@ const routesOfType = (type: string, range = ""): string =>
 const REJECTING = ["blackhole", "unreachable", "prohibit"];
 
 /** The order in which `readRouting` expects the answers. */
-export const ROUTING4 = [
+const ROUTING4 = [
   routesOfType("unicast", "0/0"),
   OUR_ROUTES4,
   "rule show",

@@ -49,7 +49,7 @@ const recordFile = (record: HostRecord): FileToWrite => textFile(recordPath(reco
 const hereDocument = (command: string, lines: string[]): string =>
   `${command} <<'END' || rc=1\n${lines.join("\n")}\nEND`;
 
-export function renderRestore(family: Family, firewall: ScriptParts["firewall"]): string[] {
+function renderRestore(family: Family, firewall: ScriptParts["firewall"]): string[] {
   const tables = TABLES.flatMap((table) => {
     const lines = firewall.get(`${family} ${table}`);
     return lines ? [`*${table}`, ...lines, "COMMIT"] : [];
