@@ -163,6 +163,16 @@ const inspect = async (uid: string, items: Item[]) => {
   return [...foreign, ...differences.map(formatDifference)];
 };
 
+test("a field that is no longer planned returns to the kernel's default, and is no drift", async () => {
+  const anchor: Item = { kind: "link", name: "kohaku-reset", type: "anchor", mac: "02:00:00:00:00:0a" };
+  await reconciler.apply(host, work("net", [{ ...anchor, mtu: 1400 }]));
+  expect(await sh("cat /sys/class/net/kohaku-reset/mtu")).toBe("1400");
+  expect(await inspect("net", [anchor])).toEqual(["link kohaku-reset: MTU is 1400, should be 1500"]);
+  await reconciler.apply(host, work("net", [anchor]));
+  expect(await sh("cat /sys/class/net/kohaku-reset/mtu")).toBe("1500");
+  expect(await inspect("net", [anchor])).toEqual([]);
+});
+
 test("a foreign tunnel with our VNI and port is named before anything is changed, and as what up will refuse", async () => {
   await lab.exec(
     "hub",

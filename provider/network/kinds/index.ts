@@ -47,7 +47,7 @@ export function isPresent(item: Item, facts: Facts): boolean {
   return kind.isPresent?.(item, facts) ?? kind.compare(item, facts) !== undefined;
 }
 
-/** The device of these with which an item disappears. */
+/** Whether the kernel removes the object, or what the item says of it, with one of these devices. */
 export function disappearsWith(item: Item, devices: Set<string>): boolean {
   const device = kindOfItem(item).disappearsWith(item);
   return device !== undefined && devices.has(device);
@@ -63,7 +63,7 @@ export function readBackOf(items: Item[], before: Facts): Required<ReadBack> {
   };
 }
 
-/** The item with the fields that a former plan had set and this one has not, as the kernel has them by default. */
+/** The item with default values for the fields that a former plan had set and this one has not. */
 export function withResets(item: Item, former: Item): Item {
   const resets = Object.entries(kindOfItem(item).resets).filter(
     ([field, value]) => value !== undefined && field in former && !(field in item),
