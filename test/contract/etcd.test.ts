@@ -46,7 +46,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   };
   const open = async (url: string, options = {}) => stores.add(await openEtcdStore(url, options));
 
-  contract({ name: "etcd", open: (clock) => open(newUrl(), { clock }) });
+  contract({ name: "etcd", newUrl, open: (url, clock) => open(url, { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports), commitBytes: '"writes":' });
 
   test("secrets are under a prefix of their own, and not in the log", async () => {

@@ -1,5 +1,5 @@
 import { describe } from "vitest";
-import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { contract } from "./contract";
+import { memoryEngine } from "./world";
 
-describe("memory", () => contract({ name: "memory", open: async (clock) => createMemoryStore(clock) }));
+describe("memory", () => contract(memoryEngine()));

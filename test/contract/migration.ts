@@ -17,7 +17,7 @@ const ownerOf = (name: string) => `prod/urn:pulumi:prod::shop::overlay:index:IPR
 
 export function migrationContract(engine: Engine): void {
   async function open(later: number): Promise<Store> {
-    const store = await engine.open(() => WRITTEN_AT + later);
+    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT + later);
     await store.transact((tx) => Promise.resolve(tx.write(ROWS)));
     await ensureLayout(store);
     return store;

@@ -40,7 +40,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     server.url({ schema: `s${schemas++}`, ...(cables && { port: cables.ports[0]! }) });
   const open = async (url: string, options = {}) => stores.add(await openPostgresStore(url, options));
 
-  contract({ name: "postgres", open: (clock) => open(newUrl(), { clock }) });
+  contract({ name: "postgres", newUrl, open: (url, clock) => open(url, { clock }) });
   serverContract({ newUrl, open, cables: () => Cables.to([server.port]), commitBytes: "overlay commit\0" });
 
   describe("crash", () => {

@@ -10,6 +10,7 @@ describe("sqlite", () => {
   const folder = mkdtempSync(join(tmpdir(), "overlay-contract-"));
   let files = 0;
   afterAll(() => rmSync(folder, { recursive: true }));
-  raceContract(() => `sqlite:${join(folder, `${files++}`, "pool.db")}`);
-  contract({ name: "sqlite", open: (clock) => openSqliteStore(join(folder, `${files++}`, "pool.db"), { clock }) });
+  const newPath = () => join(folder, `${files++}`, "pool.db");
+  raceContract(() => `sqlite:${newPath()}`);
+  contract({ name: "sqlite", newUrl: newPath, open: (path, clock) => openSqliteStore(path, { clock }) });
 });

@@ -4,7 +4,7 @@ import type { Engine } from "./world";
 
 /** What every engine must do, whatever is built on it. */
 export function storeContract(engine: Engine): void {
-  const open = () => engine.open(() => 1234);
+  const open = () => engine.open(engine.newUrl(), () => 1234);
   const put =
     (key: string, value: string | null) =>
     async (tx: Tx): Promise<void> => {

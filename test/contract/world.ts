@@ -1,12 +1,30 @@
 import { parseIp, tryParseIp } from "../../provider/addressing/ip";
+import { createMemoryStore } from "../../provider/pool/engines/memory/store";
 import { type Settings, StoredPool } from "../../provider/pool/pool";
 import type { Store } from "../../provider/pool/storage/store";
 import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "../../provider/pool/types";
 
-/** An engine under test: opens an empty store whose time is the given clock's. */
+/** An engine under test. */
 export interface Engine {
   name: string;
-  open(clock: () => number): Promise<Store>;
+  /** The URL of a new, empty store. */
+  newUrl(): string;
+  /** Opens the store, with the time of the given clock. A second open of the same URL is another process on the same store. */
+  open(url: string, clock: () => number): Promise<Store>;
+}
+
+/** A memory store is within one process: a second open gets the same one. */
+export function memoryEngine(): Engine {
+  const stores = new Map<string, Store>();
+  return {
+    name: "memory",
+    newUrl: () => `memory:${stores.size}`,
+    open: async (url, clock) => {
+      const store = stores.get(url) ?? createMemoryStore(clock);
+      stores.set(url, store);
+      return store;
+    },
+  };
 }
 
 export interface World {
@@ -22,13 +40,14 @@ export const START = Date.UTC(2030, 0, 1);
 
 export async function world(engine: Engine, settings: Partial<Settings> = {}): Promise<World> {
   let now = START;
-  const store = await engine.open(() => now);
-  const another = (changes: Partial<Settings> = {}) =>
-    new StoredPool(store, { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings, ...changes });
+  const url = engine.newUrl();
+  const [store, second] = [await engine.open(url, () => now), await engine.open(url, () => now)];
+  const poolOn = (opened: Store, changes: Partial<Settings> = {}) =>
+    new StoredPool(opened, { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...settings, ...changes });
   return {
     store,
-    pool: another(),
-    another,
+    pool: poolOn(store),
+    another: (changes) => poolOn(second, changes),
     pass: (seconds) => {
       now += seconds * 1000;
     },

@@ -1,12 +1,11 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { mergeExtents } from "../../../provider/pool/extents";
 import type { Extent, Pool } from "../../../provider/pool/types";
-import { by, extent, extents, opened, wants, world } from "../../contract/world";
+import { by, extent, extents, memoryEngine, opened, wants, world } from "../../contract/world";
 import vectors from "../../vectors/bosh_ip_provider.json";
 
-const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+const engine = memoryEngine();
 const fresh = async () => (await world(engine, { quarantine: 0 })).pool;
 
 interface Subnet {

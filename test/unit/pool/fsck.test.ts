@@ -1,9 +1,8 @@
 import { expect, test } from "vitest";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Row, Write } from "../../../provider/pool/storage/store";
-import { by, extents, opened, type World, world } from "../../contract/world";
+import { by, extents, memoryEngine, opened, type World, world } from "../../contract/world";
 
-const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+const engine = memoryEngine();
 
 async function lively(): Promise<World> {
   const made = await world(engine);

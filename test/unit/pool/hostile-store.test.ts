@@ -1,5 +1,4 @@
 import { expect, test } from "vitest";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import {
   allocationCodec,
   type Codec,
@@ -19,10 +18,10 @@ import {
 } from "../../../provider/pool/storage/records";
 import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
-import { by, extents, opened, type World, world } from "../../contract/world";
+import { by, extents, memoryEngine, opened, type World, world } from "../../contract/world";
 
 /** A store that others write to. Every text in every row is replaced by something that a shell would run. */
-const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+const engine = memoryEngine();
 
 /** By the beginning of the key; the longest counts. */
 const CODECS: [prefix: string, codec: Codec<unknown>][] = [

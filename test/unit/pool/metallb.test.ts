@@ -1,9 +1,8 @@
 import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { covers } from "../../../provider/pool/extents";
 import type { Lease, Pool, Port, Request } from "../../../provider/pool/types";
-import { extent, extents, opened, world } from "../../contract/world";
+import { extent, extents, memoryEngine, opened, world } from "../../contract/world";
 import vectors from "../../vectors/metallb_allocator.json";
 
 /**
@@ -117,7 +116,7 @@ const isForeign = ({ svc, error, pool }: Step): boolean =>
 
 describe("MetalLB's sequences", () => {
   test.each(vectors.sequences)("$test", async ({ test: name, steps }) => {
-    const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+    const engine = memoryEngine();
     const { pool } = await world(engine, { quarantine: 0 });
     const allocator = new Allocator(pool);
     const exact = name === "TestAssignment" || name === "TestPoolAllocation";

@@ -1,10 +1,9 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { isCommitted } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
-import { extents, opened, type World, world } from "../../contract/world";
+import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
 import { OwnPool } from "./own-pool";
 import {
   Killed,
@@ -85,7 +84,7 @@ class Model {
   }
 
   static async start(start: StartRun, ground: Ground): Promise<Model> {
-    const made = await world({ name: "memory", open: async (clock) => createMemoryStore(clock) });
+    const made = await world(memoryEngine());
     if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
     return new Model(made, start, ground);
   }

@@ -1,12 +1,11 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
-import { extents, opened, type World, world } from "../../contract/world";
+import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
 import { Model } from "./model";
 
-const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+const engine = memoryEngine();
 
 const owner = fc.constantFrom("a", "b", "c", "d", "e", "f");
 const value = fc.integer({ min: 1, max: 6 }).map(BigInt);

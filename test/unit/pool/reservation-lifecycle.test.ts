@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import type { Lease } from "../../../provider/pool/types";
-import { extents, opened, type World, world } from "../../contract/world";
+import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
@@ -69,7 +68,7 @@ const SUBNETS: Record<string, string> = {
 };
 
 test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
-  const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+  const engine = memoryEngine();
   const names = Object.keys(runners);
   const reservations = new Reservations(await world(engine, { quarantine: 0 }), names);
   for (const name of names) {

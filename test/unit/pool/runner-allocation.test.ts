@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
-import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
-import { extents, firstOf, opened, type World, world } from "../../contract/world";
+import { extents, firstOf, memoryEngine, opened, type World, world } from "../../contract/world";
 import vectors from "../../vectors/runner_allocation.json";
 
 /** KohakuRiver's registrations. It marks runners inactive; ours are inactive when they were not seen for an hour. */
@@ -46,7 +45,7 @@ class Registry {
 }
 
 test.each(allocation)("$name", async ({ subnet, steps }) => {
-  const engine = { name: "memory", open: async (clock: () => number) => createMemoryStore(clock) };
+  const engine = memoryEngine();
   const registry = new Registry(await world(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
   await opened(registry.world.pool, {
