@@ -48,7 +48,7 @@ export function subtract(extents: Extent[], holes: Extent[]): Extent[] {
 export const covers = (extents: Extent[], parts: Extent[]): boolean => subtract(parts, extents).length === 0;
 
 /** The value at `index` when all values of the extents are counted through from 0. */
-export function valueAt(extents: Extent[], index: bigint): bigint {
+export function valueAtIndex(extents: Extent[], index: bigint): bigint {
   let rest = index;
   for (const extent of extents) {
     if (rest < sizeOf(extent)) return extent.first + rest;

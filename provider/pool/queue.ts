@@ -4,13 +4,13 @@ import { EngineFault, type Store, type Tx } from "./storage/store";
 import type { PoolOptions, WriteBuffer } from "./storage/write-buffer";
 import type { StoreVersion } from "./types";
 
-type Work<T> = (tx: WriteBuffer) => Promise<T>;
-type Outcome = { value: unknown } | { error: unknown };
+type Operation<T> = (tx: WriteBuffer) => Promise<T>;
+type OperationResult = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
 
 interface Member {
-  work: Work<unknown>;
+  work: Operation<unknown>;
   promised: boolean;
   resolve(answer: [value: unknown, version: CommitVersion]): void;
   reject(error: unknown): void;
@@ -33,12 +33,12 @@ export class Queue {
   ) {}
 
   /** `promised`: a power cut may take it back. */
-  async add<T>(pool: string, work: Work<T>, promised = false): Promise<T> {
+  async add<T>(pool: string, work: Operation<T>, promised = false): Promise<T> {
     return (await this.commit(pool, work, promised))[0];
   }
 
   /** The same; also returns the version of the store that the commit made. */
-  commit<T>(pool: string, work: Work<T>, promised = false): Promise<[value: T, version: CommitVersion]> {
+  commit<T>(pool: string, work: Operation<T>, promised = false): Promise<[value: T, version: CommitVersion]> {
     return new Promise((resolve, reject) => {
       const member = { work, promised, resolve, reject } as Member;
       const waiting = this.#waiting.get(pool);
@@ -65,10 +65,9 @@ export class Queue {
       await nextTurn();
       const group = this.#waiting.get(pool)!.splice(0, GROUP);
       if (group.length === 0) break;
-      const [outcomes, version] = await this.#transact(group).catch((error: unknown): [Outcome[], CommitVersion] => [
-        group.map(() => ({ error })),
-        undefined,
-      ]);
+      const [outcomes, version] = await this.#transact(group).catch(
+        (error: unknown): [OperationResult[], CommitVersion] => [group.map(() => ({ error })), undefined],
+      );
       for (const [i, { resolve, reject }] of group.entries()) {
         const outcome = outcomes[i]!;
         if ("error" in outcome) reject(outcome.error);
@@ -78,11 +77,11 @@ export class Queue {
     this.#waiting.delete(pool);
   }
 
-  #transact(group: Member[]): Promise<[Outcome[], CommitVersion]> {
+  #transact(group: Member[]): Promise<[OperationResult[], CommitVersion]> {
     const { options } = this;
     const all = (tx: Tx) =>
-      writeWithBuffer(tx, options, async (buffer): Promise<Outcome[]> => {
-        const outcomes: Outcome[] = [];
+      writeWithBuffer(tx, options, async (buffer): Promise<OperationResult[]> => {
+        const outcomes: OperationResult[] = [];
         for (const { work } of group) outcomes.push(await attempt(buffer, work));
         return outcomes;
       });
@@ -92,7 +91,7 @@ export class Queue {
 }
 
 /** An error rolls back one operation only. A fault of the engine fails them all, because it is unknown what was written. */
-async function attempt(buffer: WriteBuffer, work: Work<unknown>): Promise<Outcome> {
+async function attempt(buffer: WriteBuffer, work: Operation<unknown>): Promise<OperationResult> {
   try {
     const value = await work(buffer);
     buffer.savepoint();

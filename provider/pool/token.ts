@@ -18,13 +18,13 @@ export interface Grant {
   expiresAt?: number;
 }
 
-interface Key {
+interface SigningKey {
   id: string;
   secret: string;
 }
 
 /** The first key signs, all verify. A new key is added in front; an old one is removed when its last token has expired. */
-export type KeyRing = readonly [Key, ...Key[]];
+export type KeyRing = readonly [SigningKey, ...SigningKey[]];
 
 const PREFIX = "ipr1";
 const FORM = /^(ipr1\.([\w-]{8})\.([\w-]{1,4000}))\.([\w-]{43})$/;
@@ -33,7 +33,7 @@ const SHORTEST_SECRET = 16;
 export const newSecret = (): string => randomBytes(32).toString("base64url");
 
 /** A key's id follows from the key, so that rotation needs no bookkeeping. */
-const keyOf = (secret: string): Key => ({ id: mac(secret, "key id").slice(0, 8), secret });
+const keyOf = (secret: string): SigningKey => ({ id: mac(secret, "key id").slice(0, 8), secret });
 
 const mac = (secret: string, text: string): string => createHmac("sha256", secret).update(text).digest("base64url");
 

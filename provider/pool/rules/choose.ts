@@ -120,7 +120,7 @@ function mustBeGivable(spec: PoolSpec, extent: Extent): void {
 }
 
 /** Whether a lease with these extents answers the request. */
-export function isAnswer(
+export function answersRequest(
   { extents }: Pick<Lease, "extents">,
   { want, size = 1n, within, also = [] }: Request,
 ): boolean {
@@ -225,7 +225,7 @@ const isInactive = ({ now }: WriteBuffer, { reclaimAfter }: PoolSpec, lease: Lea
 
 async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, context: GrantContext): Promise<Choice> {
   const { request } = context;
-  const suits = (extents: Extent[]) => isAnswer({ extents }, request);
+  const suits = (extents: Extent[]) => answersRequest({ extents }, request);
   const choice = emptyChoice();
   const shared = await findShared(tx, spec, request, suits, portEvictor(tx, spec, context, choice));
   if (shared) return { ...choice, extents: shared };

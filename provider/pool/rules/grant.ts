@@ -21,7 +21,15 @@ import { omitUndefined, type PoolRecord } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
 import { type Details, type Extent, isCommitted, type Lease, type PoolSpec, type Request } from "../types";
 import { amend } from "./amend";
-import { type Choice, choose, emptyChoice, type GrantContext, isAnswer, mustKeepQuota, portEvictor } from "./choose";
+import {
+  answersRequest,
+  type Choice,
+  choose,
+  emptyChoice,
+  type GrantContext,
+  mustKeepQuota,
+  portEvictor,
+} from "./choose";
 import { endLease, expireOverdue, isPreemptible, previousHolder, quarantineEnd } from "./end-lease";
 import { mustBeOfTenant, requirePool } from "./pools";
 import { putLease, takeNames } from "./put-lease";
@@ -133,7 +141,7 @@ async function recallHeld(
     lease.uid === held?.uid ||
     (lease.state === "quarantined" ? lease.owner === request.owner : isPreemptible(tx, lease, request.owner));
   const canHave = async (extents: Extent[], mayHaveFrom: (holder: Lease) => boolean): Promise<boolean> => {
-    if (!isAnswer({ extents }, request) || !canGive(spec, request, extents)) return false;
+    if (!answersRequest({ extents }, request) || !canGive(spec, request, extents)) return false;
     return (await liveHoldersOf(tx, spec, extents)).every(mayHaveFrom);
   };
   for (const extents of [held?.extents, request.prefer]) {
@@ -240,7 +248,9 @@ function findAnswers({ now }: WriteBuffer, spec: PoolSpec, request: Request, min
   const isFor = ({ state, request: id }: Lease) =>
     state !== "offered" || request.want !== undefined || id === undefined || id === requestId(request);
   return mine
-    .filter((lease) => isAnswer(lease, request) && isFor(lease) && (!isPast(lease) || mayReturn(spec, lease, request)))
+    .filter(
+      (lease) => answersRequest(lease, request) && isFor(lease) && (!isPast(lease) || mayReturn(spec, lease, request)),
+    )
     .sort((a, b) => rank(a) - rank(b) || shown(b) - shown(a) || b.createdAt - a.createdAt);
 }
 
@@ -269,7 +279,7 @@ async function grant(
   const own = found && (await tx.get(leaseKey(found.pool, found.uid)));
   const lease = buildLease(tx, context, choice, requestId(answered), own);
   const ends = lease.state === "offered" ? Math.min(lease.expiresAt!, until ?? Infinity) : undefined;
-  const after = await putLease(tx, own, lease, detailsOf(request, extents, own), ends);
+  const after = await putLease(tx, own, lease, namesAndPool(request, extents, own), ends);
   // Offers count, too, so that a preview sees its own requests.
   const { held } = (await tx.get(countsKey(spec.name))) ?? noCounts();
   const warning = fullnessWarning(spec, held);
@@ -278,7 +288,7 @@ async function grant(
 }
 
 /** Names of the containers that use a lease are kept when it is renewed. */
-function detailsOf({ names, childPool, formerOwner }: Request, extents: Extent[], own?: Lease) {
+function namesAndPool({ names, childPool, formerOwner }: Request, extents: Extent[], own?: Lease) {
   const users = own?.state === "used" ? (own.names ?? []).filter((name) => name.startsWith("user/")) : [];
   const all = users.length ? [...new Set([...(names ?? []), ...users])] : names;
   const spec = typeof childPool === "function" ? childPool(extents) : childPool;
@@ -290,7 +300,7 @@ function detailsOf({ names, childPool, formerOwner }: Request, extents: Extent[]
 }
 
 async function assignValues(tx: WriteBuffer, spec: PoolSpec, context: GrantContext, own?: Lease): Promise<Choice> {
-  const keeps = own && !own.waitsFor && isAnswer(own, context.request);
+  const keeps = own && !own.waitsFor && answersRequest(own, context.request);
   if (own && !own.waitsFor) await mustKeepKey(tx, spec, own, keeps ? sharingKeyOf(context.request) : undefined);
   if (!keeps) return await choose(tx, spec, context, own);
   const choice = emptyChoice(own.extents);

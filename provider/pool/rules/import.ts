@@ -92,7 +92,7 @@ async function importLease(tx: WriteBuffer, existing: ExistingLease): Promise<Le
   return lease;
 }
 
-const isHeld = (tx: WriteBuffer, lease: Lease): boolean => isCommitted(lease) && isLive(lease, tx.now);
+const isHeldNow = (tx: WriteBuffer, lease: Lease): boolean => isCommitted(lease) && isLive(lease, tx.now);
 
 /** Holders of its values that must be ended for it. Leases that share the value with it are not among them. */
 async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, existing: ExistingLease): Promise<Lease[]> {
@@ -100,7 +100,7 @@ async function conflictingHolders(tx: WriteBuffer, spec: PoolSpec, existing: Exi
   for (const extent of existing.want) {
     if (!fits(spec, { extents: [extent] })) throw outsideError(spec, extent);
     const strangers = (await holdersOf(tx, spec.name, extent)).filter((lease) => !isSharedWith(lease, existing));
-    const holder = strangers.find((lease) => isHeld(tx, lease));
+    const holder = strangers.find((lease) => isHeldNow(tx, lease));
     if (holder) throw takenError(spec, extent, holder, existing.owner);
     found.push(...strangers);
   }
@@ -123,7 +123,7 @@ async function nameHolders(tx: WriteBuffer, { names = [], childPool }: ExistingL
 
 async function holderOf(tx: WriteBuffer, name: string, place?: { pool: string; uid: string }): Promise<Lease[]> {
   const holder = place && (await tx.get(leaseKey(place.pool, place.uid)));
-  if (holder && isHeld(tx, holder)) throw nameTakenError(name, holder);
+  if (holder && isHeldNow(tx, holder)) throw nameTakenError(name, holder);
   return holder ? [holder] : [];
 }
 

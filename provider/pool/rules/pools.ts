@@ -14,7 +14,7 @@ import { firstEndRecord, keepEndRecords } from "./end-records";
 
 /** Pools: each is the child pool of a lease and is dropped with it. Only address spaces have no such lease. */
 
-const addressSpace = (name: string): PoolRecord => {
+const addressSpaceRecord = (name: string): PoolRecord => {
   const kind = name.startsWith(PORT_SPACES) ? "port" : "space";
   return { spec: { name, kind, extents: [{ first: 0n, last: MAX_IP }], allocation: "external" } };
 };
@@ -22,7 +22,7 @@ const addressSpace = (name: string): PoolRecord => {
 /** undefined, too, if the offer that it belongs to has expired. */
 export async function findPool(tx: WriteBuffer, name: string): Promise<PoolRecord | undefined> {
   const pool = await tx.get(poolKey(name));
-  if (!pool) return name.startsWith(SPACES) ? addressSpace(name) : undefined;
+  if (!pool) return name.startsWith(SPACES) ? addressSpaceRecord(name) : undefined;
   return pool.until !== undefined && tx.now > pool.until ? undefined : pool;
 }
 

@@ -75,7 +75,7 @@ export async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpe
     ...(until !== undefined && { until }),
   };
   if (!old) return await createPool(tx, pool);
-  if (layoutOf(old.spec) !== layoutOf(spec)) await resizePool(tx, old.spec, spec);
+  if (rangesText(old.spec) !== rangesText(spec)) await resizePool(tx, old.spec, spec);
   if (isReclaiming(old.spec) !== isReclaiming(spec)) await rebuildTimeIndex(tx, old.spec, spec);
   tx.put(poolKey(spec.name), pool);
 }
@@ -110,7 +110,7 @@ export async function takePoolName(
 }
 
 /** The fields that decide which values a pool has. Changes of other fields do not touch its free space. */
-const layoutOf = ({ name, kind, extents, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
+const rangesText = ({ name, kind, extents, reserved, staticOnly, avoidBoundaryIps }: PoolSpec): string =>
   specText({
     name,
     kind,

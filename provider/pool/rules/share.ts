@@ -24,7 +24,7 @@ export async function findShared(
   const sharers = await getLeases(tx, spec.name, await tx.all(sharersOf(spec.name, key)));
   const joinable = sharers.filter((lease) => !isExpired(lease, tx.now) && suits(lease.extents));
   const places = new Map(joinable.map(({ extents }) => [extents[0]!.last, extents]));
-  const isOverdue = ({ holder }: Conflict): boolean => isExpired(holder, tx.now);
+  const isOverdue = ({ holder }: PortConflict): boolean => isExpired(holder, tx.now);
   for (const extents of places.values()) {
     const conflicts = await conflictsOn(tx, spec, extents, request.ports ?? []);
     if (conflicts.every(isOverdue)) return extents;
@@ -38,7 +38,7 @@ export async function findShared(
 /** Evicts the holder, if that is allowed; returns whether it did. */
 type Evict = (holder: Lease) => Promise<boolean>;
 
-interface Conflict {
+interface PortConflict {
   extent: Extent;
   port: Port;
   holder: Lease;
@@ -51,8 +51,8 @@ async function conflictsOn(
   extents: Extent[],
   ports: Port[],
   uid?: string,
-): Promise<Conflict[]> {
-  const conflicts: Conflict[] = [];
+): Promise<PortConflict[]> {
+  const conflicts: PortConflict[] = [];
   for (const extent of extents) {
     for (const port of ports) {
       const user = await tx.get(portKey(spec.name, extent.last, port));

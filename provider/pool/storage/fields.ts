@@ -50,7 +50,7 @@ export const isOf =
     }
   };
 
-const matches =
+const matchesPattern =
   (pattern: RegExp): Check =>
   (value) =>
     typeof value === "string" && pattern.test(value);
@@ -60,15 +60,15 @@ const CONTROL = /\p{Cc}/u;
 export const isText: Check = (value) => typeof value === "string" && value.length <= 4000 && !CONTROL.test(value);
 
 /** Names of pools, types, ids: nothing that a shell would take for more than a word. */
-export const isPoolName = matches(/^[\w.:%@+=,~/-]{1,1000}$/);
-export const isWord = matches(/^[\w.-]{1,200}$/);
-export const isUid = matches(/^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/);
-export const isLeaseId = matches(/^[A-Za-z0-9][A-Za-z0-9.-]{0,128}$/);
-export const isRequestId = matches(/^[=*][0-9a-f]{1,64}$/);
+export const isPoolName = matchesPattern(/^[\w.:%@+=,~/-]{1,1000}$/);
+export const isWord = matchesPattern(/^[\w.-]{1,200}$/);
+export const isUid = matchesPattern(/^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/);
+export const isLeaseId = matchesPattern(/^[A-Za-z0-9][A-Za-z0-9.-]{0,128}$/);
+export const isRequestId = matchesPattern(/^[=*][0-9a-f]{1,64}$/);
 /** RFC 3339. */
-export const isWhen = matches(/^\d{4}-\d\d-\d\dT[\d:.]{5,15}Z$/);
-export const isExtent = matches(/^[0-9a-f]{1,33}-[0-9a-f]{1,33}$/);
-export const isDigits = matches(/^-?\d{1,40}$/);
+export const isWhen = matchesPattern(/^\d{4}-\d\d-\d\dT[\d:.]{5,15}Z$/);
+export const isExtent = matchesPattern(/^[0-9a-f]{1,33}-[0-9a-f]{1,33}$/);
+export const isDigits = matchesPattern(/^-?\d{1,40}$/);
 
 export const isNumber: Check = (value) => typeof value === "number";
 export const isCount: Check = (value) => Number.isSafeInteger(value);

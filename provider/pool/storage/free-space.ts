@@ -10,7 +10,7 @@ import {
   subtract,
   total,
   trimBoundaries,
-  valueAt,
+  valueAtIndex,
   zonesOf,
 } from "../extents";
 import type { Extent, PoolSpec } from "../types";
@@ -97,7 +97,7 @@ export async function pickFree(
 function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { owner, seed: chance }: Picker): bigint {
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
   const digits = hash("sha256", allocation === "hashed" ? owner : chance, "hex");
-  return valueAt(zone, BigInt(`0x${digits}`) % total(zone));
+  return valueAtIndex(zone, BigInt(`0x${digits}`) % total(zone));
 }
 
 /** One seek for single values; only aligned blocks in a fragmented pool may need several. */

@@ -40,14 +40,14 @@ async function beginEpoch(tx: WriteBuffer, before: StoreHead | undefined): Promi
   return { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number };
 }
 
-type Found = Omit<StoreIdentity, "id"> & {
+type FoundIdentity = Omit<StoreIdentity, "id"> & {
   /** A store that was never used has none yet. */
   id: string | undefined;
   /** Ids of other stores whose leases were recovered into this one. */
   recovered: string[];
 };
 
-export async function readIdentity(tx: WriteBuffer): Promise<Found> {
+export async function readIdentity(tx: WriteBuffer): Promise<FoundIdentity> {
   await tx.prefetch([idKey, headKey, recoveredIds]);
   const recovered = (await tx.get(recoveredIds)) ?? [];
   const { last: version = 0, id: epoch = ANY } = (await tx.get(headKey)) ?? {};

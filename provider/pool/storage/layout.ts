@@ -105,7 +105,7 @@ export async function ensureLayout(store: Store, looking = false): Promise<void>
   const state = await store.read(readMoveState);
   const found = looking && state.to !== undefined ? state.version : mustBeOpen(state);
   if (found === LAYOUT) return;
-  if (!store.readOnly && state.to === undefined) return await store.transact(migrate);
+  if (!store.readOnly && state.to === undefined) return await store.transact(migrateRows);
   if (found !== undefined) throw tooOldError(found);
 }
 
@@ -174,7 +174,7 @@ const tooOldError = (found: number): OverlayError =>
     "Run `overlayctl store check` where the store can be written: that migrates it.",
   );
 
-async function migrate(tx: Tx): Promise<void> {
+async function migrateRows(tx: Tx): Promise<void> {
   // Another process may have migrated it already.
   const found = mustBeOpen(await readMoveState(tx)) ?? LAYOUT;
   for (let from = found; from < LAYOUT; from++) await MIGRATIONS[from - 1]!(tx);

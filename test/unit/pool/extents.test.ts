@@ -10,7 +10,7 @@ import {
   subtract,
   total,
   trimBoundaries,
-  valueAt,
+  valueAtIndex,
   zonesOf,
 } from "../../../provider/pool/extents";
 import type { Extent, PoolSpec } from "../../../provider/pool/types";
@@ -44,8 +44,8 @@ describe("tables", () => {
 
   test("values are counted through over gaps", () => {
     const some = extents("3-5", "9");
-    expect([0n, 1n, 2n, 3n].map((index) => valueAt(some, index))).toEqual([3n, 4n, 5n, 9n]);
-    expect(() => valueAt(some, 4n)).toThrow("index 4 is past the end");
+    expect([0n, 1n, 2n, 3n].map((index) => valueAtIndex(some, index))).toEqual([3n, 4n, 5n, 9n]);
+    expect(() => valueAtIndex(some, 4n)).toThrow("index 4 is past the end");
     expect(total(some)).toBe(4n);
   });
 
