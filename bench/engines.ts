@@ -17,7 +17,7 @@ export interface Engine {
   /** What a commit that was acknowledged has survived by then. */
   durability: string;
   store(): Promise<Store>;
-  /** Puts rows into a store that nobody has open, by the shortest way. */
+  /** Writes rows directly to a store that no process has open. */
   load(rows: Row[]): Promise<void>;
   postgres?: PostgresServer;
   etcd?: EtcdCluster;

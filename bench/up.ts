@@ -148,7 +148,7 @@ function report(m: Measured): void {
   console.log(`Conversations with the hub: ${m.hubConversations} for ${m.runners} runners and the network\n`);
 }
 
-/** How often each host's sshd has let somebody in. */
+/** The number of logins of each host's sshd. */
 const logins = (lab: Lab): Promise<number[]> =>
   Promise.all(
     lab.hosts.map(async ({ name }) =>

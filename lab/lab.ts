@@ -25,7 +25,7 @@ export interface LabOptions {
   runners: number;
   /** Labs of different names do not see each other. Default: a name of this process. */
   name?: string;
-  /** Leave the lab standing when this process ends. */
+  /** Keep the lab when this process ends. */
   keep?: boolean;
 }
 
@@ -66,7 +66,7 @@ export class Lab {
     }
   }
 
-  /** A lab that is already there, made by whomever. */
+  /** An existing lab. */
   static open(name: string): Lab {
     refuseWithoutRoot();
     const record = records.read(name);

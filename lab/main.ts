@@ -6,13 +6,13 @@ import { Lab, refuseWithoutRoot } from "./lab";
 import { isLeftOver, list, read, remove } from "./record";
 
 const program = new Command("lab")
-  .description("Linux hosts on this machine, for trying things out")
+  .description("Linux hosts on this machine, for experiments and tests")
   .showHelpAfterError();
 program.hook("preAction", refuseWithoutRoot);
 const command = (text: string) => program.command(text).option("--name <name>", "which lab", "lab");
 
 command("up")
-  .description("a hub and so many runners, until `down`")
+  .description("creates a hub and this many runners")
   .argument("[runners]", "", Number, 3)
   .action(async (runners: number, { name }: { name: string }) => {
     const there = read(name);
@@ -32,7 +32,7 @@ command("down")
   });
 
 command("status")
-  .description("its hosts, and how to look around; the names of other labs")
+  .description("shows its hosts, how to use them, and other labs")
   .action(({ name }: { name: string }) => {
     const others = list().filter((record) => record.name !== name);
     if (read(name) !== undefined) show(Lab.open(name));
@@ -42,7 +42,7 @@ command("status")
   });
 
 command("exec")
-  .description("a command on a host, or in the controller; without one, a shell")
+  .description("runs a command on a host or in the controller; without a command, a shell")
   .argument("<host>")
   .argument("[command...]")
   .usage("[options] <host> -- [command...]")
@@ -56,8 +56,8 @@ command("exec")
 
 for (const [verb, does] of [
   ["stop", "cuts a host's power"],
-  ["start", "brings it back"],
-  ["rebuild", "makes it a new machine, at the same address and with the same host key"],
+  ["start", "starts it again"],
+  ["rebuild", "replaces it by a new host with the same address and host key"],
 ] as const)
   command(verb)
     .description(does)
@@ -69,17 +69,17 @@ function show(lab: Lab): void {
   console.log(`Lab "${lab.name}": ${lab.hosts.length} hosts on ${lab.underlay.cidr}`);
   for (const host of lab.hosts)
     console.log(`  ${host.name.padEnd(6)} ${host.address.padEnd(14)} ${lab.state(host.name)}`);
-  console.log(`To look around:
+  console.log(`Commands:
   npm run lab -- exec${name} hub -- ip route             a command on a host
   npm run lab -- exec${name} controller                  a shell that reaches the hosts, with pulumi on its PATH; there:
     ssh -F ${lab.sshConfig} hub
     pulumi config set --secret privateKey < ${lab.privateKeyPath}
     pulumi config set overlay:knownHosts ${lab.knownHosts}
-  npm run lab -- down${name}                             the end of it`);
+  npm run lab -- down${name}                             removes the lab`);
 }
 
 function interact([command, ...args]: string[]): Promise<number> {
-  process.on("SIGINT", () => {}); // the command's to deal with: the terminal sends it to both
+  process.on("SIGINT", () => {}); // the terminal sends it to the command, too
   const env = pulumiBinDir() === undefined ? process.env : pulumiEnv();
   const child = spawn(command!, args, { stdio: "inherit", env });
   return new Promise((resolve, reject) => {

@@ -19,7 +19,7 @@ export const maxRunners = 1020;
 
 export const controllerPlan: HostPlan = host("controller", 255, 250);
 
-/** The same on another machine, for those who need two. */
+/** A second controller, for tests that need two. */
 export const secondControllerPlan: HostPlan = host("controller2", 255, 251);
 
 /** hub 10.254.0.1; r1 10.254.1.1 … r250 10.254.1.250, r251 10.254.2.1 … */

@@ -32,7 +32,7 @@ export class Vm {
     return this.plan.address;
   }
 
-  /** A new machine, switched off: 10.254.200.NUMBER. It lets in whoever has the lab's key. */
+  /** A new machine, switched off: 10.254.200.NUMBER. The lab's key opens it. */
   static async make(lab: Lab, name: string, number: number): Promise<Vm> {
     const vm = new Vm(lab, name, number);
     await vm.#writeIdentity();

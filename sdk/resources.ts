@@ -84,7 +84,7 @@ export interface NetworkSettingsArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
-  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
@@ -113,7 +113,7 @@ export interface TenantArgs {
 export interface QuotaArgs {
   /** How many addresses may be held at a time. */
   maxIps?: pulumi.Input<number> | undefined;
-  /** How many leases may stand at a time. */
+  /** How many leases may exist at a time. */
   maxReservations?: pulumi.Input<number> | undefined;
 }
 
@@ -122,13 +122,13 @@ export interface PoolSettingsArgs {
   poolName: pulumi.Input<string>;
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
-  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. Default `container`. */
   type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
-  /** What it has to give. */
+  /** The ranges of the pool. */
   ranges: pulumi.Input<pulumi.Input<string>[]>;
-  /** Whose pool it is. */
+  /** The tenant of the pool. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-  /** Limits beside the size of the ranges. */
+  /** Limits in addition to the size of the ranges. */
   quota?: pulumi.Input<QuotaArgs> | undefined;
 }
 
@@ -168,7 +168,7 @@ export interface ForwardArgs {
   to: pulumi.Input<string>;
   /** Port there. Default: the same. */
   toPort?: pulumi.Input<number> | undefined;
-  /** A word for people, such as `https`. */
+  /** A description, such as `https`. */
   name?: pulumi.Input<string> | undefined;
 }
 
@@ -201,7 +201,7 @@ export interface OverlayNetworkArgs {
   devicePrefix?: pulumi.Input<string> | undefined;
   /** Bridge on each runner, the gateway of its subnet. Default `kohaku-overlay`. */
   bridgeName?: pulumi.Input<string> | undefined;
-  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). Default `true`. */
+  /** Hosts restore their part of the overlay after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
   /** Docker on the runners. */
   docker?: pulumi.Input<DockerArgs> | undefined;
@@ -213,11 +213,11 @@ export interface OverlayNetworkArgs {
   hubConnection: pulumi.Input<ConnectionArgs>;
   /** Device on the hub that carries its own overlay address. Default `kohaku-host`. */
   hubInterface?: pulumi.Input<string> | undefined;
-  /** Take over devices that already are as wanted but are in no record. Default `false`. */
+  /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
-  /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. Default `fail`. */
+  /** When all runner ids are taken: fail, or reclaim the one with the oldest `lastSeen`. Default `fail`. */
   onExhausted?: pulumi.Input<"fail" | "reclaimInactive"> | undefined;
-  /** Seconds without a sign of life after which a runner id may be reclaimed. Default `604800`. */
+  /** Seconds without an up, refresh or heartbeat after which a runner id may be reclaimed. Default `604800`. */
   inactiveAfter?: pulumi.Input<number> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
@@ -284,7 +284,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly devicePrefix: pulumi.Output<string>;
   /** Bridge on each runner, the gateway of its subnet. */
   declare readonly bridgeName: pulumi.Output<string>;
-  /** Machines put their part of the overlay back by themselves after a boot (a systemd unit). */
+  /** Hosts restore their part of the overlay after a boot, with a systemd unit. */
   declare readonly persist: pulumi.Output<boolean>;
   /** Docker on the runners. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerArgs>>;
@@ -296,11 +296,11 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Device on the hub that carries its own overlay address. */
   declare readonly hubInterface: pulumi.Output<string>;
-  /** Take over devices that already are as wanted but are in no record. */
+  /** Adopt existing devices that match the desired state but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
-  /** When all runner ids are taken: fail, or take the one that was not seen for the longest time. */
+  /** When all runner ids are taken: fail, or reclaim the one with the oldest `lastSeen`. */
   declare readonly onExhausted: pulumi.Output<"fail" | "reclaimInactive">;
-  /** Seconds without a sign of life after which a runner id may be reclaimed. */
+  /** Seconds without an up, refresh or heartbeat after which a runner id may be reclaimed. */
   declare readonly inactiveAfter: pulumi.Output<number>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
@@ -356,7 +356,7 @@ export interface RunnerSubnetArgs {
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Docker on this runner. Default: the network's. */
   docker?: pulumi.Input<DockerOverrideArgs> | undefined;
-  /** Take over devices that already are as wanted but are in no record. Default `false`. */
+  /** Adopt existing devices that match the desired state but are in no record. Default `false`. */
   adopt?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
@@ -457,7 +457,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly masquerade: pulumi.Output<boolean | undefined>;
   /** Docker on this runner. Default: the network's. */
   declare readonly docker: pulumi.Output<pulumi.Unwrap<DockerOverrideArgs> | undefined>;
-  /** Take over devices that already are as wanted but are in no record. */
+  /** Adopt existing devices that match the desired state but are in no record. */
   declare readonly adopt: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
@@ -483,7 +483,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly bridge: pulumi.Output<string>;
   /** The Docker network for its containers; empty where Docker is off. */
   declare readonly dockerNetwork: pulumi.Output<string>;
-  /** Where Docker picks addresses by itself; none of them is in the pool. */
+  /** The range from which Docker picks addresses; none of them is in the pool. */
   declare readonly dockerRange: pulumi.Output<string | undefined>;
   /** The same in IPv6, in a dual-stack network. */
   declare readonly dockerRange6: pulumi.Output<string | undefined>;
@@ -521,13 +521,13 @@ export interface IPPoolArgs {
   poolName?: pulumi.Input<string> | undefined;
   /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
-  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. Default `container`. */
+  /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. Default `container`. */
   type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
-  /** What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update. */
+  /** The ranges of the pool, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update. */
   ranges?: pulumi.Input<pulumi.Input<string>[]> | undefined;
-  /** Whose pool it is. */
+  /** The tenant of the pool. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-  /** Limits beside the size of the ranges. */
+  /** Limits in addition to the size of the ranges. */
   quota?: pulumi.Input<QuotaArgs> | undefined;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
   parent?: IPPool | pulumi.Input<string> | undefined;
@@ -537,11 +537,11 @@ export interface IPPoolArgs {
   portRange?: pulumi.Input<string> | undefined;
   /** Inside the ranges, or of the ports, and never given out. */
   reserved?: pulumi.Input<pulumi.Input<string>[]> | undefined;
-  /** Given only to those who ask for the address, or the port, itself. */
+  /** Given only to requests for the address, or the port, itself. */
   staticOnly?: pulumi.Input<pulumi.Input<string>[]> | undefined;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. Default `hashed`. */
   allocation?: pulumi.Input<"hashed" | "lowest" | "random" | "external"> | undefined;
-  /** false: it gives only what is asked for by name. Default `true`. */
+  /** false: it gives only addresses that are requested themselves. Default `true`. */
   autoAssign?: pulumi.Input<boolean> | undefined;
   /** Never give .0 and .255, which some old clients refuse. Default `false`. */
   avoidBoundaryIps?: pulumi.Input<boolean> | undefined;
@@ -606,13 +606,13 @@ export class IPPool extends OverlayResource {
   declare readonly poolName: pulumi.Output<string>;
   /** Where its ranges must not overlap others. Networks are in `default`. */
   declare readonly addressSpace: pulumi.Output<string>;
-  /** What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports. */
+  /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. */
   declare readonly type: pulumi.Output<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container">;
   /** What it has to give, in its shortest form. */
   declare readonly ranges: pulumi.Output<string[]>;
-  /** Whose pool it is. */
+  /** The tenant of the pool. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
-  /** Limits beside the size of the ranges. */
+  /** Limits in addition to the size of the ranges. */
   declare readonly quota: pulumi.Output<pulumi.Unwrap<QuotaArgs> | undefined>;
   /** Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack. */
   declare readonly parent: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
@@ -622,11 +622,11 @@ export class IPPool extends OverlayResource {
   declare readonly portRange: pulumi.Output<string | undefined>;
   /** Inside the ranges, or of the ports, and never given out. */
   declare readonly reserved: pulumi.Output<string[] | undefined>;
-  /** Given only to those who ask for the address, or the port, itself. */
+  /** Given only to requests for the address, or the port, itself. */
   declare readonly staticOnly: pulumi.Output<string[] | undefined>;
   /** How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here. */
   declare readonly allocation: pulumi.Output<"hashed" | "lowest" | "random" | "external">;
-  /** false: it gives only what is asked for by name. */
+  /** false: it gives only addresses that are requested themselves. */
   declare readonly autoAssign: pulumi.Output<boolean>;
   /** Never give .0 and .255, which some old clients refuse. */
   declare readonly avoidBoundaryIps: pulumi.Output<boolean>;
@@ -660,7 +660,7 @@ export class IPPool extends OverlayResource {
 export interface IPReservationCommonArgs {
   /** With `network`, the runner for a new reservation: with the most free addresses, the fullest that has room (`packed`), or the one with the fewest reservations (`spread`). Default `mostFree`. */
   placement?: pulumi.Input<"mostFree" | "packed" | "spread"> | undefined;
-  /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
+  /** The tenant; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
   /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
@@ -797,7 +797,7 @@ const IPReservationShape: Shape = {
   ]
 };
 
-/** An address that is known before the workload that will have it, and kept while that comes and goes. */
+/** An address that is known before its workload exists, and kept across restarts of it. */
 export class IPReservation extends OverlayResource {
   /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
   declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
@@ -807,7 +807,7 @@ export class IPReservation extends OverlayResource {
   declare readonly placement: pulumi.Output<"mostFree" | "packed" | "spread">;
   /** In this pool: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs> | undefined>;
-  /** Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
+  /** The tenant; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
   /** Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`. */
   declare readonly type: pulumi.Output<string | undefined>;
@@ -843,11 +843,11 @@ export class IPReservation extends OverlayResource {
   declare readonly cidr6: pulumi.Output<string | undefined>;
   /** IPv6 gateway of the subnet. */
   declare readonly gateway6: pulumi.Output<string | undefined>;
-  /** Lets its bearer use, validate or release the address with `overlayctl ip`. */
+  /** Permits its bearer to use, validate or release the address with `overlayctl ip`. */
   declare readonly token: pulumi.Output<string>;
   /** `reserved`, or `used` once a workload uses it. */
   declare readonly state: pulumi.Output<string>;
-  /** When it is over unless it is used, RFC 3339. */
+  /** When it expires unless it is used, RFC 3339. */
   declare readonly expiresAt: pulumi.Output<string | undefined>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
@@ -865,9 +865,9 @@ export class IPReservation extends OverlayResource {
 export interface StaticIPArgs {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   pool: IPPool | pulumi.Input<string>;
-  /** Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
+  /** The tenant; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
   tenant?: pulumi.Input<TenantArgs> | undefined;
-  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  /** Part of `names` if there is no sharing key. Default: the resource's name. */
   staticIpName?: pulumi.Input<string> | undefined;
   /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
@@ -889,7 +889,7 @@ export interface StaticIPArgs {
   runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   runnerConnections?: pulumi.Input<pulumi.Input<ConnectionArgs>[]> | undefined;
-  /** The machines put it back by themselves after a boot, with a systemd unit. Default `true`. */
+  /** The hosts restore it after a boot, with a systemd unit. Default `true`. */
   persist?: pulumi.Input<boolean> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
@@ -987,9 +987,9 @@ const StaticIPShape: Shape = {
 export class StaticIP extends OverlayResource {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
-  /** Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
+  /** The tenant; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
-  /** Stands in `names` where there is no sharing key. Default: the resource's name. */
+  /** Part of `names` if there is no sharing key. Default: the resource's name. */
   declare readonly staticIpName: pulumi.Output<string>;
   /** The address. */
   declare readonly ip: pulumi.Output<string>;
@@ -1011,13 +1011,13 @@ export class StaticIP extends OverlayResource {
   declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;
-  /** The machines put it back by themselves after a boot, with a systemd unit. */
+  /** The hosts restore it after a boot, with a systemd unit. */
   declare readonly persist: pulumi.Output<boolean>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
   /** A name for each forward, `KEY-PROTOCOL-PORT`, the same in every deployment. */
   declare readonly names: pulumi.Output<string[] | undefined>;
-  /** Who else has forwards on the address. */
+  /** Other owners with forwards on the address. */
   declare readonly sharedWith: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;

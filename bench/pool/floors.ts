@@ -2,7 +2,7 @@ import { closeSync, fdatasyncSync, openSync, writeFileSync, writeSync } from "no
 import { join } from "node:path";
 import { type Case, roomIn } from "./cases";
 
-/** What nobody who keeps a promise can beat with one claim at a time: a page written in its place, and synced. */
+/** The lower bound of one durable claim at a time: one page is overwritten and synced. */
 export function fdatasyncs(folder: string, milliseconds: number): number {
   const path = join(folder, "floor");
   const page = Buffer.alloc(4096, 1);

@@ -23,7 +23,7 @@ export interface Answer {
   values: string[];
 }
 
-/** Whoever can be ordered to claim: a process of ours, or one with go-ipam in it. */
+/** A process that claims on request: with this package or with go-ipam. */
 export interface Claimer {
   tell(order: Order): Promise<Answer>;
   stop(): unknown;

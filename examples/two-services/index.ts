@@ -12,7 +12,7 @@ const [first, second] = Object.entries(runners).map(
   ([name, host]) => new overlay.RunnerSubnet(name, { network, connection: { host, ...login } }),
 ) as [overlay.RunnerSubnet, overlay.RunnerSubnet];
 
-// Addresses on the network between the machines that nobody else uses.
+// Free addresses on the network between the hosts.
 const pool = new overlay.IPPool("public", { ranges: [config.require("addresses")], type: "loadBalancer" });
 
 const shop = new overlay.IPReservation("shop", { runner: first });

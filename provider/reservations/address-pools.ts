@@ -25,7 +25,7 @@ export async function findNamedPool(
   if (name === undefined && network === undefined && runner === undefined) return undefined;
   if (name !== undefined && network === undefined && runner === undefined) return findPoolByName(pool, name);
   if (network === undefined || runner === undefined || name !== undefined) {
-    throw new OverlayError("INPUT_INVALID", "The pool is not named completely.", `Give ${NAMING}.`);
+    throw new OverlayError("INPUT_INVALID", "The pool is not given completely.", `Give ${NAMING}.`);
   }
   return addressPoolOf(await findRunner(pool, network, runner));
 }
@@ -75,7 +75,7 @@ export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
 
 export const singleValue = (value: bigint): Extent => ({ first: value, last: value });
 
-/** The pools that can give out this address. One whose block there became the pool of somebody else cannot. */
+/** The pools that can give out this address, without those where it is in the block of a child pool. */
 export async function findPoolsOf(pool: Pool, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
   const runner = await findRunnerAt(pool, await pool.pools(NETWORKS), ip);
   if (typeof runner === "object") return { places: [addressPoolOf(runner)], reason: "" };
@@ -123,7 +123,7 @@ export function requestedValue(
     throw new OverlayError(
       "INPUT_INVALID",
       `${capitalize(describePool(name))} has ${has}, and ${given} was given.`,
-      "Give the other.",
+      "Give the other kind of value.",
     );
   }
   return port === undefined ? ip : BigInt(port);

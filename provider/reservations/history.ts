@@ -8,7 +8,7 @@ import { findLeases } from "./search";
 /** More than a pool keeps. */
 const MOST_EVENTS = 20_000;
 
-/** One change of a pool, as JSON can carry it. */
+/** One change of a pool, for JSON. */
 export interface Change {
   at: string;
   what: Event["what"];
@@ -54,7 +54,7 @@ export const describeEvent = ({
   leaseId,
 });
 
-/** What happened in a pool, oldest first; also in one that is no longer there. Without a name: in all pools. */
+/** The changes of a pool, oldest first, also of a deleted one. Without a name: of all pools. */
 export async function historyOfPool(pool: Pool, name?: string): Promise<Event[]> {
   if (name === undefined)
     return readHistory(
@@ -65,7 +65,7 @@ export async function historyOfPool(pool: Pool, name?: string): Promise<Event[]>
   return events.length > 0 || name.includes("/") ? events : readHistory(pool, [poolNamed(name)]);
 }
 
-/** Who had an address, and when, as the pools tell that have it now. */
+/** The changes of an address in the pools that have it now. */
 export async function historyOfAddress(pool: Pool, input: AddressInput): Promise<Event[]> {
   const place = await findNamedPool(pool, input);
   const specs = place ? [place.spec] : (await addressPools(pool)).filter((spec) => hasInRange(spec, input.ip));
@@ -111,7 +111,7 @@ export async function showAddress(pool: Pool, input: AddressInput): Promise<Addr
   const holders = await findLeases(pool, input);
   for (const state of ["offered", "quarantined"] as const)
     if (holders.length === 0) holders.push(...(await findLeases(pool, { ...input, state })));
-  if (holders.length + before.length === 0) await findPoolOf(pool, input, input.ip); // refuses what is in no pool
+  if (holders.length + before.length === 0) await findPoolOf(pool, input, input.ip); // rejects an address that is in no pool
   return { holders, before };
 }
 

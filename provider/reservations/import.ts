@@ -11,7 +11,7 @@ import {
 } from "./address-pools";
 import { formatValue, IMPORTED_LABEL, isHeldBy, ownerFor, RESERVATION } from "./leases";
 
-/** An address that is in use already. Where its network, runner or pool is given, it is compared. */
+/** An address that is in use. If its network, runner or pool is given, it must be in it. */
 export interface UsedAddress {
   ip: bigint;
   by?: string;
@@ -22,12 +22,12 @@ export interface UsedAddress {
 
 export interface Imported<A extends UsedAddress> {
   result: ImportResult;
-  /** Addresses that their container has already. */
+  /** Addresses that their container already has. */
   known: number;
   problems: { address: A; message: string }[];
 }
 
-/** Enters addresses into their pools: all of them, or with a problem none. */
+/** Records addresses in their pools: all, or none if there is a problem. */
 export async function importAddresses<A extends UsedAddress>(
   pool: Pool,
   addresses: A[],
@@ -71,7 +71,7 @@ async function findPoolFor(
   const [place, ...others] = places;
   if (!place) return reason;
   if (others.length > 0)
-    return `it is in ${places.map((each) => describePool(each.pool)).join(" and ")}: say which pool is meant`;
+    return `it is in ${places.map((each) => describePool(each.pool)).join(" and ")}: give the pool`;
   const found = place.runner;
   if (network !== undefined && network !== found?.network)
     return `it is in ${found ? `network ${found.network}` : describePool(place.pool)}, not in network ${network}`;
@@ -95,7 +95,7 @@ async function isKnownAddress(pool: Pool, place: AddressPool, { ip, by }: UsedAd
   return holder !== undefined && isHeldBy(holder, by!);
 }
 
-/** Without a container it is held until it is freed. Entered twice, it is one lease. */
+/** Without a container it is held until it is released. Imported twice, it is one lease. */
 const factIn = ({ pool, spec }: AddressPool, { ip, by }: UsedAddress): ExistingLease => ({
   pool,
   owner: ownerFor(pool, by ?? `imported-${formatValue(ip)}`),

@@ -1,6 +1,6 @@
 /**
- * Addresses at run time: what the command line does today, and a service can do tomorrow. Arguments are parsed by the schemas in
- * `inputs.ts`, answers are plain data, and every failure is an OverlayError.
+ * Addresses at run time, for the command line and other interfaces. Arguments are parsed by the schemas in `inputs.ts`, results are
+ * plain data, and every failure is an OverlayError.
  */
 
 export { DEFAULT_TTL } from "../resources/ip-reservation";

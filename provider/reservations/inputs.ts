@@ -3,8 +3,7 @@ import { formatIp, tryParseIp } from "../addressing/ip";
 import { plainName, resourceName, tenant } from "../resources/inputs";
 
 /**
- * What the functions of this module take, as it comes from options of a command or from a request: text is turned into values here,
- * and nowhere else.
+ * Inputs of the functions in this folder, from options of a command or from a request. All text is parsed here.
  */
 
 /** In its usual form only: `10.128.064.006` is another address to some programs. */

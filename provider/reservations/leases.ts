@@ -4,7 +4,7 @@ import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
 
-/** Leases on addresses: who owns them, who uses them, and how they are shown. */
+/** Leases on addresses: their owners, their users, and how they are shown. */
 
 const OWNER_PREFIX = "overlayctl/";
 export const RESERVATION = "IPReservation";
@@ -23,17 +23,17 @@ export function userLeaseNames(pool: string, by: string | undefined): string[] {
 export const isHeldBy = (lease: Lease, by: string): boolean =>
   lease.usedBy === by || lease.owner === ownerFor(lease.pool, by);
 
-/** A stack's leases are given up by the stack: it would ask for them again at its next run. */
+/** Leases of stacks are released by the stack, which would request them again in its next run. */
 export const isOfStack = ({ owner }: Lease): boolean => isStackOwner(owner);
 
 const VM = "vm";
 const IMPORTED = "imported";
 
-/** It is used by a virtual machine, of which Docker knows nothing. */
+/** Whether a virtual machine uses it, which Docker does not list. */
 export const isOfVm = ({ labels }: Lease): boolean => labels?.[VM] === "true";
 export const vmLabel = (vm = false): Record<string, string> => (vm ? { [VM]: "true" } : {});
 
-/** It was imported, and its user may be anything. */
+/** Whether it was imported: then any program may use it. */
 export const isImported = ({ labels }: Lease): boolean => labels?.[IMPORTED] === "true";
 export const IMPORTED_LABEL = { [IMPORTED]: "true" };
 
@@ -45,7 +45,7 @@ export const formatExtents = (extents: Extent[]): string => extents.map(({ first
 /** The address of a lease; in a pool of ports, the port. */
 export const ipOf = ({ extents }: Pick<Lease, "extents">): string => formatValue(extents[0]!.first);
 
-/** A lease on an address as JSON can carry it. */
+/** A lease on an address, for JSON. */
 export interface AddressLease {
   ip: string;
   ip6?: string;

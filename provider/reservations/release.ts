@@ -9,13 +9,13 @@ import { findLeases } from "./search";
 import { type Context, leaseOfToken, mustBeUnused, readToken } from "./tokens";
 
 export interface Released {
-  /** Given up, or out of use. */
+  /** Released, or no longer used. */
   leases: Lease[];
   /** Those of them that belong to stacks, and stay reserved for them. */
   kept: Lease[];
 }
 
-/** Gives up a reservation that was not used. */
+/** Releases an unused reservation. */
 export async function releaseByToken(context: Context, token: string): Promise<Released> {
   const grant = await readToken(context, token);
   const lease = mustBeUnused(grant, await leaseOfToken(context, grant));
@@ -26,7 +26,7 @@ export async function releaseByToken(context: Context, token: string): Promise<R
   throw tokenUsedError(grant);
 }
 
-/** Gives up all addresses of a container, in every pool or in the named ones; of a caller with a tenant, none of other tenants. */
+/** Releases all addresses of a container, in every pool or in the given ones. A caller with a tenant releases none of other tenants. */
 export async function releaseByContainer(
   { pool, tenant }: Context,
   by: string,
@@ -41,7 +41,7 @@ export async function releaseByContainer(
   return released;
 }
 
-/** A stack keeps its lease, which is only out of use: it may be used again by its token. false: it changed meanwhile. */
+/** A stack keeps its lease, and its token can be used again. false: the lease has changed meanwhile. */
 async function releaseOrReturn(pool: Pool, lease: Lease): Promise<boolean> {
   const onlyIf = unchangedSince(lease);
   if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId, { onlyIf });
@@ -61,13 +61,14 @@ const unchangedSince = ({ state, usedBy }: Lease): Condition => ({
   ...(usedBy !== undefined && { usedBy }),
 });
 
-/** Takes an address back from its holder. What a stack holds is taken only with `force`. */
+/** Releases an address of any holder; one of a stack only with `force`. */
 export async function free({ pool, tenant }: Context, input: FreeInput): Promise<Lease> {
   const { ip, port, force = false } = input;
   const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
   refuseOtherTenant(place, tenant);
   const value = requestedValue(place.spec, { ip, port });
-  if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Say which one to free.");
+  if (value === undefined)
+    throw new OverlayError("INPUT_INVALID", "No address given.", "Pass `--ip ADDRESS` or `--port PORT`.");
   const lease = await pool.find(place.pool, { value });
   if (!lease) {
     throw new OverlayError(
@@ -86,7 +87,7 @@ export async function free({ pool, tenant }: Context, input: FreeInput): Promise
     throw new OverlayError(
       "IP_IN_USE",
       `${ipOf(lease)} belongs to ${lease.owner}.`,
-      "Remove it from its program, or use force.",
+      "Remove it from its program, or use --force.",
     );
   await pool.release(lease.pool, lease.leaseId);
   return lease;

@@ -32,7 +32,7 @@ export async function reserve(context: Context, input: ReserveInput): Promise<Re
 
 export const gatewaysOf = ({ runner }: AddressPool): string[] => runner?.layouts.map(({ gateway }) => gateway) ?? [];
 
-/** Durable when it returns. */
+/** The lease is durable when it returns. */
 export async function claimAddress(
   pool: Pool,
   place: AddressPool,
@@ -59,7 +59,7 @@ export async function claimAddress(
   });
 }
 
-/** The pool's words are for stacks: no preview has promised anything here. */
+/** Errors of the pool are written for stacks. Here there is no preview. */
 function explainClaimError(error: unknown, by: string | undefined): unknown {
   if (isOverlayError(error, "PLAN_STALE"))
     return new OverlayError(

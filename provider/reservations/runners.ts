@@ -6,7 +6,7 @@ import { parseSettings } from "../resource";
 import { layoutsOf, storedNetwork } from "../resources/network-settings";
 import { addressPoolSpec } from "../resources/runner-subnet";
 
-/** A runner as the pool knows it, with the pool of its addresses. */
+/** A runner in the store, with the pool of its addresses. */
 export interface Runner {
   network: string;
   name: string;
@@ -16,7 +16,7 @@ export interface Runner {
   layouts: RunnerLayout[];
   /** `runner/NETWORK/NAME`. */
   pool: string;
-  /** What that pool is like, should it not be open yet. */
+  /** The specification of that pool, which may not be open yet. */
   addresses: PoolSpec;
 }
 
@@ -37,7 +37,7 @@ export async function findRunner(pool: Pool, network: string, name: string): Pro
   if (lease && lease.state !== "offered") return describeRunner(spec, lease, network, name);
   throw new OverlayError(
     "POOL_NOT_FOUND",
-    `Network ${network} has no runner '${name}'${lease ? " yet: it stands only in a preview" : ""}.`,
+    `Network ${network} has no runner '${name}'${lease ? " yet: only a preview has it" : ""}.`,
     `\`overlayctl pool show ${networkPool(network)}\` lists those that it has.`,
   );
 }
@@ -50,13 +50,13 @@ export function describeRunner(spec: PoolSpec, lease: Lease, network: string, na
   return { network, name, lease, layouts, pool: addresses.name, addresses };
 }
 
-/** The name under which a runner's lease is known in its network. */
+/** The name of a runner, from its lease. */
 export const readRunnerName = (lease: Lease, network: string): string | undefined => {
   const prefix = addressPool(network, "");
   return lease.names?.find((name) => name.startsWith(prefix))?.slice(prefix.length);
 };
 
-/** Runners of earlier releases have no pool of addresses until the first one is asked for. Opening it twice is harmless. */
+/** Runners of earlier releases have no pool of addresses until the first request. Opening it twice is harmless. */
 export async function openAddressPool(pool: Pool, runner: Runner): Promise<void> {
   if (runner.lease.childPool === runner.pool) return;
   await pool.amend(runner.lease.pool, runner.lease.leaseId, { childPool: runner.addresses });

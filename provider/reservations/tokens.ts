@@ -9,22 +9,22 @@ import {
 } from "../pool/token";
 import type { Lease, Pool, Tenant } from "../pool/types";
 
-/** What the functions of this module work with. */
+/** Passed to all functions of this folder. */
 export interface Context {
   pool: Pool;
-  /** The setting of this name; without, the key that the store keeps. */
+  /** The setting of this name; default: the keys in the store. */
   tokenKeys?: string | undefined;
-  /** The setting of this name; without, the caller is the operator. */
+  /** The setting of this name; without it the caller is the operator. */
   tenant?: Tenant | undefined;
 }
 
 export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);
 
-/** What a token says, if we signed it and it is for this runner. */
+/** The content of a token. Rejects a wrong signature or another runner. */
 export const readToken = async (context: Context, token: string, runner?: string): Promise<Grant> =>
   openToken(token, await keyRingOf(context), runner === undefined ? {} : { runner });
 
-/** The lease of a token. The store decides whether it still stands, and its clock whether it has expired. */
+/** The lease of a token, if it is still in the store. */
 export async function leaseOfToken({ pool }: Context, grant: Grant): Promise<Lease> {
   const lease = await pool.find(grant.pool, { leaseId: grant.leaseId });
   if (!lease) throw isTokenExpired(grant, Date.now()) ? tokenExpiredError(grant) : tokenUsedError(grant);

@@ -4,7 +4,7 @@ import { formatExtents } from "../pool/errors";
 import type { Pool, PoolSpec, Usage } from "../pool/types";
 import { capitalize, describePool } from "../pool-names";
 
-/** How full a pool is, as JSON can carry it. Counts past 2^53 are strings. */
+/** Usage of a pool, for JSON. Counts past 2^53 are strings. */
 export interface PoolUsage {
   pool: string;
   kind: PoolSpec["kind"];
@@ -15,7 +15,7 @@ export interface PoolUsage {
   allocated: number | string;
   offered: number;
   quarantined: number;
-  /** Held values in a hundred, offers included, to two places. */
+  /** Percentage of values that are held or offered, with two decimals. */
   utilization: number;
 }
 
@@ -25,7 +25,7 @@ export async function readUsage(pool: Pool, spec: PoolSpec): Promise<PoolUsage> 
     throw new OverlayError(
       "POOL_NOT_FOUND",
       `${capitalize(describePool(spec.name))} was deleted meanwhile.`,
-      "Look again.",
+      "Run the command again.",
     );
   return describeUsage(spec, usage);
 }

@@ -23,7 +23,8 @@ export async function useByAddress({ pool, tenant }: Context, input: UseByAddres
   const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
   refuseOtherTenant(place, tenant);
   const value = requestedValue(place.spec, { ip, port });
-  if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", "Give a token or an address.");
+  if (value === undefined)
+    throw new OverlayError("INPUT_INVALID", "No address given.", "Pass `--ip ADDRESS` or `--token TOKEN`.");
   const find = () => pool.find(place.pool, { value });
   if (!(await find())) return claimAddress(pool, place, { ip, port, by, vm, usedBy: by });
   return markUsed(pool, { by, vm }, async () => {

@@ -32,17 +32,19 @@ export const poolSettings = z
       .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
       .meta({ id: "PoolType" })
       .default("container")
-      .describe("What it is for. A `vip` pool gives only what is asked for by name; a `nodePort` pool has ports."),
-    ranges: z.array(part).describe("What it has to give."),
-    tenant: tenant.optional().describe("Whose pool it is."),
+      .describe(
+        "What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports.",
+      ),
+    ranges: z.array(part).describe("The ranges of the pool."),
+    tenant: tenant.optional().describe("The tenant of the pool."),
     quota: z
       .strictObject({
         maxIps: z.number().int().min(0).optional().describe("How many addresses may be held at a time."),
-        maxReservations: z.number().int().min(0).optional().describe("How many leases may stand at a time."),
+        maxReservations: z.number().int().min(0).optional().describe("How many leases may exist at a time."),
       })
       .meta({ id: "Quota" })
       .optional()
-      .describe("Limits beside the size of the ranges."),
+      .describe("Limits in addition to the size of the ranges."),
   })
   .meta({ id: "PoolSettings" });
 
@@ -83,14 +85,14 @@ const inputs = z.strictObject({
   poolName: resourceName.describe("Name of the pool, unique in the store. Default: the resource's name."),
   ranges: ranges
     .optional()
-    .describe("What it has to give, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update."),
+    .describe("The ranges of the pool, as CIDRs, addresses, or `FIRST-LAST`. Adding some is an update."),
   parent: poolSettings
     .optional()
     .describe("Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack."),
   prefixLength: z.number().int().min(1).max(128).optional().describe("Size of the block that is carved from `parent`."),
   portRange: ports.optional().describe("Ports of a `nodePort` pool. Default 30000-32767."),
   reserved: parts.optional().describe("Inside the ranges, or of the ports, and never given out."),
-  staticOnly: parts.optional().describe("Given only to those who ask for the address, or the port, itself."),
+  staticOnly: parts.optional().describe("Given only to requests for the address, or the port, itself."),
   allocation: z
     .enum(["hashed", "lowest", "random", "external"])
     .meta({ id: "Allocation" })
@@ -98,7 +100,7 @@ const inputs = z.strictObject({
     .describe(
       "How an address is picked. `hashed`: the same owner gets the same one again; `external`: another system picks, such as a DHCP server, and it is only recorded here.",
     ),
-  autoAssign: z.boolean().default(true).describe("false: it gives only what is asked for by name."),
+  autoAssign: z.boolean().default(true).describe("false: it gives only addresses that are requested themselves."),
   avoidBoundaryIps: z.boolean().default(false).describe("Never give .0 and .255, which some old clients refuse."),
   warnAtPercent: z.number().int().min(1).max(100).default(80).describe("Previews warn when it is filled so far."),
   labels,

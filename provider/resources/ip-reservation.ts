@@ -37,7 +37,7 @@ const inputs = z.strictObject({
   tenant: tenant
     .optional()
     .describe(
-      "Whose it is; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
+      "The tenant; a tenant's pool serves that tenant only. With `type` and without `pool`: in the tenant's own pool of that type. Default: the provider's setting `tenant`.",
     ),
   type: resourceName.optional().describe("Type of the tenant's own pool, such as `clusterIP` or `loadBalancer`."),
   ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
@@ -83,14 +83,14 @@ type Computed = z.output<typeof computed>;
 
 export const ipReservation = defineResource({
   type: "IPReservation",
-  description: "An address that is known before the workload that will have it, and kept while that comes and goes.",
+  description: "An address that is known before its workload exists, and kept across restarts of it.",
   inputs,
   computed,
   crossFieldErrors,
   outputs: z.object({
-    token: z.string().describe("Lets its bearer use, validate or release the address with `overlayctl ip`."),
+    token: z.string().describe("Permits its bearer to use, validate or release the address with `overlayctl ip`."),
     state: z.string().describe("`reserved`, or `used` once a workload uses it."),
-    expiresAt: z.string().optional().describe("When it is over unless it is used, RFC 3339."),
+    expiresAt: z.string().optional().describe("When it expires unless it is used, RFC 3339."),
   }),
   secrets: ["token"],
   exactlyOneOf: ["runner", "network", "pool", "type"],

@@ -165,7 +165,7 @@ export const networkSettings = z
     persist: z
       .boolean()
       .default(true)
-      .describe("Machines put their part of the overlay back by themselves after a boot (a systemd unit)."),
+      .describe("Hosts restore their part of the overlay after a boot, with a systemd unit."),
     docker: docker.prefault({}).describe("Docker on the runners."),
     hostAccess: hostAccess
       .default("ping")

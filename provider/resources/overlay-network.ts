@@ -24,18 +24,21 @@ import {
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
   hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
-  adopt: z.boolean().default(false).describe("Take over devices that already are as wanted but are in no record."),
+  adopt: z
+    .boolean()
+    .default(false)
+    .describe("Adopt existing devices that match the desired state but are in no record."),
   onExhausted: z
     .enum(["fail", "reclaimInactive"])
     .meta({ id: "OnExhausted" })
     .default("fail")
-    .describe("When all runner ids are taken: fail, or take the one that was not seen for the longest time."),
+    .describe("When all runner ids are taken: fail, or reclaim the one with the oldest `lastSeen`."),
   inactiveAfter: z
     .number()
     .int()
     .min(60)
     .default(604800)
-    .describe("Seconds without a sign of life after which a runner id may be reclaimed."),
+    .describe("Seconds without an up, refresh or heartbeat after which a runner id may be reclaimed."),
   labels,
 });
 

@@ -67,5 +67,5 @@ const noRunnerError = ({ network, ip }: PlacementRequest): OverlayError =>
     : new OverlayError(
         "IP_OUTSIDE_POOL",
         `${ip} is in the subnet of no runner of network ${network}.`,
-        "Ask for another one, or leave it open.",
+        "Request another address, or omit `ip`.",
       ).about("ip");

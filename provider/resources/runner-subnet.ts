@@ -67,7 +67,10 @@ const inputs = z.strictObject({
   mtu: z.number().int().min(576).max(65000).optional().describe("MTU for this runner alone. Default: the network's."),
   masquerade: z.boolean().optional().describe("For this runner alone. Default: the network's."),
   docker: dockerOverride.optional().describe("Docker on this runner. Default: the network's."),
-  adopt: z.boolean().default(false).describe("Take over devices that already are as wanted but are in no record."),
+  adopt: z
+    .boolean()
+    .default(false)
+    .describe("Adopt existing devices that match the desired state but are in no record."),
   labels,
 });
 
@@ -87,7 +90,10 @@ const computed = z.object({
   runnerDevice: z.string().describe("Tunnel device on the runner."),
   bridge: z.string().describe("Bridge on the runner."),
   dockerNetwork: z.string().describe("The Docker network for its containers; empty where Docker is off."),
-  dockerRange: z.string().optional().describe("Where Docker picks addresses by itself; none of them is in the pool."),
+  dockerRange: z
+    .string()
+    .optional()
+    .describe("The range from which Docker picks addresses; none of them is in the pool."),
   dockerRange6: z.string().optional().describe("The same in IPv6, in a dual-stack network."),
   subnets: z.array(z.string()).describe("The ranges of its workloads, one for each address family of the network."),
   subnet6: z.string().optional().describe("IPv6 range in a dual-stack network."),

@@ -31,7 +31,7 @@ const forward = z
     port: portNumber.describe("Port of the static address."),
     to: ipAddress.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
     toPort: portNumber.optional().describe("Port there. Default: the same."),
-    name: printable.max(63).optional().describe("A word for people, such as `https`."),
+    name: printable.max(63).optional().describe("A description, such as `https`."),
   })
   .meta({ id: "Forward" });
 
@@ -59,8 +59,8 @@ const inputs = z.strictObject({
   pool: poolSettings.describe("Where the address comes from: an IPPool, or the name of one in another stack."),
   tenant: tenant
     .optional()
-    .describe("Whose it is; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
-  staticIpName: resourceName.describe("Stands in `names` where there is no sharing key. Default: the resource's name."),
+    .describe("The tenant; a tenant's pool serves that tenant only. Default: the provider's setting `tenant`."),
+  staticIpName: resourceName.describe("Part of `names` if there is no sharing key. Default: the resource's name."),
   ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
   attach: attachment.describe(
     "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
@@ -104,10 +104,7 @@ const inputs = z.strictObject({
     .array(connection)
     .default([])
     .describe("How SSH reaches `runners`, in their order. Default: as they say, where they are resources."),
-  persist: z
-    .boolean()
-    .default(true)
-    .describe("The machines put it back by themselves after a boot, with a systemd unit."),
+  persist: z.boolean().default(true).describe("The hosts restore it after a boot, with a systemd unit."),
   labels,
 });
 
@@ -130,7 +127,7 @@ export const staticIp = defineResource({
   computed,
   crossFieldErrors,
   outputs: z.object({
-    sharedWith: z.array(z.string()).describe("Who else has forwards on the address."),
+    sharedWith: z.array(z.string()).describe("Other owners with forwards on the address."),
   }),
   nameInput: "staticIpName",
   secrets: ["connection", "runnerConnections"],

@@ -166,7 +166,7 @@ function blockSpec(tenant: Tenant, type: string, extents: Extent[]): PoolSpec {
 function rejectUnknownType(type: string, known: string[]): never {
   throw new OverlayError(
     "INPUT_INVALID",
-    `Tenants get pools of type ${known.join(" and ")} by themselves, but not of type ${type}.`,
+    `Tenants get pools of type ${known.join(" and ")} by default, but not of type ${type}.`,
     "Give a pool, or add the type to overlay:tenantDefaults.",
   ).about("type");
 }
