@@ -1,4 +1,5 @@
 import { describe } from "vitest";
+import type { Engine } from "./fixture";
 import { identityContract } from "./identity";
 import { leaseContract } from "./leases";
 import { limitContract } from "./limits";
@@ -13,7 +14,6 @@ import { resizingContract } from "./resizing";
 import { sharingContract } from "./sharing";
 import { storeContract } from "./store";
 import { timeContract } from "./time";
-import type { Engine } from "./world";
 
 /** Everything that must hold on every engine; each engine's test calls this one function. */
 export function contract(engine: Engine): void {

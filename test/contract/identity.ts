@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Store, Tx, Write } from "../../provider/pool/storage/store";
 import { snapshot } from "../../provider/pool/storage/transfer";
-import { by, type Engine, extents, opened, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, opened, wants } from "./fixture";
 
 /** Puts back exactly these rows, as a restored backup does. */
 async function restore(store: Store, rows: Write[]): Promise<void> {
@@ -14,7 +14,7 @@ async function restore(store: Store, rows: Write[]): Promise<void> {
 /** Which store it is, and whether it has lost commits. */
 export function identityContract(engine: Engine): void {
   test("a store keeps its id, and its version grows with every commit and with nothing else", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     const { id } = await pool.identity();
     await opened(pool, { extents: extents("10.0.0.0/29") });
     const before = await pool.identity();
@@ -27,7 +27,7 @@ export function identityContract(engine: Engine): void {
   });
 
   test("a claim and an amend say which version their own commit made, whatever is committed at the same time", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/29") });
     const { id } = await pool.identity();
     const { version, epoch } = await pool.identity();
@@ -42,7 +42,7 @@ export function identityContract(engine: Engine): void {
   });
 
   test("a restored backup is refused by the stack that has seen more, also when others have written since", async () => {
-    const { store, pool, another, pass } = await world(engine);
+    const { store, pool, another, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/29") });
     await pool.identity();
     const early = await pool.identity();
@@ -65,7 +65,7 @@ export function identityContract(engine: Engine): void {
   });
 
   test("a store with another id is refused, until it has recovered what the stack holds", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     const seen = { id: "lost", version: 40, epoch: "00000000" };
     await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is new, but .* store lost\./);
     const own = await pool.identity();
@@ -79,7 +79,7 @@ export function identityContract(engine: Engine): void {
   });
 
   test("an unused store becomes the store that is recovered into it", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.adoptIdentity(["lost", "also-lost"], 40);
     expect(await pool.identity()).toMatchObject({ id: "lost", version: 41 });
     await pool.mustInclude({ id: "also-lost", version: 39, epoch: "12345678" });

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { closingWrites } from "../../provider/pool/storage/layout";
 import type { Write } from "../../provider/pool/storage/store";
-import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, firstOf, opened, START, wants } from "./fixture";
 
 /** Offers and claims: who gets what, and keeps it. */
 export function leaseContract(engine: Engine): void {
   test("an offer that was made a moment ago stands as it is; later it is made anew", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const offer = await pool.offer(by("a"));
     pass(59);
@@ -17,7 +17,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("an offer that holds only for a short time is made anew while it holds, and after", async () => {
-    const { pool, pass } = await world(engine, { offerTtl: 30 });
+    const { pool, pass } = await createFixture(engine, { offerTtl: 30 });
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const { expiresAt } = await pool.offer(by("a"));
     for (const seconds of [25, 40]) {
@@ -30,7 +30,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const offers = [await pool.offer(by("a")), await pool.offer(by("b")), await another().offer(by("a"))];
     expect(offers.map(firstOf)).toEqual([1n, 2n, 1n]);
@@ -40,7 +40,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("every claim renews the lease id, keeps the uid, and fences the old id", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const first = await pool.claim(by("a"));
     const second = await pool.claim(wants("a", "1"));
@@ -55,7 +55,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("a lease carries all that its request said, and the store's time", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const details = {
       tenant: { org: "o", project: "p" },
@@ -83,7 +83,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("a preview changes nothing about a firm lease", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const firm = await pool.claim(by("a", { labels: { x: "1" }, names: ["runner/n/a"] }));
     pass(10);
@@ -95,7 +95,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("a value that somebody else holds: refused in check, and a stale plan in create, each with the holder", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     await pool.claim(wants("a", "10.0.0.5"));
     await expect(pool.offer(wants("b", "10.0.0.5"))).rejects.toMatchObject({
@@ -109,7 +109,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("an owner holds two leases while it is replaced, and each is found by its value", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const old = await pool.claim(by("a", { names: ["runner/n/a"] }));
     pass(1);
@@ -123,7 +123,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("an unmerged preview of another value does not become what the owner has", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const names = ["runner/n/a"];
     const firm = await pool.claim(by("a", { names }));
@@ -137,7 +137,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("a rename moves the lease to its new owner under the same id", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
     const moved = await pool.amend("pool/p", lease.leaseId, { owner: "new" });
@@ -148,7 +148,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("an offer cannot be amended, only claimed", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.offer(by("a"));
     await expect(pool.amend("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
@@ -157,7 +157,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("history says who had what, and offers leave no trace in it", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     await pool.offer(by("a"));
     const lease = await pool.claim(by("a", { by: "commit 1" }));
@@ -178,7 +178,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("of a long history the oldest lines go, also when its pool is opened anew", async () => {
-    const { pool, store } = await world(engine);
+    const { pool, store } = await createFixture(engine);
     const opener = await opened(pool, { extents: extents("1-9"), kind: "id" });
     const event = JSON.stringify({
       at: 1,
@@ -213,7 +213,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("leases are listed in the order of their values, page by page", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-99"), kind: "id" });
     for (const value of ["40", "7", "99", "12"]) await pool.claim(wants(`owner of ${value}`, value));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([7n, 12n, 40n, 99n]);
@@ -222,7 +222,7 @@ export function leaseContract(engine: Engine): void {
   });
 
   test("what waits together is made together, and one member's error is its own", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-200"), kind: "id" });
     const requests = Array.from({ length: 150 }, (_, i) => (i % 10 === 3 ? wants(`x${i}`, "500") : by(`o${i}`)));
     const results = await Promise.allSettled(requests.map((request) => pool.claim(request)));
@@ -244,7 +244,7 @@ export function leaseContract(engine: Engine): void {
       "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
     ],
   ])("a store that was %s while it was open takes no more writes", async (_what, state, message) => {
-    const { pool, store } = await world(engine);
+    const { pool, store } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const lease = await pool.claim(by("a"));
     await store.transact(async (tx) => {

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import type { Changes } from "../../provider/pool/types";
-import { address, by, type Engine, extents, fact, network, opened, runner, wants, world } from "./world";
+import { address, by, createFixture, type Engine, extents, fact, network, opened, runner, wants } from "./fixture";
 
 /** How full pools are, whom that concerns, and whose they are. */
 export function limitContract(engine: Engine): void {
   test("usages are those of all pools with a prefix, offers included and what is over left out", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     for (const name of ["a", "b"]) await pool.claim({ ...runner("n", name), owner: name });
     await pool.claim({ ...address("n", "a", "x"), ttl: 60 });
@@ -18,7 +18,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("a tenant's pool serves that tenant only, in preview, up, amend and enrol", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const [ours, theirs] = [
       { org: "a", project: "p" },
       { org: "b", project: "p" },
@@ -45,7 +45,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("a lease in a pool of no tenant can change its tenant, or have none any more", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const { leaseId } = await pool.claim(by("x", { tenant: { org: "a", project: "p" } }));
     const other = { org: "b", project: "p" };
@@ -54,7 +54,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
     const warnings = [];
     for (const owner of ["a", "b", "c", "d"]) warnings.push((await pool.offer(by(owner))).warnings);
@@ -67,7 +67,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("an owner that moves within a full quota is offered its new place, and may have it once the old one is free", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
     const old = await pool.claim(wants("a", "10.0.0.1"));
     expect(await pool.offer(wants("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
@@ -78,7 +78,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test.each([{ maxReservations: 3 }, { maxIps: 3 }])("a value that was promised within %o is given", async (quota) => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/28"), quota });
     await pool.claim(wants("a", "10.0.0.1"));
     await pool.claim(wants("b", "10.0.0.2"));
@@ -90,7 +90,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("offers that share an address count once where a promised value is claimed", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const opening = { extents: extents("10.0.0.0/28") };
     await opened(pool, { ...opening, quota: { maxIps: 4 } });
     await pool.claim(wants("a", "10.0.0.1"));
@@ -105,7 +105,7 @@ export function limitContract(engine: Engine): void {
   });
 
   test("an offer that shares a held address frees nothing where a promised value is claimed", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const opening = { extents: extents("10.0.0.0/28") };
     const shared = (owner: string, port: number) =>
       by(owner, { sharingKey: "web", ports: [{ protocol: "tcp", port }] });

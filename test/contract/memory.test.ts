@@ -1,5 +1,5 @@
 import { describe } from "vitest";
 import { contract } from "./contract";
-import { memoryEngine } from "./world";
+import { memoryEngine } from "./fixture";
 
 describe("memory", () => contract(memoryEngine()));

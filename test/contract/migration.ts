@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { StoredPool } from "../../provider/pool/pool";
 import { ensureLayout } from "../../provider/pool/storage/layout";
 import type { Row, Store } from "../../provider/pool/storage/store";
-import { type Engine, extents } from "./world";
+import { type Engine, extents } from "./fixture";
 
 /** All rows of a store with layout 3, with leases in each state, written at this time. */
 const ROWS = readFileSync(join(__dirname, "../vectors/store_layout_3.jsonl"), "utf8")

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { by, type Engine, extents, opened, world } from "./world";
+import { by, createFixture, type Engine, extents, opened } from "./fixture";
 
 /** Names that leases hold, each in the whole store. */
 export function nameContract(engine: Engine): void {
@@ -11,7 +11,7 @@ export function nameContract(engine: Engine): void {
     ["host/10.0.0.9/devices/vx", "DEVICE_FOREIGN", "Device prefix vx on host 10.0.0.9", "devicePrefix"],
     ["pool/lb", "POOL_OVERLAP", "Pool name lb", "name"],
   ])("the name %s can be had once in the whole store: %s", async (name, code, what, input) => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     await opened(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
     const holder = await pool.claim(by("a", { names: ["user/a", name] }));
@@ -28,7 +28,7 @@ export function nameContract(engine: Engine): void {
   });
 
   test("names may be exchanged by amending, and those left out are free", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("a", { names: ["host/h1/x", "runner/n/a"] }));
     expect(await pool.amend("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
@@ -42,7 +42,7 @@ export function nameContract(engine: Engine): void {
   });
 
   test("whoever has a name is found in whatever pool, as long as the lease stands", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/28") });
     const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
     expect(await pool.holder("user/n/box")).toEqual(lease);
@@ -52,7 +52,7 @@ export function nameContract(engine: Engine): void {
   });
 
   test("a lease that is used keeps its user's name in its next life", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/28") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { formatExtent } from "../../provider/pool/errors";
-import { by, type Engine, extent, extents, firstOf, opened, wants, world } from "./world";
+import { by, createFixture, type Engine, extent, extents, firstOf, opened, wants } from "./fixture";
 
 /** Which value is given where several are free, and what cannot be had. */
 export function pickContract(engine: Engine): void {
@@ -8,7 +8,7 @@ export function pickContract(engine: Engine): void {
   const address = (lease: { extents: { first: bigint; last: bigint }[] }) => formatExtent("address", lease.extents[0]!);
 
   test("lowest gives the lowest, also between others", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, lan);
     const leases = [];
     for (const owner of ["a", "b", "c"]) leases.push(await pool.claim(by(owner)));
@@ -18,7 +18,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("lowest gives the lowest, however many leases expired at once", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
     const held = await pool.claim(wants("held", "10.0.0.2"));
     await Promise.all(Array.from({ length: 480 }, (_, i) => pool.claim(by(`short ${i}`, { ttl: 60 }))));
@@ -32,7 +32,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("lowest skips an expired lease whose value still rests, and one that is still shared", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
     const tcp = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.claim(by("shares", tcp(80)));
@@ -45,8 +45,8 @@ export function pickContract(engine: Engine): void {
   });
 
   test("hashed gives an owner the same value in any order, and fills the pool to the last value", async () => {
-    const forward = (await world(engine)).pool;
-    const backward = (await world(engine)).pool;
+    const forward = (await createFixture(engine)).pool;
+    const backward = (await createFixture(engine)).pool;
     const owners = Array.from({ length: 40 }, (_, i) => `owner ${i}`);
     const ask = async (pool: typeof forward, order: string[]) => {
       await opened(pool, { extents: extents("10.0.0.0/8"), allocation: "hashed" });
@@ -55,7 +55,7 @@ export function pickContract(engine: Engine): void {
       return owners.map((owner) => found.get(owner));
     };
     expect(await ask(forward, owners)).toEqual(await ask(backward, [...owners].reverse()));
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { ...lan, allocation: "hashed" });
     const all = await Promise.all(["a", "b", "c", "d", "e"].map((owner) => pool.claim(by(owner))));
     expect(all.map(address).sort()).toEqual(["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
@@ -63,7 +63,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("random stays inside the pool, and a /64 is as good as a /24", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
     expect(new Set(leases.map(firstOf)).size).toBe(20);
@@ -83,7 +83,7 @@ export function pickContract(engine: Engine): void {
     { pool: { extents: extents("1-63"), kind: "id" as const }, want: "64", code: "INPUT_INVALID" },
   ])("$want", ({ pool: spec, want, code }) => {
     test(`is refused with ${code}`, async () => {
-      const { pool } = await world(engine);
+      const { pool } = await createFixture(engine);
       await opened(pool, spec);
       await expect(pool.offer(wants("a", want))).rejects.toMatchObject({ code });
       await expect(pool.claim(wants("a", want))).rejects.toMatchObject({ code });
@@ -93,7 +93,7 @@ export function pickContract(engine: Engine): void {
   test.each([{ autoAssign: false }, { allocation: "external" as const }])(
     "a pool with %o gives only what is asked for",
     async (setting) => {
-      const { pool } = await world(engine);
+      const { pool } = await createFixture(engine);
       await opened(pool, { ...lan, ...setting });
       await expect(pool.offer(by("a"))).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
       expect(address(await pool.claim(wants("a", "10.0.0.4")))).toBe("10.0.0.4");
@@ -102,7 +102,7 @@ export function pickContract(engine: Engine): void {
   );
 
   test("static values are given by name only, and again after their release", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { ...lan, staticOnly: extents("10.0.0.2-10.0.0.4") });
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.5");
     const fixed = await pool.claim(wants("b", "10.0.0.3"));
@@ -115,7 +115,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("what its owner had by name does not come back to it unasked", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { ...lan, staticOnly: extents("10.0.0.4") });
     await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.4"))).leaseId);
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.2");
@@ -127,7 +127,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("an owner's own expired block makes room for what it asks for now", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("2-3"), kind: "id" });
     await pool.claim(by("a", { size: 2n, ttl: 60 }));
     pass(61);
@@ -136,7 +136,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test(".0 and .255 are avoided where asked, and a pool with nothing else left is full at once", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
     const offer = await pool.offer(by("c", { within: extent("10.0.0.255-10.0.1.2") }));
     expect(address(offer)).toBe("10.0.1.1");
@@ -151,7 +151,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("blocks are aligned, do not overlap, and close up again when they are released", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.0/16"), reserved: extents("10.0.0.0") });
     const blocks = [];
     for (const [owner, size] of Object.entries({ a: 16n, b: 1n, c: 4n, d: 16n, e: 256n })) {
@@ -165,7 +165,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("a pick stays within what is asked for, and dual stack takes one of each family", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
     const v4 = extent("0.0.0.0/0");
     const v6 = extent("fd00::/8");
@@ -179,7 +179,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("exhaustion names who was not seen for the longest time", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.2") });
     await pool.claim(by("a"));
     pass(60);
@@ -191,7 +191,7 @@ export function pickContract(engine: Engine): void {
   });
 
   test("quotas count offers and shared values once, and are met in preview", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
     const port = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.offer(by("a", port(80)));

@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { address, by, type Engine, extents, firstOf, network, runner, world } from "./world";
+import { address, by, createFixture, type Engine, extents, firstOf, network, runner } from "./fixture";
 
 /** Pools that leases open: networks with their runners, runners with their addresses. */
 export function poolContract(engine: Engine): void {
   test("a whole preview stands on offers, and its up finds the same values", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8", { data: { vni: 100 } }));
     expect(firstOf(await pool.offer(runner("n", "r")))).toBe(1n);
     const promised = await pool.offer(address("n", "r", "ip"));
@@ -19,7 +19,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("nothing firm stands in a pool that is only offered", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
       message:
@@ -28,7 +28,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("the pool of an expired offer does not exist, until its owner asks again", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     await pool.offer({ ...runner("n", "r"), want: extents("7") });
     await pool.offer(address("n", "r", "ip"));
@@ -48,7 +48,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("the pool of an offer inside an offered pool ends no later than that one", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     pass(3000);
     await pool.offer(runner("n", "r"));
@@ -57,7 +57,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("networks of one address space do not overlap; those of another may", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.claim({ ...network("a", "10.128.0.0/12"), want: extents("10.128.0.0/12", "fd00::/48") });
     await expect(pool.offer(network("b", "10.0.0.0/8"))).rejects.toMatchObject({
       message:
@@ -77,7 +77,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("closing forbids claims, refuses while something is held, and a claim of the opener reopens", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
     await expect(pool.close("space/default", net.leaseId)).rejects.toMatchObject({
@@ -104,7 +104,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("one lease that still stands protects its pool, however many have expired", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const reserve = (i: number, ttl: number) => pool.claim({ pool: "network/n", owner: `o${i}`, type: "T", ttl });
     for (let i = 0; i < 20; i++) await reserve(i, 60);
@@ -116,7 +116,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("of pools that are gone the last hundred keep their history", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     const opener = (i: number) => ({
       ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
       childPool: {
@@ -143,7 +143,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("with its opener a pool goes, and everything that was only promised in it", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const gone = await pool.claim(runner("n", "r"));
     await pool.offer(address("n", "r", "ip"));
@@ -164,7 +164,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("a lease that opens another pool instead gives up the first, if that is not used", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
     const { childPool } = network("m", "10.0.0.0/8");
@@ -178,14 +178,14 @@ export function poolContract(engine: Engine): void {
   });
 
   test("a lease that opens a pool cannot have a ttl", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await expect(pool.claim({ ...network("n", "10.0.0.0/8"), ttl: 60 })).rejects.toMatchObject({
       code: "INPUT_INVALID",
     });
   });
 
   test("two pools of one name: the second is refused even without names", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const { names: _, ...plain } = network("n", "10.0.0.0/8");
     await pool.claim(plain);
     const rival = { ...plain, owner: "other", want: extents("11.0.0.0/8") };
@@ -194,7 +194,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("an expired offer gives way with its names and its pool", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     const { names: _, ...unnamed } = network("n", "10.0.0.0/8");
     await pool.offer(unnamed);
     const rival = { ...network("n", "11.0.0.0/8"), owner: "other" };
@@ -206,7 +206,7 @@ export function poolContract(engine: Engine): void {
   });
 
   test("the pool that a lease opens can follow from what it gets, in a preview and in up", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     const named = ({ first }: { first: bigint }): PoolSpec => ({
       name: "runner/n/r",

@@ -12,13 +12,13 @@ import { LAYOUT } from "../../provider/pool/storage/layout";
 import type { Tx } from "../../provider/pool/storage/store";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { contract } from "./contract";
+import { by, extents, opened } from "./fixture";
 import { Cables } from "./servers/cables";
 import { type Authority, newAuthority } from "./servers/certificates";
 import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
-import { by, extents, opened } from "./world";
 
 vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
 

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
 
 /** Swaps within one stack: what a preview promises while another resource still holds it. */
 export function previewContract(engine: Engine): void {
@@ -9,7 +9,7 @@ export function previewContract(engine: Engine): void {
   const small = { extents: extents("1-9"), kind: "id" as const };
 
   test("with offerTtl 0 a preview promises nothing, and an up still has offers for its own claims", async () => {
-    const { pool } = await world(engine, { offerTtl: 0 });
+    const { pool } = await createFixture(engine, { offerTtl: 0 });
     await opened(pool, small);
     expect(pool.whyNoOffers).toBe("overlay:offerTtl is 0");
     const [first, second] = [await pool.offer(by("a"), { inUp: true }), await pool.offer(by("b"), { inUp: true })];
@@ -18,7 +18,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("two resources of one stack swap their values in one up", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const old = [await pool.claim(wants(a, "1")), await pool.claim(wants(b, "2"))];
     const up = another();
@@ -35,7 +35,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("three swap in a circle, with all creates at the same time as the checks", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const before: [string, string, string][] = [
       [a, "1", "2"],
@@ -54,7 +54,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("a swap that was killed in the middle is finished by the next up", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     await pool.claim(wants(a, "1"));
     await pool.claim(wants(b, "2"));
@@ -69,7 +69,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("a neighbour that stays keeps its value: check lets it pass, create does not", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const held = await pool.claim(wants(b, "2"));
     const up = another();
@@ -79,7 +79,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("a value that a neighbour releases meanwhile is had after a short wait", async () => {
-    const { pool, another } = await world(engine, { quarantine: 0, swapWait: 3 });
+    const { pool, another } = await createFixture(engine, { quarantine: 0, swapWait: 3 });
     await opened(pool, small);
     const held = await pool.claim(wants(b, "2"));
     const waiting = another().claim(wants(a, "2"));
@@ -88,7 +88,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("another stack's value is never handed over, whatever its owner asks for", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, small);
     const stranger = inStack("prod", "x");
     await pool.claim(wants(stranger, "2"));
@@ -98,7 +98,7 @@ export function previewContract(engine: Engine): void {
   });
 
   test("two resources of one stack that ask for one value: the second is refused in preview", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     await pool.claim(wants(b, "2"));
     const up = another();

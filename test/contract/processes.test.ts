@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { promisify } from "node:util";
 import { expect, test } from "vitest";
 import { openPool } from "../../provider/pool";
-import { extents, opened } from "./world";
+import { extents, opened } from "./fixture";
 
 test("four processes that claim at once never get the same value, and lose nothing", { timeout: 60_000 }, async () => {
   const folder = mkdtempSync(join(tmpdir(), "overlay-processes-"));

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import type { Pool, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, firstOf, opened, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
 
 /** What a preview showed is what the next up gives, or that up stops and says why. */
 export function promiseContract(engine: Engine): void {
@@ -11,7 +11,7 @@ export function promiseContract(engine: Engine): void {
   const small = { extents: extents("1-9"), kind: "id" as const };
 
   test("an offer belongs to a request: a branch that asks by value changes nothing for main", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     expect(firstOf(await pool.offer(by(n)))).toBe(1n);
     expect(firstOf(await another().offer(wants(n, "7")))).toBe(7n);
@@ -25,7 +25,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("within one run an offer counts as held; the next run gives the value to the request that names it", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const first = another();
     expect(firstOf(await first.offer(by(n)))).toBe(1n);
@@ -45,7 +45,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("an up stops where a preview of another branch moved what this program was shown", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
     expect(firstOf(await pool.offer(main))).toBe(1n);
@@ -67,7 +67,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("what a branch moved is given as shown if it is free again", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, small);
     const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
     await pool.offer(main);
@@ -83,7 +83,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("two requests of one run that name one value: the second is refused, and the offer stays", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const run = another();
     await run.offer(wants(n, "1"));
@@ -92,7 +92,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("where the pool has no other value, the value stays where it is, and running preview again is not advised", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1") });
     for (const _ of [1, 2]) {
       const run = another();
@@ -104,7 +104,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("an offer to another branch of a resource that this run has met gives way to a request by value", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     await another().offer(wants(r, "2"));
     const main = another();
@@ -115,7 +115,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("what this run has claimed is refused to a later request of the run", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const up = another();
     await up.offer(by(n), { inUp: true });
@@ -124,7 +124,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("an offer is protected from other stacks for as long as it holds", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, small);
     await pool.offer(by(n));
     pass(3599);
@@ -133,7 +133,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a promise that expired and was taken stops an up, and is a warning in a preview", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, small);
     await pool.offer(by(n));
     pass(3601);
@@ -149,7 +149,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a promise that expired, was cleaned up, and is still free is kept all the same", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, { ...small, allocation: "random" });
     const promised = firstOf(await pool.offer(by(n)));
     pass(3601);
@@ -158,7 +158,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a promise that the pool's own change broke stops an up", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     const opener = await opened(pool, small);
     await pool.offer(by(n));
     const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
@@ -170,7 +170,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("an offer on what a neighbour holds waits for it, is nobody else's meanwhile, and gets it when that ends", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const held = await pool.claim(wants(n, "1"));
     const offer = await another().offer(wants(r, "1"));
@@ -184,7 +184,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("an offer on what its holder keeps is refused with the holder, and does not wait on", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const held = await pool.claim(wants(n, "1"));
     const run = another();
@@ -197,7 +197,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("values are swapped also where one resource is made before the other one is checked", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     await pool.claim(wants(n, "1"));
     await pool.claim(wants(r, "2"));
@@ -216,7 +216,7 @@ export function promiseContract(engine: Engine): void {
   ])(
     "what a killed destroy released is put back, before offers of earlier previews, when it %s",
     async (_, seconds) => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       await opened(pool, small);
       const [unmerged, held] = [await pool.offer(by(n)), await another().claim(wants(n, "2"))];
       expect(firstOf(unmerged)).toBe(1n);
@@ -232,7 +232,7 @@ export function promiseContract(engine: Engine): void {
   );
 
   test("what a killed destroy released is put back, also where a branch's offer has waited for it", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const held = await pool.claim(wants(n, "1"));
     await another().offer(wants(r, "1"));
@@ -243,7 +243,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("what was held before is not taken back from the request that names it", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, small);
     const held = await pool.claim(wants(n, "1"));
     await pool.release("pool/p", held.leaseId);
@@ -258,7 +258,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a lease that is over leaves word of its end, which goes after thirty days", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, small);
     const { uid, leaseId } = await pool.claim(wants(n, "1"));
     await pool.release("pool/p", leaseId);
@@ -273,7 +273,7 @@ export function promiseContract(engine: Engine): void {
   });
 
   test("a delete that has begun is marked on the lease until it is taken back or done", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, small);
     const { leaseId } = await pool.claim(wants(n, "1"));
     const marked = await pool.amend("pool/p", leaseId, { deleting: true });
@@ -293,7 +293,7 @@ export function promiseContract(engine: Engine): void {
     };
 
     test("a promise in a pool that was only offered is kept after both have expired", async () => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
@@ -307,7 +307,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("it stops an up if another owner has the value by then", async () => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
@@ -323,7 +323,7 @@ export function promiseContract(engine: Engine): void {
       ["is being deleted", false],
       ["was deleted", true],
     ])("what rests in a pool that %s is given to its owner again", async (_, isReleased) => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
       const held = await pool.claim(wants(n, "4711"));
       await pool.release("pool/p", held.leaseId);
@@ -340,7 +340,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("an offer in a pool that is being deleted is kept if the pool stays after all", async () => {
-      const { pool, another } = await world(engine);
+      const { pool, another } = await createFixture(engine);
       const opener = await open(pool);
       const promised = firstOf(await another().offer(by(other)));
       await pool.close("space/id", opener.leaseId);
@@ -350,7 +350,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("a promise of a value that rested is kept after the pool was deleted and the quarantine is over", async () => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
       await pool.release("pool/p", (await pool.claim(wants(n, "4711"))).leaseId);
       expect(firstOf(await another().offer(by(n)))).toBe(4711n);
@@ -364,7 +364,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test.each(["promised", "released"])("a value that was %s and is avoided now stops no preview", async (what) => {
-      const { pool, another } = await world(engine);
+      const { pool, another } = await createFixture(engine);
       const spec = {
         name: "pool/p",
         kind: "address" as const,
@@ -382,7 +382,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("a promise of more than thirty days ago stops no up", async () => {
-      const { pool, another, pass } = await world(engine);
+      const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
       await another().offer(by(n));
       await pool.close("space/id", opener.leaseId);
@@ -394,7 +394,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("where it comes back with other values, only programs that were shown the old ones are stopped", async () => {
-      const { pool, another } = await world(engine);
+      const { pool, another } = await createFixture(engine);
       const opener = await open(pool);
       await another().offer(by(n, { program: "branch" }));
       await pool.close("space/id", opener.leaseId);
@@ -407,7 +407,7 @@ export function promiseContract(engine: Engine): void {
     });
 
     test("the records go thirty days later, also where the pool does not come back", async () => {
-      const { pool, another, store, pass } = await world(engine);
+      const { pool, another, store, pass } = await createFixture(engine);
       const opener = await open(pool);
       await pool.release("pool/p", (await pool.claim(wants(n, "1"))).leaseId);
       await pool.release("space/id", opener.leaseId);

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 import { expect, test } from "vitest";
 import { openPool } from "../../provider/pool";
 import { reserve } from "../../provider/reservations";
-import { extents, opened } from "./world";
+import { extents, opened } from "./fixture";
 
 /** How often two processes race for one token; `OVERLAY_RACES=1000` for a longer run. */
 const RACES = Number(process.env.OVERLAY_RACES ?? 50);

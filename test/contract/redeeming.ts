@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
-import { by, type Engine, extents, firstOf, opened, START, world } from "./world";
+import { by, createFixture, type Engine, extents, firstOf, opened, START } from "./fixture";
 
 /** Changes that compare the lease's state in their own transaction, and claims that may be retried. */
 export function redeemingContract(engine: Engine): void {
   test("of two that use one reservation, or use and release it, one wins", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const onlyIf = { state: "reserved" } as const;
     const use = (leaseId: string, usedBy: string) =>
@@ -21,7 +21,7 @@ export function redeemingContract(engine: Engine): void {
   });
 
   test("of two that change a lease as it was read, one wins: the data is compared in the transaction", async () => {
-    const { pool, another } = await world(engine);
+    const { pool, another } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { data: { run: "r0", name: "n" } }));
     const ifRun = (run?: string) => ({ onlyIf: { data: { run } } });
@@ -40,7 +40,7 @@ export function redeemingContract(engine: Engine): void {
   });
 
   test("an idempotent claim by the same owner gives the same lease id, and the ttl starts again", async () => {
-    const { pool, another, pass } = await world(engine);
+    const { pool, another, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const request = by("a", { ttl: 60, idempotent: true });
     const [first, second] = await Promise.all([pool.claim(request), another().claim(request)]);
@@ -57,7 +57,7 @@ export function redeemingContract(engine: Engine): void {
   });
 
   test("a ttl runs again from the moment at which a used lease is only reserved", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
     expect(await pool.amend("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
@@ -70,7 +70,7 @@ export function redeemingContract(engine: Engine): void {
   });
 
   test("the history names the user of each change, but not for what expired by itself", async () => {
-    const { another, pass } = await world(engine);
+    const { another, pass } = await createFixture(engine);
     const [ann, bob] = [another({ actor: "ann@host" }), another({ actor: "bob@host" })];
     await opened(ann, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await ann.claim(by("a", { ttl: 60 }));

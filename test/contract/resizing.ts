@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, network, opened, runner, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, network, opened, runner, wants } from "./fixture";
 
 /** Pools and blocks that get other bounds. */
 export function resizingContract(engine: Engine): void {
   test("a pool grows and shrinks, but never below a lease", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const spec = { extents: extents("10.0.0.0-10.0.0.9") };
     const opener = await opened(pool, spec);
     for (const value of ["10.0.0.2", "10.0.0.8"]) await pool.claim(wants(`holder of ${value}`, value));
@@ -32,7 +32,7 @@ export function resizingContract(engine: Engine): void {
   });
 
   test("what is reserved or static may change under a living pool", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const opener = await opened(pool, { extents: extents("10.0.0.0/28") });
     await pool.claim(wants("a", "10.0.0.5"));
     const respec = (more: Partial<PoolSpec>) =>
@@ -48,7 +48,7 @@ export function resizingContract(engine: Engine): void {
   });
 
   test("a block is carved from a parent pool and is a pool itself", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.96.0.0/12") });
     const carve = (owner: string): Request => by(owner, { size: 1n << 12n });
     const [a, b] = [await pool.claim(carve("a")), await pool.claim(carve("b"))];
@@ -61,7 +61,7 @@ export function resizingContract(engine: Engine): void {
   });
 
   test("a network whose layout changes is previewed over its own block, and nothing moves", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     const old = await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
     expect(await pool.offer(network("n", "10.0.0.0/9"))).toMatchObject({
@@ -77,7 +77,7 @@ export function resizingContract(engine: Engine): void {
   });
 
   test("a network that moves to another block keeps its pool until its claim, and takes it along", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
     const offer = await pool.offer(network("n", "11.0.0.0/8"));
@@ -93,7 +93,7 @@ export function resizingContract(engine: Engine): void {
   });
 
   test("a block that was previewed larger can be previewed smaller by the same process", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/9"));
     await pool.claim(runner("n", "r"));
     expect(await pool.offer(network("n", "10.0.0.0/8"))).toMatchObject({ extents: extents("10.0.0.0/8") });

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { formatExtent } from "../../provider/pool/errors";
 import type { Extent, Lease, Port, Request } from "../../provider/pool/types";
-import { by, type Engine, extents, fact, opened, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, fact, opened, wants } from "./fixture";
 
 /** One address for several leases. */
 export function sharingContract(engine: Engine): void {
@@ -11,7 +11,7 @@ export function sharingContract(engine: Engine): void {
     by(owner, { sharingKey: key, ports: ports(...texts) });
 
   test("the same key and disjoint ports share one address, which is free when the last has gone", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80", "tcp/443"));
     const dns = await pool.claim(shared("dns", "k", "udp/80"));
@@ -29,7 +29,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("a port that is taken is a conflict in preview, with its holder", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim(shared("web", "k", "tcp/80"));
     await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
@@ -40,7 +40,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("anotherAddress: a port that is taken leads to another address under the same key, the lowest where it is free", async () => {
-    const { pool, another, pass } = await world(engine, { quarantine: 0 });
+    const { pool, another, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.3") });
     const ask = (owner: string, ...texts: string[]): Request => ({
       ...shared(owner, "k", ...texts),
@@ -67,7 +67,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("anotherAddress: a holder that asks for a port of a co-holder is offered another address and keeps the old one until then", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const ask = (owner: string, ...texts: string[]): Request => ({
       ...shared(owner, "k", ...texts),
@@ -85,7 +85,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("a key belongs to its tenant", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const of = (org: string, owner: string) => ({ ...shared(owner, "k", "tcp/80"), tenant: { org, project: "p" } });
     expect((await pool.claim(of("red", "a"))).extents).toEqual(extents("10.0.0.1"));
@@ -96,7 +96,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("an exclusive address cannot be joined, nor a shared one be had exclusively", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim(by("alone", { want: extents("10.0.0.1") }));
     await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.2") });
@@ -106,7 +106,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("the sole user of an address may change its key and ports in place, one of several may not", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
     await pool.amend("pool/p", web.leaseId, { sharingKey: "l", ports: ports("tcp/81") });
@@ -123,7 +123,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("who leaves a shared address leaves nothing behind; the last one leaves it to rest", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const [web, dns] = [await pool.claim(shared("web", "k", "tcp/80")), await pool.claim(shared("dns", "k", "udp/53"))];
     await pool.release("pool/p", web.leaseId);
@@ -137,7 +137,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("beside an expired lease one is alone with its key", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
     await pool.claim({ ...shared("dns", "k", "udp/53"), ttl: 60 });
@@ -150,7 +150,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("leases that share an address are enrolled with their keys and ports, and contradictions are refused", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const at5 = (owner: string, port: string, key = "k") => fact(shared(owner, key, port), "10.0.0.5");
     const refused = await pool.importLeases([at5("web", "tcp/80"), at5("dns", "tcp/80")]);
@@ -167,7 +167,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("a lease on two addresses is shared as a whole or not at all", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
     await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.1", "fd00::1") });
     const half = { ...shared("dns", "k", "udp/53"), want: extents("10.0.0.1") };
@@ -177,7 +177,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("users of one key move to another address one after the other", async () => {
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const old = [await pool.claim(shared("a", "k", "tcp/1")), await pool.claim(shared("b", "k", "tcp/2"))];
     const move = (owner: string, port: string) =>
@@ -191,7 +191,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("a key is joined only where the address is of the family that is asked for", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
     const [v4, v6] = extents("0.0.0.0/0", "fd00::/8") as [Extent, Extent];
     const ask = (owner: string, port: string, within: Extent) => pool.claim({ ...shared(owner, "k", port), within });
@@ -202,7 +202,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("what only an expired lease used can be shared again", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim({ ...shared("a", "k", "tcp/80"), ttl: 60 });
     await pool.claim(shared("b", "k", "tcp/81"));
@@ -212,7 +212,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("what is taken is taken from the same tenant, whatever its stack; those without a tenant are one", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     const acme = { tenant: { org: "acme", project: "p" } };
     const other = { tenant: { org: "other", project: "p" } };
@@ -231,7 +231,7 @@ export function sharingContract(engine: Engine): void {
   });
 
   test("node ports are a pool of ports", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("30000-30001"), kind: "port" });
     await pool.claim(by("a", { want: extents("30000") }));
     await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Row, Tx } from "../../provider/pool/storage/store";
-import type { Engine } from "./world";
+import type { Engine } from "./fixture";
 
 /** What every engine must do, whatever is built on it. */
 export function storeContract(engine: Engine): void {

@@ -1,12 +1,12 @@
 import { describe, expect, test } from "vitest";
-import { by, type Engine, extents, firstOf, opened, START, wants, world } from "./world";
+import { by, createFixture, type Engine, extents, firstOf, opened, START, wants } from "./fixture";
 
 /** Expiry, quarantine and preemption. */
 export function timeContract(engine: Engine): void {
   const small = { extents: extents("1-2"), kind: "id" as const };
 
   test("an expired lease is held for no reader, whether or not anything has cleaned up", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
     pass(60);
@@ -23,7 +23,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a used lease never expires; unused again, it does as its ttl says", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
     const used = await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
@@ -39,7 +39,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a released value rests: not for others, but for its former owner at once", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-9") });
     const lease = await pool.claim(by("a"));
     await pool.release("pool/p", lease.leaseId);
@@ -53,7 +53,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("after its rest a value is anybody's", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-9") });
     await pool.release("pool/p", (await pool.claim(by("a"))).leaseId);
     pass(300.001);
@@ -61,7 +61,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("an expired reservation rests from its end on, and comes back to its owner", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
@@ -74,7 +74,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a preview of an expired reservation brings back its value, but only as a promise", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
@@ -84,7 +84,7 @@ export function timeContract(engine: Engine): void {
 
   describe("a value that rests does so until its time, whatever its former owner previews", () => {
     const rested = async () => {
-      const around = await world(engine, { offerTtl: 60 });
+      const around = await createFixture(engine, { offerTtl: 60 });
       await opened(around.pool, { ...small, extents: extents("1-9") });
       await around.pool.release("pool/p", (await around.pool.claim(by("a"))).leaseId);
       return { ...around, offer: await around.pool.offer(by("a")) };
@@ -127,7 +127,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a quarantined value may be requested by value, with a warning", async () => {
-    const { pool } = await world(engine);
+    const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.0/24") });
     await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.7"))).leaseId);
     const offer = await pool.offer(wants("b", "10.0.0.7"));
@@ -138,7 +138,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a stranger's preview of a value that rests only interrupts it", async () => {
-    const { pool, pass } = await world(engine, { offerTtl: 60 });
+    const { pool, pass } = await createFixture(engine, { offerTtl: 60 });
     await opened(pool, { ...small, extents: extents("1-9") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.release("pool/p", leaseId);
@@ -156,7 +156,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("when nothing else is free, the value that rests longest is given", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     const leases = [await pool.claim(by("a")), await pool.claim(by("b"))];
     await pool.release("pool/p", leases[1]!.leaseId);
@@ -168,7 +168,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("offers hold until they expire, also where nothing else is free", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     await pool.offer(wants("a", "2"));
     pass(60);
@@ -182,7 +182,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("what rests is given where all else is held or promised", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     await pool.offer(wants("a", "1"));
     const held = await pool.claim(wants("b", "2"));
@@ -193,7 +193,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a repeated preview renews its offers", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     const offer = await pool.offer(wants("a", "2"));
     pass(3000);
@@ -208,7 +208,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("an expired offer is free for others, and still its owner's while nobody took it", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, small);
     const offer = await pool.offer(wants("a", "2"));
     pass(3601);
@@ -220,7 +220,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("ids of runners not seen for too long are reclaimed when nothing is free, the least recently seen first", async () => {
-    const { pool, pass } = await world(engine, { quarantine: 0 });
+    const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     await opened(pool, { ...small, extents: extents("1-3"), reclaimAfter: 3600 });
     const [a] = [await pool.claim(by("a")), await pool.claim(by("b")), await pool.claim(by("c"))];
     pass(3000);
@@ -239,7 +239,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a pool that begins to reclaim knows who was not seen before that; one that ends it reclaims nothing", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-2") });
     await pool.claim(by("a"));
     pass(60);
@@ -254,7 +254,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("an inactive runner keeps its id while another one is free", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, reclaimAfter: 3600 });
     await pool.claim(wants("a", "1"));
     pass(3600);
@@ -264,7 +264,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("a runner with reservations on it is not reclaimed, however long it was not seen", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, reclaimAfter: 3600 });
     const inside = { kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
     await pool.claim(by("a", { childPool: { ...inside, name: "runner/n/a" } }));
@@ -276,7 +276,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("what is asked for by value is had from an expired holder, however far cleaning up is behind", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-300") });
     await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
     pass(400);
@@ -286,7 +286,7 @@ export function timeContract(engine: Engine): void {
   });
 
   test("thousands of expired offers are cleaned up a part at a time, and stand in nobody's way", async () => {
-    const { pool, pass } = await world(engine);
+    const { pool, pass } = await createFixture(engine);
     await opened(pool, { ...small, extents: extents("1-1000") });
     await Promise.all(Array.from({ length: 1000 }, (_, i) => pool.offer(by(`o${i}`))));
     pass(3601);

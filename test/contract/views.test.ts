@@ -8,8 +8,8 @@ import { formatIp, parseIp } from "../../provider/addressing/ip";
 import { openPool, openStore, type Pool } from "../../provider/pool";
 import { lockKey } from "../../provider/pool/engines/postgres/schema";
 import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
+import { by, extents, opened } from "./fixture";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
-import { by, extents, opened } from "./world";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 

@@ -126,7 +126,7 @@ afterAll(async () => {
 describe.each(FAMILIES)("IPv%s", (family) => {
   const on = (name: string) => JOB(name, family);
 
-  test("workloads reach each other, the hub and the world", async () => {
+  test("workloads reach each other, the hub and the internet", async () => {
     await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${on("r2")}`));
     await sh("r2", tries(`ip netns exec job ping -c 1 -W 1 ${on("r1")}`));
     await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? "10.128.0.1" : "fd00:128::1"}`));

@@ -1,5 +1,5 @@
 import { openPool } from "../../../provider/pool";
-import { by, extents, firstOf, opened } from "../world";
+import { by, extents, firstOf, opened } from "../fixture";
 
 /** A process of its own: opens the pool at a URL, claims so many values, and prints them. */
 async function main([url, name, count, width]: string[]): Promise<void> {

@@ -6,8 +6,8 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store, Tx } from "../../../provider/pool/storage/store";
 import type { Event, Lease, Pool } from "../../../provider/pool/types";
+import { by, extents, firstOf, opened } from "../fixture";
 import { raceContract } from "../races";
-import { by, extents, firstOf, opened } from "../world";
 import type { Cables } from "./cables";
 
 /** A server under test, reached directly or over cables. */

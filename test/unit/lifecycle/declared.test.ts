@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { expect, test } from "vitest";
 import { readDeclared } from "../../../provider/lifecycle/declared";
-import { extents } from "../../contract/world";
+import { extents } from "../../contract/fixture";
 import { ownerOf } from "./stage";
 
 const mark = (type: string, name: string) => hash("sha256", `${type}::${name}`, "hex").slice(0, 8);

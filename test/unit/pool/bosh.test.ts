@@ -2,11 +2,11 @@ import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { mergeExtents } from "../../../provider/pool/extents";
 import type { Extent, Pool } from "../../../provider/pool/types";
-import { by, extent, extents, memoryEngine, opened, wants, world } from "../../contract/world";
+import { by, createFixture, extent, extents, memoryEngine, opened, wants } from "../../contract/fixture";
 import vectors from "../../vectors/bosh_ip_provider.json";
 
 const engine = memoryEngine();
-const fresh = async () => (await world(engine, { quarantine: 0 })).pool;
+const fresh = async () => (await createFixture(engine, { quarantine: 0 })).pool;
 
 interface Subnet {
   range: string;

@@ -6,7 +6,7 @@ import { judgeClock } from "../../../provider/pool/engines/clock-check";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened } from "../../contract/fixture";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
 

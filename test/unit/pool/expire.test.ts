@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import { by, extents, opened, wants } from "../../contract/world";
+import { by, extents, opened, wants } from "../../contract/fixture";
 
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
   let [now, largest] = [1_000_000, 0];

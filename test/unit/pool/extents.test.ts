@@ -14,7 +14,7 @@ import {
   zonesOf,
 } from "../../../provider/pool/extents";
 import type { Extent, PoolSpec } from "../../../provider/pool/types";
-import { extents } from "../../contract/world";
+import { extents } from "../../contract/fixture";
 import metallb from "../../vectors/metallb_allocator.json";
 
 describe("tables", () => {

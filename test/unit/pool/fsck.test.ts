@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
 import type { Row, Write } from "../../../provider/pool/storage/store";
-import { by, extents, memoryEngine, opened, type World, world } from "../../contract/world";
+import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
 
 const engine = memoryEngine();
 
-async function lively(): Promise<World> {
-  const made = await world(engine);
+async function lively(): Promise<Fixture> {
+  const made = await createFixture(engine);
   const { pool } = made;
   await opened(pool, {
     extents: extents("10.0.0.0/24"),
@@ -20,9 +20,9 @@ async function lively(): Promise<World> {
   return made;
 }
 
-const rows = ({ store }: World): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
+const rows = ({ store }: Fixture): Promise<Row[]> => store.read(async (tx) => await tx.range("", "~", 1000));
 
-const damage = ({ store }: World, ...writes: Write[]) =>
+const damage = ({ store }: Fixture, ...writes: Write[]) =>
   store.transact(async (tx) => {
     await tx.write(writes);
   });

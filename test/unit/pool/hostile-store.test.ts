@@ -18,7 +18,7 @@ import {
 } from "../../../provider/pool/storage/records";
 import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
-import { by, extents, memoryEngine, opened, type World, world } from "../../contract/world";
+import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
 
 /** A store that others write to. Every text in every row is replaced by something that a shell would run. */
 const engine = memoryEngine();
@@ -46,8 +46,8 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
 ] as [string, Codec<unknown>][];
 
 /** One row at least under each of the keys. */
-async function livelyStore(): Promise<World> {
-  const made = await world(engine, { actor: "ops@controller", quarantine: 300 });
+async function livelyStore(): Promise<Fixture> {
+  const made = await createFixture(engine, { actor: "ops@controller", quarantine: 300 });
   const { pool, pass } = made;
   await opened(pool, {
     extents: extents("10.0.0.0/24"),

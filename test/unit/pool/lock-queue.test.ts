@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened } from "../../contract/fixture";
 
 test("a process that claims without a pause still gets to everything else", async () => {
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/pool/extents";
 import type { Lease, Pool, Port, Request } from "../../../provider/pool/types";
-import { extent, extents, memoryEngine, opened, world } from "../../contract/world";
+import { createFixture, extent, extents, memoryEngine, opened } from "../../contract/fixture";
 import vectors from "../../vectors/metallb_allocator.json";
 
 /**
@@ -117,7 +117,7 @@ const isForeign = ({ svc, error, pool }: Step): boolean =>
 describe("MetalLB's sequences", () => {
   test.each(vectors.sequences)("$test", async ({ test: name, steps }) => {
     const engine = memoryEngine();
-    const { pool } = await world(engine, { quarantine: 0 });
+    const { pool } = await createFixture(engine, { quarantine: 0 });
     const allocator = new Allocator(pool);
     const exact = name === "TestAssignment" || name === "TestPoolAllocation";
     // Pools cannot be taken away while they are in use; a reload is a change of each pool's own resource.

@@ -59,30 +59,30 @@ export class Model {
     return held.map(({ owner, value }) => [owner, value]);
   }
 
-  #grant(firm: boolean, owner: string, want: bigint | null, ttl: number | null): bigint | string {
+  #grant(committed: boolean, owner: string, want: bigint | null, ttl: number | null): bigint | string {
     const own = this.#best(owner, (one) =>
       want === null ? one.state !== "offered" || one.asked === null : one.value === want,
     );
-    if (!firm && own && isFirm(own) && this.#lives(own)) return own.value;
+    if (!committed && own && isCommitted(own) && this.#lives(own)) return own.value;
     const before = structuredClone(this.#list);
     for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
     this.#gone = undefined;
-    const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, firm));
+    const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, committed));
     if (typeof value === "string") {
       this.#list = before;
       return value;
     }
-    const state = !firm ? "offered" : own?.state === "used" ? "used" : "reserved";
-    const isFresh = !firm && own?.state === "offered" && this.#now - own.changed < FRESH;
+    const state = !committed ? "offered" : own?.state === "used" ? "used" : "reserved";
+    const isFresh = !committed && own?.state === "offered" && this.#now - own.changed < FRESH;
     const changed = isFresh ? own.changed : this.#now;
-    const ends = !firm ? changed + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
+    const ends = !committed ? changed + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
     const made = own && this.#lives(own) ? own.made : this.#now;
     this.#list = this.#list.filter((one) => one !== own);
-    const over = firm ? undefined : own ? own.over : this.#restOf(this.#gone);
+    const over = committed ? undefined : own ? own.over : this.#restOf(this.#gone);
     const asked = own?.state === "offered" ? own.asked! : want;
-    this.#list.push({ owner, value, state, made, changed, ends, ...(!firm && { asked }), ...(over && { over }) });
+    this.#list.push({ owner, value, state, made, changed, ends, ...(!committed && { asked }), ...(over && { over }) });
     for (const one of [...this.#list])
-      if (firm && one.owner === owner && one.state === "offered" && one.asked === asked) this.#end(one);
+      if (committed && one.owner === owner && one.state === "offered" && one.asked === asked) this.#end(one);
     return value;
   }
 
@@ -105,12 +105,12 @@ export class Model {
     return goer.value;
   }
 
-  #clear(want: bigint, owner: string, firm: boolean): bigint | string {
+  #clear(want: bigint, owner: string, committed: boolean): bigint | string {
     if (this.reserved.includes(want)) return "IP_RESERVED";
     const holder = this.#list.find((one) => one.value === want);
     if (!holder) return want;
     if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner)
-      return firm ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
+      return committed ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
     this.#gone = holder;
     this.#drop(holder);
     return want;
@@ -157,4 +157,4 @@ export class Model {
   }
 }
 
-const isFirm = ({ state }: Held): boolean => state === "reserved" || state === "used";
+const isCommitted = ({ state }: Held): boolean => state === "reserved" || state === "used";

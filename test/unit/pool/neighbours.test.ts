@@ -3,7 +3,7 @@ import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
 import type { Lease } from "../../../provider/pool/types";
-import { extents, opened, wants } from "../../contract/world";
+import { extents, opened, wants } from "../../contract/fixture";
 
 /** Who has a value, and who wants it, in one preview: what is said of them when they come at the same time. */
 const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`;

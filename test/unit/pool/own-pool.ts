@@ -1,5 +1,5 @@
 import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
-import { extents } from "../../contract/world";
+import { extents } from "../../contract/fixture";
 import type { Run } from "./promise-engine";
 
 /** A pool of a stack's own program: it is made before what is in it, and deleted after that. */

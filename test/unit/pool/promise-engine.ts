@@ -7,7 +7,7 @@ import { replaceRows, uidOf } from "../../../provider/pool/storage/leases";
 import type { Store } from "../../../provider/pool/storage/store";
 import { withBuffer } from "../../../provider/pool/storage/write-buffer";
 import { isCommitted, type Lease, type Pool, type Request } from "../../../provider/pool/types";
-import { extents, firstOf } from "../../contract/world";
+import { extents, firstOf } from "../../contract/fixture";
 import type { OwnPool } from "./own-pool";
 
 /**
@@ -67,10 +67,10 @@ export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
 /** Removes what a pool that is not there has left. */
 const removeEnds = (store: Store, pool: string): Promise<void> =>
   store.transact((tx) =>
-    withBuffer(tx, TERMS, async (draft) => {
-      if (await draft.get(poolKey(pool))) return;
-      for (const lease of await draft.all(leasesOf(pool))) replaceRows(draft, [lease, {}]);
-      await draft.flush();
+    withBuffer(tx, TERMS, async (buffer) => {
+      if (await buffer.get(poolKey(pool))) return;
+      for (const lease of await buffer.all(leasesOf(pool))) replaceRows(buffer, [lease, {}]);
+      await buffer.flush();
     }),
   );
 
@@ -150,7 +150,7 @@ export class ModelStack {
 
   #hasWaiter(resource: string): Promise<boolean> {
     const key = waiterKey(this.pool, uidOf(this.state.get(resource)!.leaseId));
-    return this.store.read((tx) => withBuffer(tx, TERMS, async (draft) => (await draft.get(key)) !== undefined));
+    return this.store.read((tx) => withBuffer(tx, TERMS, async (buffer) => (await buffer.get(key)) !== undefined));
   }
 
   /**

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { isCommitted } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
-import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
+import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
 import { OwnPool } from "./own-pool";
 import {
   Killed,
@@ -74,33 +74,33 @@ class Model {
   readonly #done = new Map<StackName, Planned>();
 
   private constructor(
-    private readonly world: World,
+    private readonly fixture: Fixture,
     start: StartRun,
     ground: Ground,
   ) {
     const stack = (name: StackName) =>
-      new ModelStack(world.store, start, name, ground === "own pools" ? new OwnPool(name, PLACES[name]) : undefined);
+      new ModelStack(fixture.store, start, name, ground === "own pools" ? new OwnPool(name, PLACES[name]) : undefined);
     this.#stacks = { dev: stack("dev"), prod: stack("prod") };
   }
 
   static async start(start: StartRun, ground: Ground): Promise<Model> {
-    const made = await world(memoryEngine());
+    const made = await createFixture(memoryEngine());
     if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
     return new Model(made, start, ground);
   }
 
   async run(one: Step): Promise<void> {
-    this.world.pass(0.001);
+    this.fixture.pass(0.001);
     const program = one.act === "merge" ? this.#previews.at(-one.back) : "program" in one ? one.program : undefined;
     if (one.act === "preview") await this.#preview(one.program);
     else if (one.act === "destroy") await this.#destroy(one.stack, one.kill);
     else if (one.act === "pass") this.#pass(one.seconds);
     else if (program) await this.#up(program, one.kill);
-    expect(await this.world.pool.fsck()).toEqual([]);
+    expect(await this.fixture.pool.fsck()).toEqual([]);
   }
 
   #pass(seconds: number): void {
-    this.world.pass(seconds);
+    this.fixture.pass(seconds);
     if (seconds > OFFER_TTL) this.#ready.clear();
   }
 
@@ -180,10 +180,10 @@ class Model {
 
   /** What the stack holds is in its state, and the other way round. */
   async #checkLeases({ name, pool, state, ownerOf }: ModelStack): Promise<void> {
-    const firm = (await this.world.pool.leases(pool)).filter(
+    const committed = (await this.fixture.pool.leases(pool)).filter(
       (lease) => isCommitted(lease) && lease.owner.includes(`:${name}::`),
     );
-    const held = firm.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
+    const held = committed.map(({ owner, leaseId, extents: [extent] }) => ({ owner, leaseId, value: extent!.first }));
     const known = [...state].map(([resource, each]) => ({ owner: ownerOf(resource), ...each }));
     const byValue = (a: { value: bigint }, b: { value: bigint }) => Number(a.value - b.value);
     expect(held.sort(byValue)).toEqual(known.sort(byValue));

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
-import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
+import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
 import { Model } from "./model";
 
 const engine = memoryEngine();
@@ -31,7 +31,7 @@ const OWN_OFFER_EXPIRED: Step[] = [
 test("a simple model and the pool agree on every answer, and the range stays partitioned", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
-      const made = await world(engine);
+      const made = await createFixture(engine);
       await opened(made.pool, { kind: "id", extents: extents("1-6"), reserved: extents("4") });
       const model = new Model([1n, 2n, 3n, 5n, 6n], [4n]);
       for (const one of steps) {
@@ -47,7 +47,7 @@ test("a simple model and the pool agree on every answer, and the range stays par
 
 type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
 
-async function answer({ pool, pass }: World, one: Step): Promise<unknown> {
+async function answer({ pool, pass }: Fixture, one: Step): Promise<unknown> {
   pass(0.001);
   if (one.op === "pass") return pass(one.seconds);
   if (one.op === "offer" || one.op === "claim") {
@@ -94,7 +94,7 @@ type Anything = typeof anything extends fc.Arbitrary<infer T> ? T : never;
 test("any sequence of operations leaves a sound store, and a committed lease keeps its value until its own end", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(anything, { maxLength: 50 }), async (steps) => {
-      const made = await world(engine);
+      const made = await createFixture(engine);
       await opened(made.pool, {
         kind: "id",
         extents: extents("1-40"),
@@ -119,7 +119,7 @@ test("any sequence of operations leaves a sound store, and a committed lease kee
   );
 });
 
-async function firm({ pool }: World): Promise<Lease[]> {
+async function firm({ pool }: Fixture): Promise<Lease[]> {
   const lists = await Promise.all(["pool/p", "pool/q", "space/default"].map((name) => pool.leases(name)));
   return lists
     .flat()
@@ -153,7 +153,7 @@ function requestOf({
 }
 
 /** The uid of the lease that was meant. */
-async function act({ pool, pass }: World, one: Anything): Promise<string | undefined> {
+async function act({ pool, pass }: Fixture, one: Anything): Promise<string | undefined> {
   if (one.op === "pass") {
     pass(one.seconds);
     return undefined;
@@ -188,7 +188,7 @@ const sharing = fc.record({
 test("with anotherAddress a request gets the lowest address of its key where its ports are free, else the lowest free one", async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(sharing, { maxLength: 40 }), async (steps) => {
-      const { pool } = await world(engine, { quarantine: 0 });
+      const { pool } = await createFixture(engine, { quarantine: 0 });
       await opened(pool, { kind: "id", extents: extents("1-4") });
       const held = new Map<string, { value: bigint; key: string; ports: number[]; leaseId: string }>();
       for (const { owner, key, ports, release } of steps) {

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
 import type { Lease } from "../../../provider/pool/types";
-import { extents, memoryEngine, opened, type World, world } from "../../contract/world";
+import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
@@ -15,7 +15,7 @@ class Reservations {
   readonly tokens = new Map<string, Lease>();
   #owners = 0;
   constructor(
-    readonly world: World,
+    readonly fixture: Fixture,
     readonly runners: string[],
   ) {}
 
@@ -36,9 +36,9 @@ class Reservations {
     });
   }
 
-  async #claim(request: Parameters<World["pool"]["claim"]>[0], as?: string): Promise<string | null> {
+  async #claim(request: Parameters<Fixture["pool"]["claim"]>[0], as?: string): Promise<string | null> {
     try {
-      const lease = await this.world.pool.claim(request);
+      const lease = await this.fixture.pool.claim(request);
       if (as) this.tokens.set(as, lease);
       return formatIp(lease.extents[0]!.first);
     } catch (error) {
@@ -52,12 +52,12 @@ class Reservations {
   /** The lease of a token that was not used yet. */
   async unused({ token, expectedRunner }: Step): Promise<Lease | undefined> {
     const { pool = "", leaseId = "" } = this.tokens.get(token!) ?? {};
-    const lease = await this.world.pool.find(pool, { leaseId });
+    const lease = await this.fixture.pool.find(pool, { leaseId });
     return lease?.state === "reserved" && (!expectedRunner || pool === poolOf(expectedRunner)) ? lease : undefined;
   }
 
   async all(): Promise<Lease[]> {
-    const lists = await Promise.all(this.runners.map((runner) => this.world.pool.leases(poolOf(runner))));
+    const lists = await Promise.all(this.runners.map((runner) => this.fixture.pool.leases(poolOf(runner))));
     return lists.flat();
   }
 }
@@ -70,13 +70,13 @@ const SUBNETS: Record<string, string> = {
 test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
   const engine = memoryEngine();
   const names = Object.keys(runners);
-  const reservations = new Reservations(await world(engine, { quarantine: 0 }), names);
+  const reservations = new Reservations(await createFixture(engine, { quarantine: 0 }), names);
   for (const name of names) {
     const reserved = extents(name === "node1" ? "10.128.64.254" : "10.128.128.254");
-    await opened(reservations.world.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
+    await opened(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
   }
   for (const step of steps as Step[]) await play(reservations, step);
-  expect(await reservations.world.pool.fsck()).toEqual([]);
+  expect(await reservations.fixture.pool.fsck()).toEqual([]);
 });
 
 interface Step {
@@ -95,7 +95,7 @@ interface Step {
 const ipOf = (lease: Lease | undefined) => (lease ? formatIp(lease.extents[0]!.first) : null);
 
 async function play(reservations: Reservations, step: Step): Promise<void> {
-  const { pool, pass, another } = reservations.world;
+  const { pool, pass, another } = reservations.fixture;
   switch (step.op) {
     case "reserve": {
       if (step.ip !== undefined && tryParseIp(step.ip) === undefined) return expect(step.result).toBeNull();

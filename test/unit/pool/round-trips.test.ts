@@ -4,7 +4,7 @@ import { createOptimisticStore } from "../../../provider/pool/engines/optimistic
 import { StoredPool } from "../../../provider/pool/pool";
 import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened } from "../../contract/fixture";
 
 /** A server that nobody else uses, and that remembers what it was asked. */
 function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { extents, firstOf, memoryEngine, opened, type World, world } from "../../contract/world";
+import { createFixture, extents, type Fixture, firstOf, memoryEngine, opened } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
 /** KohakuRiver's registrations. It marks runners inactive; ours are inactive when they were not seen for an hour. */
@@ -9,7 +9,7 @@ const allocation = vectors.scenarios.filter(({ name }) => !name.startsWith("reco
 
 class Registry {
   readonly active = new Set<string>();
-  constructor(readonly world: World) {}
+  constructor(readonly world: Fixture) {}
 
   async register(runner: string): Promise<bigint> {
     await this.passUnseen();
@@ -46,7 +46,7 @@ class Registry {
 
 test.each(allocation)("$name", async ({ subnet, steps }) => {
   const engine = memoryEngine();
-  const registry = new Registry(await world(engine, { quarantine: 0 }));
+  const registry = new Registry(await createFixture(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
   await opened(registry.world.pool, {
     name: "network/n",

@@ -5,7 +5,7 @@ import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened } from "../../contract/fixture";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
 afterAll(() => rmSync(top, { recursive: true }));

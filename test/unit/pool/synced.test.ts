@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { by, extents, opened } from "../../contract/world";
+import { by, extents, opened } from "../../contract/fixture";
 
 vi.mock("node:fs", async (original) => {
   const real = await original<typeof fs>();

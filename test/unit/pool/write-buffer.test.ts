@@ -21,16 +21,16 @@ test("the buffer reads as if its writes were in the store already", async () => 
         for (const [at, value] of [...stored, ...own]) value === null ? merged.delete(at) : merged.set(at, value);
         await store.transact(async (tx) => {
           await tx.write(stored);
-          const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
+          const buffer = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
           for (const [at, value] of own) {
-            if (value === null) draft.delete({ at, codec: textCodec });
-            else draft.put({ at, codec: textCodec }, value);
+            if (value === null) buffer.delete({ at, codec: textCodec });
+            else buffer.put({ at, codec: textCodec }, value);
           }
           const span = { from, to, codec: textCodec };
-          expect(await draft.rows(span, limit)).toEqual([...merged.entries(from, to)].slice(0, limit));
-          expect(await draft.all(span)).toEqual([...merged.entries(from, to)].map(([, value]) => value));
-          expect(await draft.get({ at: from, codec: textCodec })).toBe(merged.get(from));
-          await draft.flush();
+          expect(await buffer.rows(span, limit)).toEqual([...merged.entries(from, to)].slice(0, limit));
+          expect(await buffer.all(span)).toEqual([...merged.entries(from, to)].map(([, value]) => value));
+          expect(await buffer.get({ at: from, codec: textCodec })).toBe(merged.get(from));
+          await buffer.flush();
           expect(await tx.range("", "z", 99)).toEqual([...merged.entries()]);
         });
       },
@@ -46,12 +46,12 @@ test("an operation that is rolled back leaves what was written before it", async
       for (const [at, value] of [...stored, ...kept]) value === null ? merged.delete(at) : merged.set(at, value);
       await store.transact(async (tx) => {
         await tx.write(stored);
-        const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
-        for (const [at, value] of kept) draft.set(at, value);
-        draft.savepoint();
-        for (const [at, value] of discarded) draft.set(at, value);
-        draft.rollback();
-        await draft.flush();
+        const buffer = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
+        for (const [at, value] of kept) buffer.set(at, value);
+        buffer.savepoint();
+        for (const [at, value] of discarded) buffer.set(at, value);
+        buffer.rollback();
+        await buffer.flush();
         expect(await tx.range("", "z", 99)).toEqual([...merged.entries()]);
       });
     }),
@@ -61,14 +61,14 @@ test("an operation that is rolled back leaves what was written before it", async
 test("rows that are in the store already are not written again", async () => {
   const written: unknown[] = [];
   const tx = { now: () => 0, get: () => "1", range: () => [], write: (writes: unknown) => void written.push(writes) };
-  const draft = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
+  const buffer = new WriteBuffer(0, { offerTtl: 1, quarantine: 1 }, tx);
   const row = { at: "k/a", codec: textCodec };
-  await draft.get(row);
-  draft.put(row, "1");
-  await draft.flush();
+  await buffer.get(row);
+  buffer.put(row, "1");
+  await buffer.flush();
   expect(written).toEqual([]);
-  draft.put(row, "2");
-  draft.put(row, "1");
-  await draft.flush();
+  buffer.put(row, "2");
+  buffer.put(row, "1");
+  await buffer.flush();
   expect(written).toEqual([[["k/a", "1"]]]);
 });

@@ -27,7 +27,7 @@ export function memoryEngine(): Engine {
   };
 }
 
-export interface World {
+export interface Fixture {
   pool: Pool;
   store: Store;
   /** Another process on the same store. */
@@ -38,7 +38,7 @@ export interface World {
 
 export const START = Date.UTC(2030, 0, 1);
 
-export async function world(engine: Engine, settings: Partial<Settings> = {}): Promise<World> {
+export async function createFixture(engine: Engine, settings: Partial<Settings> = {}): Promise<Fixture> {
   let now = START;
   const url = engine.newUrl();
   const [store, second] = [await engine.open(url, () => now), await engine.open(url, () => now)];
