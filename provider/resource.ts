@@ -51,7 +51,7 @@ export interface Definition<Inputs extends z.ZodObject = z.ZodObject, Computed e
   validate?(props: Props<Inputs, Computed>, context: ValidationContext): Promise<void>;
   /** Throws if this lease must not be released. `hasSuccessor`: the resource is replaced in the same pool. */
   validateDelete?(props: Props<Inputs, Computed>, lease: Lease, hasSuccessor: boolean): void;
-  /** The pool that its lease opens; it may depend on the extents of the lease. */
+  /** The child pool of its lease; it may depend on the extents of the lease. */
   childPool?(inputs: z.output<Inputs>, extents: Extent[]): PoolSpec;
   /** Stored with the lease, for `validate` of other resources. */
   leaseData?(inputs: z.output<Inputs>): Record<string, string>;
@@ -87,7 +87,7 @@ export interface HostDefinition<Props> {
   persist?(props: Props): boolean;
   /** Outputs that follow from the facts of its hosts. */
   report?(props: Props, machines: Machines): Record<string, unknown>;
-  /** Leases for the addresses that containers on its hosts have from the pool that it opens, whether or not they are held. */
+  /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
   containerLeases?(props: Props, containers: Container[]): ExistingLease[];
   /** A script that proves, on one of the hosts, that the resource works. */
   probe?(props: Props, machines: Machines): Probe | undefined;

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
 import { checkStore } from "./check-store";
-import { type Arg, isValueReference, type Program, referencesIn } from "./program";
+import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
 export type Step =
@@ -203,7 +203,8 @@ export class Session {
       const left = stack.state(); // what is not in it any more is made anew, with the defaults of its present name
       this.counts.ups++;
       const { code: upCode, text: upText } = await stack.up();
-      if (upCode !== 0 && upText.includes("POOL_QUOTA: ") && exceedsQuota(program)) return "refused";
+      // What is deleted cannot be made anew if its pool has changed since, such as its quota. Then preview says so, too.
+      if (upCode !== 0 && left.size < before.size && (await stack.preview()).code !== 0) return "refused";
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
       await this.#checkDone(stack, program, before, undefined);
       for (const [name, { inputs }] of stack.state()) {
@@ -260,13 +261,6 @@ export class Session {
 }
 
 const KILLED = "up after a killed up failed";
-
-/** Whether a pool's quota was lowered under what its reservations hold: they stay, but cannot be made anew. */
-const exceedsQuota = (program: Program): boolean =>
-  program.some(({ name, args: { quota } }) => {
-    const users = program.filter((each) => referencesIn(each.args).includes(name)).length;
-    return users > Math.min(...Object.values((quota as Record<string, number> | undefined) ?? {}));
-  });
 
 /** Every refusal is an error of ours, with a code. */
 function mustBeOurs(what: string, text: string): void {

@@ -90,7 +90,7 @@ const stackOf = ({ owner }: Lease): string | undefined =>
 const STACK = /^(.*)\/urn:pulumi:([^:]+)::([^:]+)$/;
 const stackName = (stack: string): string => stack.replace(STACK, "$1/$3/$2");
 
-/** Innermost pools first: a lease that opens a pool can be released only when that pool is empty. */
+/** Innermost pools first: a lease with a child pool can be released only when that pool is empty. */
 async function leasesOfStacks(pool: Pool): Promise<Lease[]> {
   const leases: Lease[] = [];
   for (const { name } of await pool.pools()) leases.push(...(await pool.leases(name)));
@@ -208,7 +208,7 @@ const unknownHostError = (host: string, known: string[]): OverlayError =>
     "Check the name: `overlayctl gc --forgotten` lists all.",
   );
 
-/** Hosts that may still use the values of a lease, or of leases in the pool that it opens. */
+/** Hosts that may still use the values of a lease, or of leases in its child pool. */
 export function hostsOf(lease: Lease, all: Lease[]): string[] {
   const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOf(each, all));
   return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN_HOST]), ...within])];

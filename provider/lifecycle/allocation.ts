@@ -27,7 +27,7 @@ export async function allocateOrKeep(
     }
   }
   const pool = await deps.pool();
-  // A resource in an address space opens its pool by itself; diff checks that the store is the right one.
+  // A resource in an address space creates its own pool; diff checks that the store is the right one.
   if (olds && !def.request(olds, String(olds.owner)).pool.startsWith(SPACES)) await rejectLostStore(def, pool, olds);
   if (olds && (await cannotOffer(deps, caller))) return unknownValues(def);
   const before = olds && hasKnownValues(def, olds) ? def.extentsFromProps(olds) : undefined;

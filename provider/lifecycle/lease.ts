@@ -22,7 +22,7 @@ export function buildRequest(def: Definition, inputs: Values): Request {
   return { ...def.request(withoutPaths(inputs, unknownPaths(inputs)), owner), owner, type: def.type };
 }
 
-/** The pool that its lease opens. */
+/** The child pool of its lease. */
 export const openedPool = (def: Definition, inputs: Values) =>
   def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
 

@@ -54,8 +54,8 @@ export function takenError(spec: PoolSpec, want: Extent, holder: Lease, owner: s
       holder,
       owner,
       holder.state === "offered"
-        ? `Ask for another one, or wait: the preview's promise ends at ${formatTime(holder.expiresAt!)} unless an up comes first.`
-        : "Ask for another one, or release that one first.",
+        ? `Request another value, or wait: the promise of the preview ends at ${formatTime(holder.expiresAt!)} unless an up claims it first.`
+        : "Request another value, or release that one first.",
     ),
   );
 }
@@ -73,7 +73,7 @@ export const planStaleError = (spec: PoolSpec, want: Extent, holder: Lease, owne
 export const keptForValueError = (spec: PoolSpec, want: Extent, holder: Lease, owner: string): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].taken,
-    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which asks for it by value.`,
+    `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} was promised to ${shortName(holder.owner)} in this run. It is now kept for ${shortName(owner)}, which requests it explicitly.`,
     `Run preview again: ${shortName(holder.owner)} gets another one.`,
   );
 
@@ -98,9 +98,9 @@ function brokenText(spec: PoolSpec, { owner, extents, createdAt, end }: Lease, h
 /** Pulumi deletes a resource that was removed from the program at the end of the up, so its lease is still held. */
 function describeFix(holder: Lease, owner: string, otherwise: string): string {
   if (isForgotten(holder.owner))
-    return "Ask for another one. A host that was forgotten may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
+    return "Request another value. A forgotten host may still use that one: `overlayctl gc --forgotten` shows which, and releases it.";
   return holder.state !== "offered" && isSameStack(holder.owner, owner)
-    ? "Ask for another one. If that is this one's old name, give it aliases; if it is to go, let it go in an up of its own; if it gets another value in this up, ask for that by value, and declare it before the program's first `await`."
+    ? "Request another value. If that resource is this one under its old name, set `aliases`. If it is to be removed, remove it in an earlier up. If it gets another value in this up, set that value explicitly, and declare it before the program's first `await`."
     : otherwise;
 }
 
@@ -108,21 +108,21 @@ export const outsideError = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     KINDS[spec.kind].outside,
     `${capitalize(describeValues(spec, [want]))} is not in ${describePool(spec.name)} (${formatExtents(spec.kind, spec.extents)}).`,
-    "Ask for one inside it.",
+    "Request one inside it.",
   );
 
 export const reservedError = (spec: PoolSpec, want: Extent): OverlayError =>
   new OverlayError(
     "IP_RESERVED",
     `${capitalize(describeValues(spec, [want]))} of ${describePool(spec.name)} is reserved and never given out.`,
-    "Ask for another one.",
+    "Request another value.",
   );
 
 export const notRequestedError = (spec: PoolSpec): OverlayError =>
   new OverlayError(
     "IP_NOT_REQUESTED",
-    `${capitalize(describePool(spec.name))} gives only what is asked for by value.`,
-    `Say which ${KINDS[spec.kind].noun} you want.`,
+    `${capitalize(describePool(spec.name))} gives only values that are requested explicitly.`,
+    `Set the ${KINDS[spec.kind].noun} that you need.`,
   );
 
 export const exhaustedError = (spec: PoolSpec, oldest: Lease[]): OverlayError =>
@@ -153,7 +153,7 @@ export const poolMissingError = (pool: string, why = "does not exist"): OverlayE
   new OverlayError(
     "POOL_NOT_FOUND",
     `${capitalize(describePool(pool))} ${why}.`,
-    "Create what opens it first, or correct the name.",
+    "Create its resource first, or correct the name.",
   );
 
 const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
@@ -243,7 +243,7 @@ export const leaseExpiredError = (lease: Lease): OverlayError =>
   new OverlayError(
     "LEASE_EXPIRED",
     `Lease ${lease.leaseId} of ${lease.owner} in ${describePool(lease.pool)} ended at ${formatTime(lease.expiresAt!)}.`,
-    "Run up again: it asks for a new one.",
+    "Run up again: it requests a new one.",
   );
 
 export const notClaimedError = (lease: Lease): OverlayError =>

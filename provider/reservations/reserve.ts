@@ -65,7 +65,7 @@ function explainClaimError(error: unknown, by: string | undefined): unknown {
     return new OverlayError(
       "IP_IN_USE",
       error.what.replace(/ now\.$/, "."),
-      "Ask for another one, or release that one first.",
+      "Request another value, or release that one first.",
       error,
     );
   if (isOverlayError(error, "RESERVATION_EXISTS") && by !== undefined)

@@ -136,7 +136,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     const { code, stderr } = await ctl.run("ip", "reserve", ...on("node1"), "--ip", "10.128.64.88");
     expect([code, stderr]).toEqual([
       1,
-      "IP_IN_USE: Address 10.128.64.88 of runner node1 of network training is reserved by overlayctl/training/node1/holder. Ask for another one, or release that one first.\n",
+      "IP_IN_USE: Address 10.128.64.88 of runner node1 of network training is reserved by overlayctl/training/node1/holder. Request another value, or release that one first.\n",
     ]);
     expect(await ctl.refusal("ip", "release", "--by", "x", "--token", "y")).toBe("1 INPUT_INVALID");
     expect(await ctl.refusal("ip", "use", "--by", "x")).toBe("1 INPUT_INVALID");

@@ -79,11 +79,11 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     expect([code, stdout]).toEqual([1, ""]);
     expect(stderr.split("\n").map((line) => line.trim())).toEqual([
       "IP_IN_USE: 5 of 6 addresses in bad.csv cannot be recorded; nothing was written.",
-      "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner node1 of network training is used by overlayctl/training/node1/web. Ask for another one, or release that one first.",
-      "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner node1 of network training (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Ask for one inside it.",
+      "line 2, 10.128.64.20: IP_IN_USE: Address 10.128.64.20 of runner node1 of network training is used by overlayctl/training/node1/web. Request another value, or release that one first.",
+      "line 3, 10.128.64.1: IP_OUTSIDE_POOL: Address 10.128.64.1 is not in runner node1 of network training (10.128.64.2-10.128.64.253, 10.128.64.255-10.128.127.254). Request one inside it.",
       "line 4, 10.9.9.9: it is in no network and no pool of this store",
       "line 5, 10.128.192.5: it is in the subnet of id 3 of network training, which no runner has",
-      "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner node1 of network training is used by overlayctl/training/node1/new. Ask for another one, or release that one first.",
+      "line 6, 10.128.64.50: IP_IN_USE: Address 10.128.64.50 of runner node1 of network training is used by overlayctl/training/node1/new. Request another value, or release that one first.",
       "Correct the file or release the conflicting addresses, and run again.",
       "",
     ]);

@@ -92,7 +92,7 @@ export const by = (owner: string, more: Partial<Request> = {}): Request => ({
 
 export const wants = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
 
-/** What stands already, and is to be enrolled. */
+/** A lease that exists outside the store, for an import. */
 export const fact = (
   { pool, owner, type, tenant, sharingKey, ports }: Request,
   ...values: string[]
@@ -108,7 +108,7 @@ export const fact = (
 
 export const firstOf = ({ extents }: Lease): bigint => extents[0]!.first;
 
-/** A network that opens the pool of its runners. */
+/** A network, with the pool of its runners. */
 export const network = (
   name: string,
   cidr: string,
@@ -122,7 +122,7 @@ export const network = (
   childPool: { name: `network/${name}`, kind: "id", extents: extents("1-63"), allocation: "lowest", ...more },
 });
 
-/** A runner that opens the pool of its addresses. */
+/** A runner, with the pool of its addresses. */
 export const runner = (net: string, name: string): Request => ({
   pool: `network/${net}`,
   owner: `runner ${name}`,

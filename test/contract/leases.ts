@@ -100,7 +100,7 @@ export function leaseContract(engine: Engine): void {
     await pool.claim(wants("a", "10.0.0.5"));
     await expect(pool.offer(wants("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
-        "IP_IN_USE: Address 10.0.0.5 of IPPool p is reserved by a. Ask for another one, or release that one first.",
+        "IP_IN_USE: Address 10.0.0.5 of IPPool p is reserved by a. Request another value, or release that one first.",
     });
     await expect(pool.claim(wants("b", "10.0.0.5"))).rejects.toMatchObject({
       message:

@@ -17,7 +17,7 @@ export function limitContract(engine: Engine): void {
     expect(await pool.usages("runner/m/")).toEqual(new Map());
   });
 
-  test("a tenant's pool serves that tenant only, in preview, up, amend and enrol", async () => {
+  test("a tenant's pool serves that tenant only, in preview, up, amend and import", async () => {
     const { pool } = await createFixture(engine);
     const [ours, theirs] = [
       { org: "a", project: "p" },

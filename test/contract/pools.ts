@@ -23,7 +23,7 @@ export function poolContract(engine: Engine): void {
     await pool.offer(network("n", "10.0.0.0/8"));
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
       message:
-        "POOL_NOT_FOUND: Network n stands only in a preview so far. Create what opens it first, or correct the name.",
+        "POOL_NOT_FOUND: Network n exists only in a preview so far. Create its resource first, or correct the name.",
     });
   });
 
@@ -61,14 +61,14 @@ export function poolContract(engine: Engine): void {
     await pool.claim({ ...network("a", "10.128.0.0/12"), want: extents("10.128.0.0/12", "fd00::/48") });
     await expect(pool.offer(network("b", "10.0.0.0/8"))).rejects.toMatchObject({
       message:
-        "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Ask for another one, or release that one first.",
+        "POOL_OVERLAP: 10.0.0.0/8 overlaps 10.128.0.0/12, fd00::/48, which is held by network a for network a. Request another value, or release that one first.",
     });
     await expect(pool.offer(network("b", "fd00:0:0:8000::/49"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     await expect(pool.offer(network("b", "10.143.255.255"))).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     expect(await pool.offer(network("b", "10.144.0.0/12"))).toMatchObject({ state: "offered" });
     await expect(pool.offer(network("d", "10.144.0.0/12"))).rejects.toMatchObject({
       message:
-        "POOL_OVERLAP: 10.144.0.0/12 overlaps 10.144.0.0/12, which is promised to network b for network b. Ask for another one, or wait: the preview's promise ends at 2030-01-01T01:00:00Z unless an up comes first.",
+        "POOL_OVERLAP: 10.144.0.0/12 overlaps 10.144.0.0/12, which is promised to network b for network b. Request another value, or wait: the promise of the preview ends at 2030-01-01T01:00:00Z unless an up claims it first.",
     });
     expect(await pool.claim({ ...network("c", "10.128.0.0/12"), pool: "space/other" })).toMatchObject({
       owner: "network c",
@@ -94,7 +94,7 @@ export function poolContract(engine: Engine): void {
     ]);
     expect(await pool.offer(runner("n", "r"))).toMatchObject({ state: "offered" });
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
-      message: "POOL_NOT_FOUND: Network n is being deleted. Create what opens it first, or correct the name.",
+      message: "POOL_NOT_FOUND: Network n is being deleted. Create its resource first, or correct the name.",
     });
     const again = await pool.claim(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.claim(runner("n", "r")))).toBe(1n);

@@ -149,7 +149,7 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("leases that share an address are enrolled with their keys and ports, and contradictions are refused", async () => {
+  test("leases that share an address are imported with their keys and ports, and contradictions are refused", async () => {
     const { pool } = await createFixture(engine);
     await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const at5 = (owner: string, port: string, key = "k") => fact(shared(owner, key, port), "10.0.0.5");
@@ -236,7 +236,7 @@ export function sharingContract(engine: Engine): void {
     await pool.claim(by("a", { want: extents("30000") }));
     await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
       message:
-        "PORT_CONFLICT: Port 30000 of IPPool p is reserved by a. Ask for another one, or release that one first.",
+        "PORT_CONFLICT: Port 30000 of IPPool p is reserved by a. Request another value, or release that one first.",
     });
     expect((await pool.claim(by("b"))).extents).toEqual(extents("30001"));
   });

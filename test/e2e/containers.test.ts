@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
-import { must } from "../lab/kohaku";
+import { must } from "../lab/lab-stack";
 import { type Stack, Workspace } from "./stack";
 
 /** A container that was started by hand, as Pulumi's commands show it. */

@@ -6,8 +6,7 @@ import type { ApplyRequest } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
 import { planRunner } from "../../provider/network/plan/hub";
 import { training } from "../network";
-import { must } from "./kohaku";
-import { labHost } from "./lab-stack";
+import { labHost, must } from "./lab-stack";
 
 /** A runner that has its default route of IPv6 from a router, which is the hub here. */
 let lab: Lab;

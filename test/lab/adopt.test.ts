@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { leftOn } from "../../lab/leftovers";
-import { buildKohaku, IDS, must as mustOn, subnetOf as subnet } from "./kohaku";
-import { LabStack } from "./lab-stack";
+import { buildKohaku, IDS, subnetOf as subnet } from "./kohaku";
+import { LabStack, must as mustOn } from "./lab-stack";
 import { lossDuring } from "./pings";
 
 /** An overlay that KohakuRiver made is taken over while its workloads speak with each other. */

@@ -3,8 +3,7 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { LabDocker } from "../../lab/docker";
 import { Lab } from "../../lab/lab";
-import { must } from "./kohaku";
-import { LabStack } from "./lab-stack";
+import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
 /** Containers that somebody starts by hand on a runner, and what pool and `overlayctl gc` make of them. Tests build on each other. */

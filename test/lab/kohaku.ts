@@ -1,4 +1,5 @@
 import type { Lab } from "../../lab/lab";
+import { must } from "./lab-stack";
 
 /**
  * An overlay as KohakuRiver makes it, by the commands that it runs (test/vectors/kernel_operations.json), with a workload
@@ -51,10 +52,4 @@ function runnerScript(lab: Lab, runner: Runner): string {
     "iptables -I FORWARD 2 -d 10.128.0.0/12 -j ACCEPT",
     "iptables -t nat -A POSTROUTING -s 10.128.0.0/12 ! -d 10.128.0.0/12 -j MASQUERADE",
   ].join("\n");
-}
-
-export async function must(lab: Lab, host: string, script: string): Promise<string> {
-  const { code, stdout, stderr } = await lab.exec(host, `set -e\n${script}`);
-  if (code !== 0) throw new Error(`${host}: ${stderr}`);
-  return stdout.trim();
 }

@@ -175,3 +175,10 @@ export class LabStack {
     return sum;
   }
 }
+
+/** Runs a script on a host, and returns what it prints, without white space around it. Throws if the script fails. */
+export async function must(lab: Lab, host: string, script: string): Promise<string> {
+  const { code, stdout, stderr } = await lab.exec(host, `set -e\n${script}`);
+  if (code !== 0) throw new Error(`${host}: ${stderr}`);
+  return stdout.trim();
+}

@@ -1,8 +1,7 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import type { Values } from "../../provider/lifecycle/values";
-import { must } from "./kohaku";
-import { LabStack } from "./lab-stack";
+import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
 /** `overlayctl plan`: what it prints is what an up then does, and printing it changes nothing. */

@@ -4,8 +4,8 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
 import type { Lease } from "../../provider/pool/types";
-import { buildKohaku, must } from "./kohaku";
-import { LabStack } from "./lab-stack";
+import { buildKohaku } from "./kohaku";
+import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
 /** What can be told from machines alone: a program for what others made, and a pool that was lost. */

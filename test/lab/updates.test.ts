@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { leftOn } from "../../lab/leftovers";
-import { must } from "./kohaku";
+import { must } from "./lab-stack";
 import { lossDuring } from "./pings";
 import { Live, PING, UPDATES } from "./updates";
 

@@ -1,8 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { Lab } from "../../lab/lab";
 import type { Values } from "../../provider/lifecycle/values";
-import { must } from "./kohaku";
-import { LabStack } from "./lab-stack";
+import { LabStack, must } from "./lab-stack";
 
 /** Every kind of change to a live network, for the test that they work and for the bench that counts lost packets. */
 export interface Update {

@@ -1,4 +1,6 @@
+import { readFileSync } from "node:fs";
 import { homedir } from "node:os";
+import { join } from "node:path";
 import { expect, test } from "vitest";
 import { resources } from "../../provider/resources";
 import { generated, staleFiles } from "../../setup/generate/main";
@@ -53,6 +55,15 @@ test("every property of every resource is documented", () => {
   );
   expect(all.filter(([, description]) => !description).map(([name]) => name)).toEqual([]);
 });
+
+test.each(resources.map(({ type, inputs }) => [type, Object.keys(inputs.shape)] as const))(
+  "docs/resources.md has all inputs of %s",
+  (type, names) => {
+    const text = readFileSync(join(__dirname, "../../docs/resources.md"), "utf8");
+    const section = text.split(/^## /m).find((each) => each.startsWith(`${type}\n`)) ?? "";
+    expect(names.filter((name) => name !== "labels" && !section.includes(`\`${name}\``))).toEqual([]);
+  },
+);
 
 test("no output has the name of an input: it would look like a change of it", () => {
   const twice = resources.flatMap(({ type, inputs, outputs }) =>

@@ -1,14 +1,18 @@
 import { createHash } from "node:crypto";
 import type { Facts } from "../model/facts";
 import { type FileItem, mismatch, type Service } from "../model/items";
-import { unitPath } from "../model/record";
+import { isBootFile, isOwnPath, unitPath } from "../model/record";
 import { quote, textFile } from "../render/shell";
 import type { ItemKind } from "./kind";
 
-/** A file with a fixed content. `isOwnPath` in model/record.ts says which paths are possible. */
+/** A file with a fixed content. Its path must be one that a record may name, else its own record would be invalid. */
 export const fileKind: ItemKind<FileItem> = {
   order: 0,
-  toRecord: ({ kind, path }) => ({ kind, path }),
+  toRecord({ kind, path }) {
+    if (!isOwnPath(path) && !isBootFile(path))
+      throw new Error(`${path} cannot be the path of a file item, see isOwnPath`);
+    return { kind, path };
+  },
   resets: { content: undefined },
   readFrom: ["files"],
   readBack: ({ path }) => ({ files: [path] }),

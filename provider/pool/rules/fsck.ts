@@ -176,5 +176,5 @@ async function checkOpened(tx: WriteBuffer, lease: Lease, report: Report): Promi
   if (lease.childPool === undefined) return;
   const opened = await tx.get(poolKey(lease.childPool));
   if (opened?.opener?.uid !== lease.uid)
-    report(lease.pool, `${named(lease)} opens ${lease.childPool}, which is not there`);
+    report(lease.pool, `${named(lease)} has the child pool ${lease.childPool}, which does not exist`);
 }

@@ -31,7 +31,7 @@ export async function requirePool(tx: WriteBuffer, name: string, forClaim: boole
   const pool = await findPool(tx, name);
   if (!pool) throw poolMissingError(name);
   if (forClaim && pool.closing) throw poolMissingError(name, "is being deleted");
-  if (forClaim && pool.until !== undefined) throw poolMissingError(name, "stands only in a preview so far");
+  if (forClaim && pool.until !== undefined) throw poolMissingError(name, "exists only in a preview so far");
   if (!pool.opener && !(await tx.get(poolKey(name)))) await createPool(tx, pool);
   return pool;
 }

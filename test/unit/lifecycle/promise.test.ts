@@ -51,7 +51,7 @@ describe("two requests for one value in one run", () => {
     stage.newRun();
     const caller = { owner: ownerOf("IPReservation", "new"), dryRun: true, movesAway: () => false };
     const { failures } = await stage.of("IPReservation").check(caller, undefined, inPool(pool, { ip: "10.61.0.7" }));
-    expect(failures[0]?.reason).toMatch(/^IP_IN_USE: .*::old\. .* let it go in an up of its own/);
+    expect(failures[0]?.reason).toMatch(/^IP_IN_USE: .*::old\. .* remove it in an earlier up/);
   });
 });
 

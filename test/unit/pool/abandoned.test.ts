@@ -98,12 +98,10 @@ test("what another resource of the stack holds is offered only while that is dec
   const later = await run();
   const gone = await run();
   const movesAway = () => false;
-  await expect(gone.offer(address("new"), { movesAway })).rejects.toThrow(
-    /^IP_IN_USE: .*let it go in an up of its own/,
-  );
+  await expect(gone.offer(address("new"), { movesAway })).rejects.toThrow(/^IP_IN_USE: .*remove it in an earlier up/);
   const offer = await later.offer(address("new"));
   expect(offer).toMatchObject({ state: "offered", waitsFor: [expect.any(String)] });
-  await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* give it aliases/);
+  await expect(later.claim(address("new"))).rejects.toThrow(/^PLAN_STALE: .*::old now\. .* set `aliases`/);
 
   const old = (await later.find("pool/p", { owner: address("old").owner }))!;
   await expect(later.markKept(old)).rejects.toThrow(/^IP_IN_USE: .* is promised to \S*::new\./);
