@@ -200,15 +200,20 @@ export class Session {
     if (step.kill) {
       if (wasKilled) this.counts.kills++;
       await stack.cancel();
-      const left = stack.state(); // what is not in it any more is made anew, with the defaults of its present name
+      const left = stack.state();
       this.counts.ups++;
       const { code: upCode, text: upText } = await stack.up();
       // What is deleted cannot be made anew if its pool has changed since, such as its quota. Then preview says so, too.
-      if (upCode !== 0 && left.size < before.size && (await stack.preview()).code !== 0) return "refused";
+      if (upCode !== 0 && left.size < before.size && (await stack.preview()).code !== 0) {
+        await this.#checkStore(upText);
+        return "refused";
+      }
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
       await this.#checkDone(stack, program, before, undefined);
+      // What was deleted and had an earlier name is made anew with the defaults of its present name.
+      const renamed = new Set(program.filter(({ aliases }) => aliases).map(({ name }) => name));
       for (const [name, { inputs }] of stack.state()) {
-        const held = left.get(name);
+        const held = renamed.size > 0 ? left.get(name) : before.get(name);
         if (held) mustAgree("up after a killed destroy gives another value", name, held.inputs, inputs);
       }
       return "done";

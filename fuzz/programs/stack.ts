@@ -59,6 +59,7 @@ const stateSchema = z.object({
               urn: z.string(),
               type: z.string(),
               delete: z.boolean().optional(),
+              pendingReplacement: z.boolean().optional(),
               inputs: z.record(z.string(), z.unknown()).optional(),
               outputs: z.record(z.string(), z.unknown()).optional(),
             }),
@@ -170,7 +171,9 @@ export class FuzzStack {
     const file = join(this.home, "state/.pulumi/stacks", PROJECT, `${this.name}.json`);
     if (!existsSync(file)) return [];
     const { checkpoint } = stateSchema.parse(JSON.parse(readFileSync(file, "utf8")));
-    return (checkpoint.latest?.resources ?? []).filter(({ urn }) => isOurs(urn));
+    const resources = checkpoint.latest?.resources ?? [];
+    // `pendingReplacement`: it was deleted, and an up that failed has not made it anew.
+    return resources.filter(({ urn, pendingReplacement }) => isOurs(urn) && !pendingReplacement);
   }
 
   /** `kill` false: nothing is killed, and Pulumi need not write its state after every resource. */
