@@ -1,6 +1,7 @@
 import { chmod, writeFile } from "node:fs/promises";
 import { OverlayError } from "../errors";
 import { checkStore, openPool, openStore, placeOf } from "../pool";
+import { ensureMovable } from "../pool/storage/layout";
 import { move, reopen, type Site, snapshot } from "../pool/storage/transfer";
 import { keyRing, STORED_KEYS, withKeys } from "../pool/token";
 import { command, group, readSecret, withPool, withSettings } from "./command";
@@ -136,9 +137,11 @@ export const migrateCommand = () =>
     .action(
       withSettings<Files>(async (settings, out, files, ...words) => {
         const [from, to] = await readUrls(files, words);
-        // Migrates an older layout and rejects a newer one. A store whose move was killed is only read.
-        await (await openPool(from, { ...settings, looking: true })).end();
         const source = await openStore(from, settings);
+        await ensureMovable(source).catch(async (error: unknown) => {
+          await source.close();
+          throw error;
+        });
         const target = await openStore(to, settings).catch(async (error: unknown) => {
           await source.close();
           throw error;

@@ -12,7 +12,7 @@ export type * from "./types";
 
 export interface OpenSettings extends Settings {
   /** Only for reading: a store that was moved away can be opened, too. */
-  looking?: boolean;
+  allowMoved?: boolean;
   /** For tests: the time of stores without a clock of their own. */
   clock?: () => number;
 }
@@ -54,7 +54,7 @@ export function placeOf(url: string): string {
 
 /** The rows at a URL, of any layout. */
 export async function openStore(url: string, settings: OpenSettings): Promise<Store> {
-  const [, scheme = "", rest = ""] = /^([a-z]+):(.*)$/.exec(url) ?? [];
+  const [, scheme = "", rest = ""] = /^([a-z][a-z0-9]*):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
   if (!open || (scheme === "sqlite" && rest === "")) {
     const known = Object.keys(STORES).map((name) => `${name}:`);
@@ -73,14 +73,14 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
   const clock = await (store.checkClock?.(repair) ?? Promise.resolve(undefined)).finally(() => store.close());
   const found = clock ? [{ pool: "", ...clock }] : [];
   if (clock && !(repair && clock.repairable)) return found;
-  const pool = await openPool(url, { ...settings, looking: !repair });
+  const pool = await openPool(url, { ...settings, allowMoved: !repair });
   return [...found, ...(await pool.fsck({ repair }).finally(() => pool.end()))];
 }
 
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
 export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
   const store = await openStore(url, settings);
-  await ensureLayout(store, settings.looking).catch(async (error: unknown) => {
+  await ensureLayout(store, settings.allowMoved).catch(async (error: unknown) => {
     await store.close();
     throw error;
   });

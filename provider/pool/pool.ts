@@ -71,7 +71,7 @@ export class StoredPool implements Pool {
     // Offers to other requests of an owner belong to other branches of its program.
     const isAbandoned = (holder: Lease, owner: string) =>
       holder.owner === owner || (isSameStack(holder.owner, owner) && !this.#isPlanned(holder));
-    this.settings = { ...settings, isAbandoned: isAbandoned };
+    this.settings = { ...settings, isAbandoned };
     this.#queue = new Queue(store, this.settings);
   }
 
@@ -87,7 +87,7 @@ export class StoredPool implements Pool {
     const plannedExtents = this.#planned.get(planKey(request));
     this.#notePlan(request, request.want);
     const offerTtl = inUp ? Math.max(this.settings.offerTtl, UP_OFFER_TTL) : this.settings.offerTtl;
-    const terms = {
+    const context = {
       request,
       isClaim: false,
       wasPreviewed: false,
@@ -104,9 +104,9 @@ export class StoredPool implements Pool {
         refusal = error;
       };
       const lease = await offer(tx, {
-        ...terms,
-        ...(plannedExtents && { plannedExtents: plannedExtents }),
-        willRelease: willRelease,
+        ...context,
+        ...(plannedExtents && { plannedExtents }),
+        willRelease,
         refuseLater: refuseLater,
       });
       return { lease, ...(refusal && { refusal }) };
@@ -132,10 +132,8 @@ export class StoredPool implements Pool {
       };
       try {
         const { offerTtl } = this.settings;
-        const terms = { isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: randomUUID() };
-        const lease = await this.#commitLease(request.pool, (tx) =>
-          claim(tx, { request, willRelease: willRelease, ...terms }),
-        );
+        const context = { isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: randomUUID() };
+        const lease = await this.#commitLease(request.pool, (tx) => claim(tx, { request, willRelease, ...context }));
         this.#notePlan(request, lease.extents);
         if (lease.childPool !== undefined) this.#replacements.finish(lease.childPool);
         return lease;

@@ -337,7 +337,7 @@ export interface Pool {
   close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
   /** false: not the current lease, or it does not meet `onlyIf`; nothing was changed. */
   release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
-  /** A heartbeat: sets `lastSeen`, and extends a lease that expires by `ttl` seconds. Not in the history. */
+  /** A heartbeat: sets `lastSeen`; a lease that expires ends `ttl` seconds from now. Not in the history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
   /** Adds leases that exist in Pulumi's state or on hosts; with a conflict, none of them. */
   importLeases(facts: ExistingLease[], options?: { opening?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;

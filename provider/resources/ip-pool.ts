@@ -183,7 +183,7 @@ function familyPart(extents: Extent[], prefixLength: number): Extent {
 export function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
   const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
   const ranges = extents.map(isPorts(inputs) ? formatNumberRange : formatRange);
-  const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }) };
+  const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }), ...(quota && { quota }) };
   return {
     name: poolNamed(poolName),
     kind: isPorts(inputs) ? "port" : "address",

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { StoredPool } from "../../provider/pool/pool";
-import { ensureLayout } from "../../provider/pool/storage/layout";
+import { closingWrites, ensureLayout, ensureMovable } from "../../provider/pool/storage/layout";
 import type { Row, Store } from "../../provider/pool/storage/store";
 import { type Engine, extents } from "./fixture";
 
@@ -68,5 +68,34 @@ export function migrationContract(engine: Engine): void {
     expect(states).toEqual(["kept reserved", "gone quarantined", "other quarantined", "imported reserved"]);
     expect(await pool.fsck()).toEqual([]);
     await pool.end();
+  });
+
+  test("the migration leaves rows that are not JSON, and fields of users, as they are", async () => {
+    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
+    const isKept = ([key]: Row) => key.startsWith("l/pool%2Fp/55fd");
+    const [key, value] = ROWS.find(isKept)!;
+    const data = { opens: "resting", constructor: 1 };
+    const changed: Row[] = [
+      [key, JSON.stringify({ ...JSON.parse(value), data, labels: { state: "resting" } })],
+      ["h/pool%2Fp/000000000000-x", "{"],
+    ];
+    await store.transact((tx) => Promise.resolve(tx.write([...ROWS.filter((row) => !isKept(row)), ...changed])));
+    await ensureLayout(store);
+    const pool = poolOn(store);
+    expect(await pool.find("pool/p", { owner: ownerOf("kept") })).toMatchObject({ data, labels: { state: "resting" } });
+    await expect(pool.history("pool/p")).rejects.toMatchObject({ code: "STORE_CORRUPT" });
+    await pool.end();
+  });
+
+  test("a store that was moved away with layout 3 says so to its readers, and its move can be finished", async () => {
+    const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
+    const closed = closingWrites({ to: "sqlite:/new.db", version: 3 });
+    await store.transact((tx) => Promise.resolve(tx.write([...ROWS, ...closed])));
+    await expect(ensureLayout(store, true)).rejects.toThrow(
+      "STORE_VERSION: This store was moved to sqlite:/new.db with layout 3; this program reads layout 4.",
+    );
+    await expect(ensureLayout(store)).rejects.toMatchObject({ code: "STORE_MOVED" });
+    await ensureMovable(store);
+    await store.close();
   });
 }

@@ -28,9 +28,6 @@ export class ChannelNotOpened extends Error {
 /** The host's configuration forbids it (RFC 4254, 5.1). */
 export const PROHIBITED = 1;
 
-/** Whether the host may open the channel later. */
-const isPassing = ({ refusal }: ChannelNotOpened): boolean => refusal !== undefined && refusal !== PROHIBITED;
-
 /** One authenticated SSH connection, shared by all sessions with that host. */
 export class SshClient {
   /** Why it cannot be used any more. */
@@ -77,7 +74,7 @@ export class SshClient {
   /**
    * A host that refuses may have a low MaxSessions, or be short of memory. While other sessions of this connection are open,
    * fewer are opened from now on, and this one waits for them: `undefined`. A session that has just been closed may still be
-   * counted by the host: then it is asked again. What its configuration forbids is not asked again.
+   * counted by the host: then it is asked again. What its configuration forbids is not asked again, unless other sessions are open.
    */
   async #openSession(command: string, limit: number): Promise<ClientChannel | undefined> {
     const until = Date.now() + limit;
@@ -87,8 +84,9 @@ export class SshClient {
         this.#sessions.recover();
         return channel;
       } catch (error) {
-        if (!(error instanceof ChannelNotOpened) || !isPassing(error)) throw error;
+        if (!(error instanceof ChannelNotOpened) || error.refusal === undefined) throw error;
         if (this.#sessions.shrink()) return undefined;
+        if (error.refusal === PROHIBITED) throw error;
         if (Date.now() + pause > until) throw error;
         await sleep(pause);
       }

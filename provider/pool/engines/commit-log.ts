@@ -28,6 +28,7 @@ export const MAX_UPDATE = 64;
 export type Clock = () => number | undefined;
 
 /** Each call throws `Conflict` if it needs a version that is not the newest, `StoreUnavailable` if the server does not answer. */
+/** Keys and ranges are byte strings, see `toBytes` in execute.ts. */
 export interface CommitLog {
   readUpdate(since?: Version): Promise<LogUpdate>;
   /** The id of the commit with this number; undefined if the log does not have it. */
@@ -35,7 +36,8 @@ export interface CommitLog {
   readRows(at: Version, ranges: KeyRange[]): Promise<Row[][]>;
   /**
    * Returns undefined if it was made. Returns an update, and writes nothing, if `from` is not the newest version, if another process
-   * holds the lock, or if one of the ranges in `assertEmpty` has rows.
+   * holds the lock, or if one of the ranges in `assertEmpty` has rows. Its first request is the commit itself: a request before it would
+   * cost a round trip.
    */
   commit(from: Version, commit: Required<Commit>, assertEmpty: KeyRange[]): Promise<LogUpdate | undefined>;
 }
@@ -47,7 +49,10 @@ export interface ServerEngine extends CommitLog {
   readonly clock: Clock;
   /** This machine's time, by which a leap of the server's clock is noticed. */
   readonly machineTime: () => number;
-  /** Throws `Conflict` after the timeout. Until `unlock` other processes do not commit. */
+  /**
+   * Throws `Conflict` after the timeout. Until `unlock` other processes do not commit, and commits that they sent before fail. Must succeed
+   * while others commit without a pause: it cannot be part of a value that each commit replaces.
+   */
   lock(timeoutMs: number, since?: Version): Promise<LockedLog>;
   read<T>(work: (tx: Tx) => Promise<T>): Promise<T>;
   close(): Promise<void>;

@@ -2,7 +2,10 @@
 export const VIEWS = ["leases", "pools", "free_ranges", "history"];
 
 export const describeMissingViews = (place: string, reason: string): string =>
-  `The views ${VIEWS.join(", ")} are not made in ${place}: ${reason}`;
+  `The views ${VIEWS.join(", ")} are not up to date in ${place}: ${reason}`;
+
+export const describeOldViews = (place: string): string =>
+  `The views ${VIEWS.join(", ")} in ${place} are of an older release and miss columns. The owner of the tables must open the store once, for instance with \`overlayctl store check\`.`;
 
 /** Why there are none where other relations have their names. */
 export const namesTaken = (relations: string[]): string =>

@@ -270,7 +270,7 @@ async function findRoom(
   }
 }
 
-const pickerFor = ({ request: { owner }, seed: chance }: GrantContext): Picker => ({ owner, seed: chance });
+const pickerFor = ({ request: { owner }, seed }: GrantContext): Picker => ({ owner, seed: seed });
 
 async function pickVictim(
   tx: WriteBuffer,
@@ -304,8 +304,8 @@ async function oldestVictim(
     const lease = (await tx.get(leaseKey(spec.name, uid)))!;
     // Ordered by `lastSeen`: after the first active lease, all are active.
     if (type === "h" && !isInactive(tx, spec, lease)) return undefined;
-    const goes = type === "h" ? await canBeReclaimed(tx, lease, owner) : isPreemptible(tx, lease, owner);
-    if (goes && intersect(zone, lease.extents).length > 0) return lease;
+    const canEnd = type === "h" ? await canBeReclaimed(tx, lease, owner) : isPreemptible(tx, lease, owner);
+    if (canEnd && intersect(zone, lease.extents).length > 0) return lease;
   }
   return undefined;
 }

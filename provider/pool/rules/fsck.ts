@@ -24,9 +24,9 @@ import { freeRows } from "./pools";
  * Pools and leases are the source data. All other rows are derived from them: free and held extents partition each pool, and every index row
  * has a lease. Derived rows can be rebuilt; a conflict between two leases cannot be repaired without an operator.
  */
-export async function fsck(store: Store, terms: PoolOptions, repair: boolean): Promise<Finding[]> {
-  if (!repair) return store.read((tx) => withBuffer(tx, terms, check));
-  const [findings] = await store.transact((tx) => writeWithBuffer(tx, terms, check));
+export async function fsck(store: Store, options: PoolOptions, repair: boolean): Promise<Finding[]> {
+  if (!repair) return store.read((tx) => withBuffer(tx, options, check));
+  const [findings] = await store.transact((tx) => writeWithBuffer(tx, options, check));
   return findings;
 }
 

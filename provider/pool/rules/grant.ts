@@ -338,7 +338,7 @@ function addShownTo(offer: Lease | undefined, program: string | undefined): stri
 function buildLease(
   tx: WriteBuffer,
   context: GrantContext,
-  { extents, evicted: vacated, waitsFor }: Choice,
+  { extents, evicted, waitsFor }: Choice,
   answered: string,
   own?: Lease,
 ): Lease {
@@ -349,7 +349,7 @@ function buildLease(
   const state = !isClaim ? "offered" : wasUsed || usedBy !== undefined ? "used" : "reserved";
   const seconds = { offered: offerTtl, reserved: ttl, used: undefined }[state];
   const uid = own?.uid ?? newUid(owner);
-  const before = own ?? vacated.find((lease) => sameExtents(lease.extents, extents));
+  const before = own ?? evicted.find((lease) => sameExtents(lease.extents, extents));
   const at = state === "offered" && own && isFresh(tx, context, own) ? own.updatedAt : tx.now;
   const offered = own?.state === "offered" ? own : undefined;
   const id = offered?.request ?? answered;

@@ -94,9 +94,9 @@ export async function pickFree(
 }
 
 /** With `hashed`, an owner gets the same value again while it is free, and two owners rarely start at the same value. */
-function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { owner, seed: chance }: Picker): bigint {
+function startOfSearch(zone: Extent[], allocation: PoolSpec["allocation"], { owner, seed }: Picker): bigint {
   if (allocation !== "hashed" && allocation !== "random") return zone[0]!.first;
-  const digits = hash("sha256", allocation === "hashed" ? owner : chance, "hex");
+  const digits = hash("sha256", allocation === "hashed" ? owner : seed, "hex");
   return valueAtIndex(zone, BigInt(`0x${digits}`) % total(zone));
 }
 

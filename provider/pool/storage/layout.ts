@@ -32,34 +32,42 @@ async function addCapacities(tx: Tx): Promise<void> {
   });
 }
 
-const RENAMED_FIELDS: Record<string, string> = {
-  opens: "childPool",
-  resting: "quarantined",
-  restsUntil: "quarantinedUntil",
-  restsFor: "quarantinedFor",
-};
-const RENAMED_WORDS: Record<string, string> = { resting: "quarantined", enrolled: "imported" };
+const RENAMED_FIELDS = new Map([
+  ["opens", "childPool"],
+  ["resting", "quarantined"],
+  ["restsUntil", "quarantinedUntil"],
+  ["restsFor", "quarantinedFor"],
+]);
+const RENAMED_WORDS = new Map<unknown, string>([
+  ["resting", "quarantined"],
+  ["enrolled", "imported"],
+]);
 
 /** Fields and states have the words of their documentation. */
 async function renameFields(tx: Tx): Promise<void> {
   await withBuffer(tx, { offerTtl: 0, quarantine: 0 }, async (buffer) => {
     for (const span of renamedRows) {
-      for (const [key, text] of await buffer.allRows(span)) buffer.set(key, withNewNames(key, text));
+      for (const [key, text] of await buffer.allRows(span)) buffer.set(key, withNewNames(text));
     }
     await buffer.flush();
   });
 }
 
-/** Leases, counts and history: `state` and `what` hold words, the rest are names of fields. */
-function withNewNames(key: string, text: string): string {
-  const row = decodeRow(anyRow, key, text);
+/** Leases, counts and history: `state` and `what` hold words, the rest are names of fields. What is not JSON is left to its readers. */
+function withNewNames(text: string): string {
+  let row: unknown;
+  try {
+    row = JSON.parse(text);
+  } catch {
+    return text;
+  }
+  if (typeof row !== "object" || row === null) return text;
   const fields = Object.entries(row).map(([name, value]) => [
-    RENAMED_FIELDS[name] ?? name,
-    name === "state" || name === "what" ? (RENAMED_WORDS[String(value)] ?? value) : value,
+    RENAMED_FIELDS.get(name) ?? name,
+    name === "state" || name === "what" ? (RENAMED_WORDS.get(value) ?? value) : value,
   ]);
   return JSON.stringify(Object.fromEntries(fields));
 }
-const anyRow = plainJson<Record<string, unknown>>(shape<Record<string, unknown>>({}));
 
 /**
  * Higher than the layout of any program, so that none writes to the store. The row `v/move` says why: all rows were moved `to` another
@@ -100,13 +108,31 @@ export const openingWrites = ({ version: layout = LAYOUT }: MoveState): Write[] 
 /** Whether the row says whether the store is open, rather than being data. */
 export const isMoveState = ([key]: Row): boolean => key === layoutKey.at || key === moveKey.at;
 
-/** Writes the layout to a new store, and migrates an older one. `looking`: a store that was moved away can be read, too. */
-export async function ensureLayout(store: Store, looking = false): Promise<void> {
+/** Writes the layout to a new store, and migrates an older one. `allowMoved`: a store that was moved away can be read, too. */
+export async function ensureLayout(store: Store, allowMoved = false): Promise<void> {
   const state = await store.read(readMoveState);
-  const found = looking && state.to !== undefined ? state.version : mustBeOpen(state);
+  if (allowMoved && state.to !== undefined) return mustBeReadable(state.to, state.version);
+  const found = mustBeOpen(state);
   if (found === LAYOUT) return;
-  if (!store.readOnly && state.to === undefined) return await store.transact(migrateRows);
-  if (found !== undefined) throw tooOldError(found);
+  if (!store.readOnly) await store.transact(migrateRows);
+  else if (found !== undefined) throw tooOldError(found);
+}
+
+/** Layout of a store before a move of all its rows; rejects a newer one. The target of a move is migrated when it is opened. */
+export async function ensureMovable(store: Store): Promise<void> {
+  const state = await store.read(readMoveState);
+  if (state.to === undefined) await ensureLayout(store);
+  else if ((state.version ?? LAYOUT) > LAYOUT) throw tooNewError(state.version!);
+}
+
+function mustBeReadable(to: string, found = LAYOUT): void {
+  if (found > LAYOUT) throw tooNewError(found);
+  if (found < LAYOUT)
+    throw new OverlayError(
+      "STORE_VERSION",
+      `This store was moved to ${to} with layout ${found}; this program reads layout ${LAYOUT}.`,
+      "Read the store at its new place. If the move was killed, finish it with the same `overlayctl store migrate`.",
+    );
 }
 
 /**

@@ -96,8 +96,8 @@ export async function getLeases(tx: WriteBuffer, pool: string, uids: string[]): 
 
 export async function leasesOfOwner(tx: WriteBuffer, pool: string, owner: string): Promise<Lease[]> {
   const made = await tx.all(leasesWithHash(pool, ownerHash(owner)));
-  const came = await getLeases(tx, pool, await tx.all(leasesMovedTo(pool, owner)));
-  return [...made.filter((lease) => lease.owner === owner), ...came];
+  const moved = await getLeases(tx, pool, await tx.all(leasesMovedTo(pool, owner)));
+  return [...made.filter((lease) => lease.owner === owner), ...moved];
 }
 
 /** Leases that hold some part of an extent, expired ones included. */

@@ -158,12 +158,12 @@ export class WriteBuffer {
 /** Runs `work` with a buffer on the transaction. `writes`: the buffer starts with them and adds to them. */
 export async function withBuffer<T>(
   tx: Tx,
-  terms: PoolOptions,
-  work: (draft: WriteBuffer) => Promise<T>,
+  options: PoolOptions,
+  work: (buffer: WriteBuffer) => Promise<T>,
   writes?: SortedMap<string | null>,
 ): Promise<T> {
   const now = await tx.now();
-  return await work(new WriteBuffer(now, terms, tx, writes));
+  return await work(new WriteBuffer(now, options, tx, writes));
 }
 
 const PAGE = 500;

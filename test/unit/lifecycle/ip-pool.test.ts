@@ -176,7 +176,17 @@ test("a quota that changes in the same run counts in preview as it will in up", 
   expect(await stage.refusal("IPReservation", "c", ipIn(lowered))).toMatch(
     /^POOL_QUOTA: IPPool few would have 3 leases/,
   );
+  const removed = await stage.preview("IPPool", "few", { ranges: few.ranges }, pool);
+  const third = await stage.preview("IPReservation", "c", ipIn(removed));
+  const open = await stage.change("IPPool", "few", pool, { ranges: few.ranges });
+  expect(await stage.make("IPReservation", "c", ipIn(open))).toMatchObject({ ip: third.ip });
   expect(stage.warnings).toEqual([]);
+});
+
+test("a pool with a quota that is given by name keeps it", async () => {
+  await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
+  await stage.make("IPReservation", "a", { pool: "few" });
+  expect(await stage.refusal("IPReservation", "b", { pool: "few" })).toMatch(/^POOL_QUOTA: /);
 });
 
 test("a pool that is 80 % full: whoever asks is warned in preview, and so is who asks for nothing; the pool says so after refresh", async () => {

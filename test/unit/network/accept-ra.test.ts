@@ -9,7 +9,7 @@ import { renderChange } from "../../../provider/network/render/script";
 import { recordPart } from "./machine";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
-const sentLines = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
+const acceptRa = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
 
 /** A machine with a default route by eth0.100, learnt as `protocol` says. */
 const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
@@ -24,17 +24,17 @@ const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
     ].join("\n"),
   );
 const keys = (items: Item[], facts: Facts): string[] => withAcceptRa(items, facts).map(itemKey);
-const [listens, forwards] = [itemKey(sentLines("eth0/100")), itemKey(forwarding)];
+const [listens, forwards] = [itemKey(acceptRa("eth0/100")), itemKey(forwarding)];
 
 test.each<[string, string[], string[]]>([
   ["a route that the kernel has learnt", keys([forwarding], host("ra", 1)), [listens, forwards]],
   ["a route of an administrator's", keys([forwarding], host("static", 1)), [forwards]],
   ["a program that listens instead of the kernel", keys([forwarding], host("ra", 0)), [forwards]],
   ["an administrator who has told it already", keys([forwarding], host("ra", 2)), [forwards]],
-  ["told by us, at another time", keys([forwarding], host("ra", 2, [sentLines("eth0/100")])), [listens, forwards]],
+  ["told by us, at another time", keys([forwarding], host("ra", 2, [acceptRa("eth0/100")])), [listens, forwards]],
   [
     "told by us, and the router is silent",
-    keys([forwarding], host("", 2, [sentLines("eth0/100")])),
+    keys([forwarding], host("", 2, [acceptRa("eth0/100")])),
     [listens, forwards],
   ],
   ["no forwarding of IPv6", keys([], host("ra", 1)), []],
@@ -43,18 +43,18 @@ test.each<[string, string[], string[]]>([
 });
 
 test("a dot in a device's name is no step on the path", () => {
-  expect(renderChange([{ verb: "add", item: sentLines("eth0/100") }], [])).toContain(
+  expect(renderChange([{ verb: "add", item: acceptRa("eth0/100") }], [])).toContain(
     "echo '2' >/proc/sys/net/ipv6/conf/eth0.100/accept_ra",
   );
 });
 
 test("a setting whose device is gone is neither made at boot nor left on record", () => {
-  const facts = host("", 2, [sentLines("gone0")]);
+  const facts = host("", 2, [acceptRa("gone0")]);
   const record = { uid: "r1", owner: "o", network: "training", store: "s" };
   const steps = planSteps([{ record, items: [forwarding] }], facts);
-  expect(steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toContain(`remove ${itemKey(sentLines("gone0"))}`);
+  expect(steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toContain(`remove ${itemKey(acceptRa("gone0"))}`);
   for (const verb of ["add", "remove"] as const)
-    expect(spawnSync("sh", ["-c", renderChange([{ verb, item: sentLines("gone0") }], [])])).toMatchObject({
+    expect(spawnSync("sh", ["-c", renderChange([{ verb, item: acceptRa("gone0") }], [])])).toMatchObject({
       status: 0,
     });
 });

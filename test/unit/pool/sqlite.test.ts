@@ -1,4 +1,5 @@
 import { mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeEach, expect, test } from "vitest";
@@ -68,6 +69,28 @@ test("a store with an older layout is migrated: index rows that are not needed a
   expect(await pool.fsck()).toEqual([]);
   expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ uid });
   await pool.end();
+});
+
+/** Runs SQL on the file, as a user would. */
+function query(sql: string): unknown[] {
+  const { DatabaseSync } = createRequire(__filename)("@photostructure/sqlite");
+  const db = new DatabaseSync(join(folder, "pool.db"));
+  try {
+    return db.prepare(sql).all();
+  } finally {
+    db.close();
+  }
+}
+
+test("views of an older release are replaced; a table of the same name is not", async () => {
+  await (await openPool(`sqlite:${folder}/pool.db`, settings)).end();
+  for (const sql of ["DROP VIEW leases", "CREATE VIEW leases AS SELECT 1 AS old", "PRAGMA user_version = 1"])
+    query(sql);
+  await (await openPool(`sqlite:${folder}/pool.db`, settings)).end();
+  expect(query("SELECT child_pool FROM leases")).toEqual([]);
+  for (const sql of ["DROP VIEW leases", "CREATE TABLE leases (mine TEXT)", "PRAGMA user_version = 1"]) query(sql);
+  await (await openPool(`sqlite:${folder}/pool.db`, settings)).end();
+  expect(query("SELECT mine FROM leases")).toEqual([]);
 });
 
 test("a store of a newer version is left alone", async () => {

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 import { escapeIdentifier, escapeLiteral, type Pool, type PoolClient } from "pg";
 import { OverlayError } from "../../../errors";
 import { SECRETS } from "../../storage/secrets";
-import { describeMissingViews, namesTaken, VIEWS } from "../view-names";
+import { describeMissingViews, describeOldViews, namesTaken, VIEWS } from "../view-names";
 import type { Address } from "./url";
 import { postgresViews } from "./views";
 
@@ -68,8 +68,11 @@ export async function ensureTables(
 
 /** Takes no lock where it cannot succeed: commits wait for the same one. */
 async function addViews(pool: Pool, address: Address, warn: (text: string) => void): Promise<void> {
-  if (!(await mayMakeViews(pool, address))) return;
   const place = `the schema ${address.schema} of PostgreSQL at ${address.place}`;
+  if (!(await mayMakeViews(pool, address))) {
+    if ((await layoutOf(pool, address)) > NEEDED) warn(describeOldViews(place));
+    return;
+  }
   const taken = await relationsNamedLikeViews(pool, address);
   // Read again: the relations are ours if another process has made them meanwhile.
   if (taken.length > 0 && (await layoutOf(pool, address)) === NEEDED)

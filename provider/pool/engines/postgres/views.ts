@@ -1,6 +1,6 @@
 /**
  * Views for people and dashboards, over the rows of `keys.ts` and `records.ts`. They have no secret, and neither tokens nor what tokens are
- * made of: a user that may read them needs no right on the tables. `sqlite-views.ts` has the same columns.
+ * made of: a user that may read them needs no right on the tables. `sqlite/views.ts` has the same columns.
  */
 export const postgresViews = (schema: string): string => `
   CREATE OR REPLACE VIEW ${schema}.leases AS

@@ -183,7 +183,7 @@ function ensureViews(db: Database): string[] {
   db.exec("BEGIN IMMEDIATE");
   try {
     const found = version();
-    const taken = found === 0 ? namesInUse(db) : [];
+    const taken = found === 0 ? namesInUse(db) : namesInUse(db, "type <> 'view' AND ");
     const drop = found === 0 ? "" : VIEWS.map((view) => `DROP VIEW IF EXISTS ${view};`).join(" ");
     if (found < VIEWS_VERSION && taken.length === 0)
       db.exec(`${drop} ${sqliteViews()} PRAGMA user_version = ${VIEWS_VERSION}`);
@@ -195,8 +195,11 @@ function ensureViews(db: Database): string[] {
   }
 }
 
-function namesInUse(db: Database): string[] {
-  const found = db.prepare("SELECT name FROM sqlite_master WHERE lower(name) IN (?, ?, ?, ?) ORDER BY name");
+/** Relations that have the names of our views. */
+function namesInUse(db: Database, condition = ""): string[] {
+  const found = db.prepare(
+    `SELECT name FROM sqlite_master WHERE ${condition}lower(name) IN (?, ?, ?, ?) ORDER BY name`,
+  );
   return (found.all(...VIEWS) as { name: string }[]).map(({ name }) => name);
 }
 
