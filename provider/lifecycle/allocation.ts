@@ -54,10 +54,13 @@ async function planReplacement(
   const lease = await pool.find(def.request(olds, before).pool, { owner: before });
   const { name } = def.childPool(olds, def.extentsFromProps(olds));
   if (lease?.childPool !== name) return; // it has ended, and another owner may have a pool of this name
+  const { want } = def.request(inputs, before);
+  const spec = want && def.childPool(withoutPaths(inputs, unknownPaths(inputs)), want);
   await pool.planReplacement({
     pool: name,
     owners: [before, owner],
-    changed: changesNotInPlace(def, olds, inputs, def.request(inputs, before).want ?? def.extentsFromProps(olds)),
+    changed: changesNotInPlace(def, olds, inputs, want ?? def.extentsFromProps(olds)),
+    ...(spec && { spec }),
   });
 }
 
@@ -108,6 +111,7 @@ async function offerLease(
   const unshown = (why: string): undefined => {
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
+  if (dryRun) pool.mustFitReplacement({ ...request, owner, type: def.type });
   if (change?.replaced) return unshown("it is being replaced");
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };

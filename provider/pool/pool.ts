@@ -161,6 +161,10 @@ export class StoredPool implements Pool {
     return this.#replacements.plan(replacement);
   }
 
+  mustFitReplacement(request: Request): void {
+    this.#replacements.mustFit(request);
+  }
+
   markEnding(lease: Lease): void {
     this.#replacements.markEnding(lease);
   }

@@ -1,10 +1,12 @@
 import { isContainerOwner, isSameStack } from "../owner";
-import { cannotReplaceError } from "./errors";
+import { cannotReplaceError, exhaustedError, quotaError } from "./errors";
+import { capacityOf, total } from "./extents";
+import { mustAssign, mustBeGivable } from "./rules/choose";
 import { findPool } from "./rules/pools";
 import { leasesOf } from "./storage/keys";
 import { isLive } from "./storage/leases";
 import type { WriteBuffer } from "./storage/write-buffer";
-import { isCommitted, type Lease, type PoolSpec, type Replacement } from "./types";
+import { isCommitted, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
 
 /**
  * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
@@ -14,6 +16,8 @@ import { isCommitted, type Lease, type PoolSpec, type Replacement } from "./type
 export class Replacements {
   /** By name of the pool, and of all child pools of its leases: they end with it. */
   readonly #byPool = new Map<string, Replacement>();
+  /** How many values each owner requests in a pool that is replaced, by name of the pool. */
+  readonly #requested = new Map<string, Map<string, bigint>>();
   /** Uids of leases whose resources Pulumi deletes before the pool. */
   readonly #ending = new Set<string>();
   /** The check before the first delete. It reads all leases, once for all deletes. */
@@ -30,6 +34,21 @@ export class Replacements {
     const isOfStack = (holder: Lease) => replacement.owners.some((owner) => isSameStack(owner, holder.owner));
     const pools = await this.#mustBeEmpty(replacement, (lease) => isOfStack(lease) && !this.kept.has(lease.uid));
     for (const { name } of pools) this.#byPool.set(name, replacement);
+  }
+
+  /** Shared values are not counted: how many are needed is decided when they are claimed. */
+  mustFit({ pool, owner, want, size = 1n, also = [], sharingKey }: Request): void {
+    const spec = this.#byPool.get(pool)?.spec;
+    if (spec?.name !== pool) return;
+    for (const extent of want ?? []) mustBeGivable(spec, extent);
+    if (sharingKey !== undefined) return;
+    if (!want) mustAssign(spec);
+    const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
+    this.#requested.set(pool, requested.set(owner, want ? total(want) : size * BigInt(1 + also.length)));
+    const values = [...requested.values()].reduce((sum, each) => sum + each, 0n);
+    const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
+    if (requested.size > maxReservations || values > maxIps) throw quotaError(spec, { leases: requested.size, values });
+    if (values > capacityOf(spec)) throw exhaustedError(spec, []);
   }
 
   markEnding({ uid }: Pick<Lease, "uid">): void {

@@ -287,6 +287,8 @@ export interface Replacement {
   owners: string[];
   /** The properties of its resource that cannot change in place. */
   changed: string[];
+  /** The pool that is created again, if its extents are known already. */
+  spec?: PoolSpec;
 }
 
 /** Allocates values to owners, on any store. Errors are OverlayError. */
@@ -315,6 +317,8 @@ export interface Pool {
    * that are kept; if a lease is found to be kept later, `markKept` rejects.
    */
   planReplacement(replacement: Replacement): Promise<void>;
+  /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
+  mustFitReplacement(request: Request): void;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
   markEnding(lease: Lease): void;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */

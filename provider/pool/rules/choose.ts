@@ -114,9 +114,14 @@ async function chooseRequested(
   return choice;
 }
 
-function mustBeGivable(spec: PoolSpec, extent: Extent): void {
+export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
   if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
+}
+
+/** Rejects a request without values in a pool that chooses none. */
+export function mustAssign(spec: PoolSpec): void {
+  if (spec.allocation === "external" || spec.autoAssign === false) throw notRequestedError(spec);
 }
 
 /** Whether a lease with these extents answers the request. */
@@ -229,7 +234,7 @@ async function chooseAutomatic(tx: WriteBuffer, spec: PoolSpec, context: GrantCo
   const choice = emptyChoice();
   const shared = await findShared(tx, spec, request, suits, portEvictor(tx, spec, context, choice));
   if (shared) return { ...choice, extents: shared };
-  if (spec.allocation === "external" || spec.autoAssign === false) throw notRequestedError(spec);
+  mustAssign(spec);
   for (const within of [request.within, ...(request.also ?? [])]) {
     choice.extents.push(await findRoom(tx, spec, context, choice, within));
   }

@@ -104,8 +104,8 @@ describe("a pool that changes in the same run", () => {
     const child = { parent: { poolName, addressSpace, type, ranges }, prefixLength: 20 };
     await stage.make("IPPool", "child", child);
     stage.newRun();
-    const changed = await stage.preview("IPPool", "p", { ranges: ["10.97.0.0/16"], type: "vip" }, parent);
-    const news = { parent: { ...child.parent, type: "vip", ranges: changed.ranges }, prefixLength: 20 };
+    const changed = await stage.preview("IPPool", "p", { ranges: ["10.97.0.0/16"], type: "clusterIP" }, parent);
+    const news = { parent: { ...child.parent, type: "clusterIP", ranges: changed.ranges }, prefixLength: 20 };
     expect(await stage.preview("IPPool", "second", news)).toMatchObject({ ranges: UNKNOWN });
   });
 

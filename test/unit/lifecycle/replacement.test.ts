@@ -178,3 +178,35 @@ describe("leases of the same stack", () => {
     await expectStop(await makeElsewhere("IPReservation", "theirs", BY_NAME));
   });
 });
+
+describe("what the replaced pool will refuse, preview refuses before anything is deleted", () => {
+  async function refusal(change: Values, news: Values): Promise<string> {
+    stage.newRun();
+    const replaced = await stage.preview(
+      "IPPool",
+      "lb",
+      { ...CHANGED, ...change },
+      pickInputs(resourceOf("IPPool"), pool),
+    );
+    // Pulumi has scheduled its delete, and checks it as a new one.
+    await askDependent(web);
+    const { failures } = await stage.check("IPReservation", "web", { ...inPool(replaced), ...news }, undefined, true);
+    return failures.map(({ reason }) => reason).join("\n");
+  }
+
+  test.each<[what: string, change: Values, news: Values, expected: RegExp]>([
+    ["a value that it reserves", { reserved: ["10.2.0.7"] }, { ip: "10.2.0.7" }, /^IP_RESERVED: Address 10\.2\.0\.7 /],
+    ["a value outside", { ranges: ["10.2.0.0/30"] }, { ip: "10.2.0.7" }, /^IP_OUTSIDE_POOL: Address 10\.2\.0\.7 /],
+    ["a request without a value", { autoAssign: false }, {}, /^IP_NOT_REQUESTED: /],
+    [
+      "more than its quota",
+      { quota: { maxReservations: 0 } },
+      { ip: "10.2.0.7" },
+      /^POOL_QUOTA: .* 1 leases on 1 values/,
+    ],
+    ["more than it has", { ranges: ["10.2.0.0/32"], reserved: ["10.2.0.0"] }, {}, /^POOL_EXHAUSTED: /],
+    ["nothing", {}, { ip: "10.2.0.7" }, /^$/],
+  ])("%s", async (_, change, news, expected) => {
+    expect(await refusal(change, news)).toMatch(expected);
+  });
+});
