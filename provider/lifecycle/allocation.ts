@@ -122,6 +122,7 @@ async function offerLease(
       { ...full, ...(formerOwner && { formerOwner }), ...(prefer && { prefer }), ...(program && { program }) },
       options,
     );
+    if (dryRun && !pool.fitsReplacement(full, lease.extents)) return unshown("it is being replaced");
     return change?.keeps && !change.keeps(lease.extents) ? unshown("it is being resized") : lease;
   } catch (error) {
     if (change?.keeps && isOverlayError(error, "POOL_EXHAUSTED", "IP_OUTSIDE_POOL"))

@@ -165,6 +165,10 @@ export class StoredPool implements Pool {
     this.#replacements.mustFit(request);
   }
 
+  fitsReplacement(request: Request, extents: Extent[]): boolean {
+    return this.#replacements.fits(request, extents);
+  }
+
   markEnding(lease: Lease): void {
     this.#replacements.markEnding(lease);
   }

@@ -1,12 +1,12 @@
 import { isContainerOwner, isSameStack } from "../owner";
 import { cannotReplaceError, exhaustedError, quotaError } from "./errors";
 import { capacityOf, total } from "./extents";
-import { mustAssign, mustBeGivable } from "./rules/choose";
+import { canGive, mustAssign, mustBeGivable } from "./rules/choose";
 import { findPool } from "./rules/pools";
 import { leasesOf } from "./storage/keys";
 import { isLive } from "./storage/leases";
 import type { WriteBuffer } from "./storage/write-buffer";
-import { isCommitted, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
+import { type Extent, isCommitted, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
 
 /**
  * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
@@ -49,6 +49,11 @@ export class Replacements {
     const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
     if (requested.size > maxReservations || values > maxIps) throw quotaError(spec, { leases: requested.size, values });
     if (values > capacityOf(spec)) throw exhaustedError(spec, []);
+  }
+
+  fits(request: Request, extents: Extent[]): boolean {
+    const spec = this.#byPool.get(request.pool)?.spec;
+    return spec?.name !== request.pool || canGive(spec, request, extents);
   }
 
   markEnding({ uid }: Pick<Lease, "uid">): void {

@@ -319,6 +319,8 @@ export interface Pool {
   planReplacement(replacement: Replacement): Promise<void>;
   /** In a preview: rejects a request that the pool will refuse once it was replaced. By then the resources in it are deleted. */
   mustFitReplacement(request: Request): void;
+  /** In a preview: whether the pool can still give these values to the request once it was replaced; true if it is not replaced. */
+  fitsReplacement(request: Request, extents: Extent[]): boolean;
   /** For this run: the resource of this lease is deleted before its pool is replaced. */
   markEnding(lease: Lease): void;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */

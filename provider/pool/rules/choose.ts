@@ -14,6 +14,7 @@ import {
 } from "../errors";
 import {
   covers,
+  fits,
   intersect,
   isAvoided,
   mergeExtents,
@@ -118,6 +119,10 @@ export function mustBeGivable(spec: PoolSpec, extent: Extent): void {
   if (!covers(spec.extents, [extent])) throw outsideError(spec, extent);
   if (isAvoided(spec, extent) || overlapsAny(spec.reserved ?? [], extent)) throw reservedError(spec, extent);
 }
+
+/** Whether the pool can give these values: to a request without values only those that it chooses from. */
+export const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
+  fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));
 
 /** Rejects a request without values in a pool that chooses none. */
 export function mustAssign(spec: PoolSpec): void {

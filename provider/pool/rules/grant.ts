@@ -1,5 +1,5 @@
 import { alreadyHeldError, fullnessWarning, promiseBrokenError, promiseBrokenWarning } from "../errors";
-import { covers, fits, overlapsAny, sameExtents, total, zonesOf } from "../extents";
+import { covers, overlapsAny, sameExtents, total, zonesOf } from "../extents";
 import { countsKey, leaseKey } from "../storage/keys";
 import {
   appendHistory,
@@ -24,6 +24,7 @@ import { amend } from "./amend";
 import {
   answersRequest,
   type Choice,
+  canGive,
   choose,
   emptyChoice,
   type GrantContext,
@@ -161,9 +162,6 @@ const endedInQuarantine = ({ now }: WriteBuffer, spec: PoolSpec, request: Reques
       (lease) => lease.state === "ended" && now < (lease.quarantinedUntil ?? 0) && mayReturn(spec, lease, request),
     )
     .sort((a, b) => b.updatedAt - a.updatedAt);
-
-const canGive = (spec: PoolSpec, { want }: Request, extents: Extent[]): boolean =>
-  fits(spec, { extents }) && (want !== undefined || covers(zonesOf(spec).automatic, extents));
 
 async function liveHoldersOf(tx: WriteBuffer, spec: PoolSpec, extents: Extent[]): Promise<Lease[]> {
   const found: Lease[] = [];

@@ -210,3 +210,15 @@ describe("what the replaced pool will refuse, preview refuses before anything is
     expect(await refusal(change, news)).toMatch(expected);
   });
 });
+
+test("a value that the replaced pool will not have is not shown", async () => {
+  const free = await stage.make("IPReservation", "free", inPool(pool));
+  stage.newRun();
+  const change = { ...CHANGED, reserved: [String(free.ip)] };
+  const replaced = await stage.preview("IPPool", "lb", change, pickInputs(resourceOf("IPPool"), pool));
+  for (const props of [web, free]) await askDependent(props);
+  expect(await stage.preview("IPReservation", "free", inPool(replaced))).toMatchObject({ ip: UNKNOWN });
+  expect(await stage.preview("IPReservation", "web", { ...inPool(replaced), ip: "10.2.0.7" })).toMatchObject({
+    ip: "10.2.0.7",
+  });
+});
