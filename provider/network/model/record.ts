@@ -1,5 +1,5 @@
 import { z } from "zod";
-import { parseRange, tryParseIp } from "../../addressing/ip";
+import { addressBits, familyOf, parseRange, tryParseIp } from "../../addressing/ip";
 import { isInterfaceName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
 import type { InvalidRecord } from "./facts";
@@ -133,12 +133,11 @@ const interfaceName = z.string().refine(isInterfaceName, "is not the name of a d
 const ipText = z.string().refine((text) => tryParseIp(text) !== undefined, "is not an address");
 const isPrefixed = (text: string): boolean => /^[0-9a-fA-F.:]+\/\d{1,3}$/.test(text);
 const cidr = z.string().refine((text) => isPrefixed(text) && parseRange(text) !== undefined, "is not a range");
-const addressWithPrefix = z
-  .string()
-  .refine(
-    (text) => isPrefixed(text) && tryParseIp(text.split("/")[0]!) !== undefined,
-    "is not an address with a prefix",
-  );
+const addressWithPrefix = z.string().refine((text) => {
+  const [ip = "", prefix] = text.split("/");
+  const value = tryParseIp(ip);
+  return isPrefixed(text) && value !== undefined && Number(prefix) <= addressBits(familyOf(value));
+}, "is not an address with a prefix");
 const macText = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
 const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);

@@ -126,6 +126,11 @@ test.each<[string, string, RegExp]>([
     withItem({ kind: "address", dev: "br0", address: "10.0.0.1" }),
     /^items\.0\.address: /,
   ],
+  [
+    "an address with a prefix that its family does not have",
+    withItem({ kind: "address", dev: "br0", address: "10.0.0.1/46" }),
+    /^items\.0\.address: /,
+  ],
   ["a route to a name", withItem({ kind: "route", family: 4, dst: "all; reboot" }), /^items\.0\.dst: /],
   [
     "a chain of somebody else's",
