@@ -1,3 +1,4 @@
+import { readFile } from "node:fs/promises";
 import { text as streamText } from "node:stream/consumers";
 import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
@@ -124,3 +125,18 @@ export async function readSecretOption(
   if (file !== undefined || given === "-") return readSecret(file ?? "-");
   return given;
 }
+
+/** The text of a file that the user names; `-` is standard input. */
+export const readInput = (file: string): Promise<string> =>
+  (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch(rejectUnreadable(file));
+
+export const rejectUnreadable =
+  (file: string) =>
+  (error: Error): never => {
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${file} cannot be read: ${error.message}.`,
+      "Give a file that exists.",
+      error,
+    );
+  };

@@ -126,7 +126,7 @@ const sizeFor = (a: NetworkEnd, b: NetworkEnd): number =>
   Math.min(a.mtu ?? Infinity, b.mtu ?? Infinity, ...((a.mtu ?? b.mtu) ? [] : [LARGEST]));
 
 /** The records of a runner have the same uid on both hosts. */
-export function findTunnel(a: NetworkEnd, b: NetworkEnd) {
+function findTunnel(a: NetworkEnd, b: NetworkEnd) {
   const uid = Object.keys(a.tunnels).find((each) => each in b.tunnels);
   return a.role !== b.role && uid !== undefined ? a.tunnels[uid] : undefined;
 }

@@ -189,7 +189,7 @@ async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<voi
 // Leases that stay reserved because a host did not answer when its resource was deleted.
 
 /** The leases that only these hosts may still use; true: all. */
-export function filterByHosts(out: Output, leases: Lease[], hosts: true | string[]): Lease[] {
+function filterByHosts(out: Output, leases: Lease[], hosts: true | string[]): Lease[] {
   if (hosts === true) return leases;
   const known = new Set(leases.flatMap((lease) => hostsOf(lease, leases)));
   const unknown = hosts.find((host) => !known.has(host));

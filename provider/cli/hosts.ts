@@ -124,7 +124,7 @@ const networkOfResource = ({ type, props }: ExportedResource): string | undefine
       ? (props.network as NetworkSettings).networkName
       : undefined;
 
-export const hiddenConnectionsError = (files: string[]): OverlayError =>
+const hiddenConnectionsError = (files: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `Connections are encrypted in ${files.join(", ")}.`,

@@ -3,7 +3,7 @@ import { tryParseIp } from "../addressing/ip";
 import { OverlayError } from "../errors";
 import { describeLease, type Imported, importAddresses } from "../reservations";
 import { formatValue } from "../reservations/leases";
-import { command, withPool } from "./command";
+import { command, rejectUnreadable, withPool } from "./command";
 
 interface Options {
   dryRun?: boolean;
@@ -19,14 +19,7 @@ export const importCommand = () =>
     .option("--dry-run", "only show the addresses and conflicts")
     .action(
       withPool<Options>(async ({ pool, context: { tenant }, out }, { dryRun = false }, file) => {
-        const text = await readFile(file!, "utf8").catch((error: Error) => {
-          throw new OverlayError(
-            "INPUT_INVALID",
-            `${file} cannot be read: ${error.message}.`,
-            "Give a file that exists.",
-            error,
-          );
-        });
+        const text = await readFile(file!, "utf8").catch(rejectUnreadable(file!));
         const rows = parseRows(file!, text);
         const { result, known, problems } = await importAddresses(pool, rows, { dryRun, tenant });
         if (problems.length > 0) throw importError(file!, rows.length, problems);
@@ -57,7 +50,7 @@ export interface ImportRow {
 type Fields = Record<string, unknown>;
 
 /** CSV with a header (or only addresses), a JSON array, or one JSON object per line. Reports all invalid lines. */
-export function parseRows(file: string, text: string): ImportRow[] {
+function parseRows(file: string, text: string): ImportRow[] {
   const bad: string[] = [];
   const rows = parseRecords(file, text).flatMap(([line, fields]) => {
     const row = parseRow(line, fields);

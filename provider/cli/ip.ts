@@ -28,7 +28,7 @@ import type { Output } from "./output";
 /** `overlayctl ip`: addresses of runners and pools. */
 
 /** Options that name a runner's subnet or any other pool. */
-export const withPoolOptions = (command: Command): Command =>
+const withPoolOptions = (command: Command): Command =>
   command
     .option("--network <name>", "the network of the runner")
     .option("--runner <name>", "the runner")
@@ -43,22 +43,22 @@ interface Token {
   tokenFile?: string;
 }
 
-export const withTokenFileOption = (command: Command): Command =>
+const withTokenFileOption = (command: Command): Command =>
   command.option(
     "--token-file <file>",
     "a file with the token, so that it is not in process lists; `-` is standard input",
   );
 
-export const withTokenOptions = (command: Command, what: string): Command =>
+const withTokenOptions = (command: Command, what: string): Command =>
   withTokenFileOption(command.option("--token <token>", `${what}; \`-\` is standard input`));
 
 /** The options with the token of `--token-file` or standard input. */
-export async function withTokenRead<O extends Token>({ tokenFile, ...options }: O): Promise<Omit<O, "tokenFile">> {
+async function withTokenRead<O extends Token>({ tokenFile, ...options }: O): Promise<Omit<O, "tokenFile">> {
   const token = await readSecretOption("token", options.token, tokenFile);
   return { ...options, ...(token !== undefined && { token }) };
 }
 
-export const LEASE_COLUMNS = [
+const LEASE_COLUMNS = [
   "ip",
   "ip6",
   "pool",
@@ -71,8 +71,7 @@ export const LEASE_COLUMNS = [
   "owner",
 ] as const;
 
-export const printLeases = (out: Output, leases: Lease[]): void =>
-  out.list(leases.map(describeLease), [...LEASE_COLUMNS]);
+const printLeases = (out: Output, leases: Lease[]): void => out.list(leases.map(describeLease), [...LEASE_COLUMNS]);
 
 export const reserveCommand = () =>
   withAddressOptions(

@@ -1,13 +1,12 @@
-import { readFile } from "node:fs/promises";
-import { text as streamText } from "node:stream/consumers";
 import type { Command } from "commander";
 import { z } from "zod";
-import { isOverlayError, OverlayError } from "../errors";
+import { isOverlayError } from "../errors";
 import { type Connection, machineKey } from "../host/connection";
 import { createFleet } from "../host/fleet";
 import { type DryRun, dryRun } from "../host/reconcile/dry-run";
 import { Reconciler } from "../host/reconcile/reconciler";
 import type { ApplyRequest } from "../host/reconcile/requests";
+import { tryParseJson } from "../json";
 import { desiredStates } from "../lifecycle/hosts";
 import { buildRequest, readStoreId } from "../lifecycle/lease";
 import type { Values } from "../lifecycle/values";
@@ -16,7 +15,7 @@ import type { Pool } from "../pool";
 import { networkPool } from "../pool-names";
 import { resourceOf, resources } from "../resources";
 import { readHub } from "../resources/network-settings";
-import { command, type Session, withPool } from "./command";
+import { command, readInput, type Session, withPool } from "./command";
 import {
   CliHosts,
   type Login,
@@ -116,7 +115,7 @@ export interface ConnectionOptions {
  * A preview does not contain connections. But the offers that it has written have names of devices with their hosts. Logins come from
  * the settings. undefined: the pool does not have the host.
  */
-export async function fillConnections(
+async function fillConnections(
   pool: Pool,
   planned: PlannedResource,
   given: ConnectionOptions,
@@ -183,27 +182,15 @@ const preview = z.looseObject({
 });
 
 /** `pulumi preview --json` has the state after an up; `pulumi stack export` the present one, and the plan is then the repair of drift. */
-export async function readPlanned(file: string): Promise<PlannedResource[]> {
-  const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
-    throw new OverlayError(
-      "INPUT_INVALID",
-      `${file} cannot be read: ${error.message}.`,
-      "Give a file that exists.",
-      error,
-    );
-  });
+async function readPlanned(file: string): Promise<PlannedResource[]> {
+  const text = await readInput(file);
   const parsed = preview.safeParse(parseEmbeddedJson(text));
   return parsed.success ? parsed.data.steps.flatMap(planFromStep) : planFromExport(file, text);
 }
 
 /** There may be warnings before and after the JSON. */
-function parseEmbeddedJson(text: string): unknown {
-  try {
-    return JSON.parse(text.slice(text.indexOf("{"), text.lastIndexOf("}") + 1));
-  } catch {
-    return undefined;
-  }
-}
+const parseEmbeddedJson = (text: string): unknown =>
+  tryParseJson(text.slice(text.indexOf("{"), text.lastIndexOf("}") + 1));
 
 const PRESENT_AFTER = ["create", "same", "update", "create-replacement", "refresh", "import"];
 const ABSENT_AFTER = ["delete", "delete-replaced"];

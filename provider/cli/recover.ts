@@ -166,7 +166,7 @@ function importConflictError({ conflicts }: ImportResult, found: ExportedResourc
  * Exports have more properties than records on hosts, so records are used only for resources without an export. A record that
  * contradicts an export is an error: one of them is outdated.
  */
-export async function mergeSources(
+async function mergeSources(
   pool: Pool,
   exported: ExportedResource[],
   recorded: ExportedResource[],
@@ -223,7 +223,7 @@ export interface Recorded {
   unclear: string[];
 }
 
-export function readRecorded(reads: HostState[]): Recorded {
+function readRecorded(reads: HostState[]): Recorded {
   const networks = findNetworks(reads).filter(({ network }) => network.networkName !== undefined);
   const resources = networks.flatMap((each) => [
     ...networkFromRecords(each),

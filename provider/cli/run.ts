@@ -56,7 +56,7 @@ const FORWARDED: NodeJS.Signals[] = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", 
 /** A terminal sends these to the whole foreground group, the command included. */
 const FROM_TERMINAL: NodeJS.Signals[] = ["SIGINT", "SIGQUIT"];
 
-export function supervise(words: string[], variables: Record<string, string | undefined>): Supervised {
+function supervise(words: string[], variables: Record<string, string | undefined>): Supervised {
   const [program, ...args] = words as [string, ...string[]];
   const mark = randomUUID();
   const watchdog = startWatchdog(mark);

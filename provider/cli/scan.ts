@@ -182,7 +182,7 @@ const renderResource = (start: string, type: string, name: string, lines: string
 const quoteCsv = (text: string): string => (/^[\w.:-]*$/.test(text) ? text : `"${text.replaceAll('"', '""')}"`);
 
 /** For `overlayctl import`, once the network is up: workloads whose addresses are not reserved. */
-export function renderImport(networks: SurveyedNetwork[]): string {
+function renderImport(networks: SurveyedNetwork[]): string {
   const lines = networks.flatMap(({ name, runners }) =>
     runners.flatMap((runner) => (runner.at?.inUse ?? []).map((ip) => [ip, name, runner.name].map(quoteCsv).join(","))),
   );

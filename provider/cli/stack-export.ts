@@ -1,11 +1,11 @@
-import { readFile } from "node:fs/promises";
-import { text as streamText } from "node:stream/consumers";
 import { z } from "zod";
 import { OverlayError } from "../errors";
+import { tryParseJson } from "../json";
 import type { Values } from "../lifecycle/values";
 import type { ExistingLease } from "../pool";
 import type { TenantDefaults } from "../resource";
 import { resourceOf, resources } from "../resources";
+import { readInput } from "./command";
 
 /** The resources of this package in an export of `pulumi stack export`. Encrypted secrets are left out. */
 export interface StackExport {
@@ -33,18 +33,7 @@ const document = z.looseObject({ deployment: z.looseObject({ resources: z.array(
 /** Types of this package, in the dynamic provider and in the schema. */
 export const OUR_TYPES = /^(?:pulumi-nodejs:dynamic\/overlay:|overlay:index:)(\w+)$/;
 
-/** `-` is standard input. */
-export async function readExport(file: string): Promise<StackExport> {
-  const text = await (file === "-" ? streamText(process.stdin) : readFile(file, "utf8")).catch((error: Error) => {
-    throw new OverlayError(
-      "INPUT_INVALID",
-      `${file} cannot be read: ${error.message}.`,
-      "Give a file that exists.",
-      error,
-    );
-  });
-  return parseExport(file, text);
-}
+export const readExport = async (file: string): Promise<StackExport> => parseExport(file, await readInput(file));
 
 export function parseExport(source: string, text: string): StackExport {
   const parsed = document.safeParse(tryParseJson(text));
@@ -60,14 +49,6 @@ export function parseExport(source: string, text: string): StackExport {
     resources: dropReplaced(ours),
     ...(project !== undefined && { stack: `${stack}::${project}` }),
   };
-}
-
-function tryParseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 type ResourceState = ExportedResource & { pendingDelete: boolean };

@@ -45,7 +45,7 @@ export const topologyCommand = (): Command =>
     );
 
 /** With offers, so that the chart of a pull request shows the runners that it adds. */
-export function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Topology {
+function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Topology {
   const settings = parseSettings(storedNetwork, spec);
   const hub = readHub(spec);
   const layouts = layoutsOf(settings.subnets);
@@ -74,7 +74,7 @@ export function describeTopology(network: string, spec: PoolSpec, leases: Lease[
 }
 
 /** Offers are dashed. Names are quoted, because Mermaid has reserved words. */
-export function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
+function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string {
   const label = (...lines: (string | undefined)[]): string =>
     `"${lines.filter(Boolean).join("<br/>").replaceAll('"', "#quot;")}"`;
   return [

@@ -111,11 +111,11 @@ async function offerLease(
   const unshown = (why: string): undefined => {
     deps.warn(`Values of new resources in ${describePool(request.pool)} are not shown in this preview: ${why}.`);
   };
-  if (dryRun) pool.mustFitReplacement({ ...request, owner, type: def.type });
-  if (change?.replaced) return unshown("it is being replaced");
   const childPool = def.childPool && { childPool: (extents: Extent[]) => def.childPool!(inputs, extents) };
   const data = def.leaseData && { data: def.leaseData(inputs) };
   const full = { ...request, ...childPool, ...data, owner, type: def.type };
+  if (dryRun) pool.mustFitReplacement(full);
+  if (change?.replaced) return unshown("it is being replaced");
   const options = { inUp: !dryRun, ...(movesAway && { movesAway }), ...(change?.quota && { quota: change.quota }) };
   try {
     const lease = await pool.offer(

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { isOverlayError } from "../errors";
-import { type Extent, isCommitted, type Lease, type Pool } from "../pool/types";
+import { type Extent, isCommitted, isWithinQuota, type Lease, type Pool } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
@@ -235,8 +235,7 @@ export class Lifecycle {
     const { pool: name } = buildRequest(this.def, news);
     const [spec, usage] = [await pool.spec(name), await pool.usage(name)];
     if (!spec || !usage) return true;
-    const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
-    return usage.held <= maxIps && usage.offered + usage.reserved + usage.used <= maxReservations;
+    return isWithinQuota(spec, usage.offered + usage.reserved + usage.used, usage.held);
   }
 
   /** Whether the signature of its token is no longer accepted: then an update issues a new one. */

@@ -1,4 +1,4 @@
-import { mergeExtents, V4_START } from "../addressing/ip";
+import { mergeExtents, overlaps, V4_START } from "../addressing/ip";
 import type { Extent, PoolSpec } from "./types";
 
 export { mergeExtents };
@@ -8,7 +8,6 @@ export { mergeExtents };
 export const single = (value: bigint): Extent => ({ first: value, last: value });
 export const sizeOf = ({ first, last }: Extent): bigint => last - first + 1n;
 export const total = (extents: Extent[]): bigint => extents.reduce((sum, extent) => sum + sizeOf(extent), 0n);
-export const overlaps = (a: Extent, b: Extent): boolean => a.first <= b.last && b.first <= a.last;
 export const overlapsAny = (extents: Extent[], other: Extent): boolean =>
   extents.some((extent) => overlaps(extent, other));
 export const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);

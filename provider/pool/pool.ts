@@ -11,7 +11,7 @@ import { amend, closeChildPool, release, touch } from "./rules/amend";
 import { fsck } from "./rules/fsck";
 import { claim, offer } from "./rules/grant";
 import { importLeases } from "./rules/import";
-import * as views from "./rules/queries";
+import * as queries from "./rules/queries";
 import { adoptIdentity, findSeen, readIdentity } from "./storage/identity";
 import { secretKey } from "./storage/keys";
 import type { Store } from "./storage/store";
@@ -107,7 +107,7 @@ export class StoredPool implements Pool {
         ...context,
         ...(plannedExtents && { plannedExtents }),
         willRelease,
-        refuseLater: refuseLater,
+        refuseLater,
       });
       return { lease, ...(refusal && { refusal }) };
     };
@@ -182,39 +182,39 @@ export class StoredPool implements Pool {
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
-    return this.#read((tx) => views.find(tx, pool, by));
+    return this.#read((tx) => queries.find(tx, pool, by));
   }
 
   async endOf(pool: string, uid: string): Promise<Lease | undefined> {
-    return this.#read((tx) => views.endOf(tx, pool, uid));
+    return this.#read((tx) => queries.endOf(tx, pool, uid));
   }
 
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#read((tx) => views.holder(tx, name));
+    return this.#read((tx) => queries.holder(tx, name));
   }
 
   async spec(pool: string) {
-    return this.#read((tx) => views.spec(tx, pool));
+    return this.#read((tx) => queries.spec(tx, pool));
   }
 
   async usage(pool: string) {
-    return this.#read((tx) => views.usage(tx, pool));
+    return this.#read((tx) => queries.usage(tx, pool));
   }
 
   async usages(prefix: string) {
-    return this.#read((tx) => views.usages(tx, prefix));
+    return this.#read((tx) => queries.usages(tx, prefix));
   }
 
   async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
-    return this.#read((tx) => views.leases(tx, pool, options));
+    return this.#read((tx) => queries.leases(tx, pool, options));
   }
 
   async pools(prefix = "") {
-    return this.#read((tx) => views.pools(tx, prefix));
+    return this.#read((tx) => queries.pools(tx, prefix));
   }
 
   async history(pool: string, options: { after?: number; limit?: number } = {}) {
-    return this.#read((tx) => views.history(tx, pool, options));
+    return this.#read((tx) => queries.history(tx, pool, options));
   }
 
   amend(
@@ -240,10 +240,10 @@ export class StoredPool implements Pool {
   }
 
   importLeases(
-    facts: ExistingLease[],
-    { opening = [], dryRun = false }: { opening?: MissingPool[]; dryRun?: boolean } = {},
+    leases: ExistingLease[],
+    { missing = [], dryRun = false }: { missing?: MissingPool[]; dryRun?: boolean } = {},
   ) {
-    const work = (tx: WriteBuffer) => importLeases(tx, facts, opening);
+    const work = (tx: WriteBuffer) => importLeases(tx, leases, missing);
     return dryRun ? this.#read(work) : this.#queue.add("", work);
   }
 
@@ -316,8 +316,8 @@ export class StoredPool implements Pool {
     if (holder.owner === request.owner || holder.owner === request.formerOwner) return true;
     if (!isSameStack(holder.owner, request.owner) || request.pool.startsWith(SPACES)) return false;
     if (this.#kept.has(holder.uid)) return false;
-    const intent = this.#planned.get(planKey(holder));
-    if (intent) return !overlap(intent, holder.extents);
+    const planned = this.#planned.get(planKey(holder));
+    if (planned) return !overlap(planned, holder.extents);
     const moves = movesAway(holder);
     if (moves) this.#releasing.add(holder.uid);
     return moves !== false;
@@ -326,14 +326,14 @@ export class StoredPool implements Pool {
   /** Whether this run has checked the owner of an offer, and may give it these values. */
   #isPlanned(offer: Lease): boolean {
     const key = planKey(offer);
-    const intent = this.#planned.get(key);
-    return this.#requested.has(key) && (!intent || overlap(intent, offer.extents));
+    const planned = this.#planned.get(key);
+    return this.#requested.has(key) && (!planned || overlap(planned, offer.extents));
   }
 
   #isReleasing(request: Request, holder: Lease): boolean {
     if (!isSameStack(holder.owner, request.owner)) return false;
-    const intent = this.#planned.get(planKey(holder));
-    return intent ? !overlap(intent, holder.extents) : this.#releasing.has(holder.uid);
+    const planned = this.#planned.get(planKey(holder));
+    return planned ? !overlap(planned, holder.extents) : this.#releasing.has(holder.uid);
   }
 
   #read<T>(view: (tx: WriteBuffer) => Promise<T>): Promise<T> {

@@ -6,7 +6,15 @@ import { findPool } from "./rules/pools";
 import { leasesOf } from "./storage/keys";
 import { isLive } from "./storage/leases";
 import type { WriteBuffer } from "./storage/write-buffer";
-import { type Extent, isCommitted, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
+import {
+  type Extent,
+  isCommitted,
+  isWithinQuota,
+  type Lease,
+  type PoolSpec,
+  type Replacement,
+  type Request,
+} from "./types";
 
 /**
  * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
@@ -46,8 +54,7 @@ export class Replacements {
     const requested = this.#requested.get(pool) ?? new Map<string, bigint>();
     this.#requested.set(pool, requested.set(owner, want ? total(want) : size * BigInt(1 + also.length)));
     const values = [...requested.values()].reduce((sum, each) => sum + each, 0n);
-    const { maxIps = Infinity, maxReservations = Infinity } = spec.quota ?? {};
-    if (requested.size > maxReservations || values > maxIps) throw quotaError(spec, { leases: requested.size, values });
+    if (!isWithinQuota(spec, requested.size, values)) throw quotaError(spec, { leases: requested.size, values });
     if (values > capacityOf(spec)) throw exhaustedError(spec, []);
   }
 

@@ -151,6 +151,10 @@ export type PreviousHolder = Pick<Lease, "owner" | "type" | "uid" | "leaseId" | 
 /** Held by its owner; not an offer, not quarantined, not ended. */
 export const isCommitted = ({ state }: Pick<Lease, "state">): boolean => state === "reserved" || state === "used";
 
+/** Whether so many leases, on so many values, keep the quota of a pool. */
+export const isWithinQuota = ({ quota = {} }: Pick<PoolSpec, "quota">, leases: number, values: bigint): boolean =>
+  leases <= (quota.maxReservations ?? Infinity) && values <= (quota.maxIps ?? Infinity);
+
 /** The data of a lease as an object. */
 export const dataEntries = ({ data }: Pick<Lease, "data">): { [key: string]: Json } =>
   typeof data === "object" && data !== null && !Array.isArray(data) ? data : {};
@@ -346,7 +350,7 @@ export interface Pool {
   /** A heartbeat: sets `lastSeen`; a lease that expires ends `ttl` seconds from now. Not in the history. */
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
   /** Adds leases that exist in Pulumi's state or on hosts; with a conflict, none of them. */
-  importLeases(facts: ExistingLease[], options?: { opening?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;
+  importLeases(leases: ExistingLease[], options?: { missing?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;
   /** The secret of this name; `initial` is stored if there is none. */
   secret(name: string, initial: string): Promise<string>;
   /** The same, without storing one. */

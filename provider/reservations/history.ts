@@ -115,7 +115,7 @@ export async function showAddress(pool: Pool, input: AddressInput): Promise<Addr
   return { holders, before };
 }
 
-export function findHoldings(events: Event[]): Holding[] {
+function findHoldings(events: Event[]): Holding[] {
   const open = new Map<string, { since?: string; usedBy?: string }>();
   const holdings: Holding[] = [];
   for (const { at, what, pool, owner, uid, usedBy } of events) {

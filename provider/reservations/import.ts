@@ -53,8 +53,8 @@ export async function importAddresses<A extends UsedAddress>(
         });
     }
   }
-  const opening = [...openings.values()];
-  const result = await pool.importLeases([...facts.keys()], { opening, dryRun: dryRun || problems.length > 0 });
+  const missing = [...openings.values()];
+  const result = await pool.importLeases([...facts.keys()], { missing, dryRun: dryRun || problems.length > 0 });
   problems.push(
     ...result.conflicts.map(({ lease: fact, error }) => ({ address: facts.get(fact)!, message: error.message })),
   );

@@ -45,7 +45,7 @@ const where = { network: resourceName.optional(), runner: resourceName.optional(
 const value = { ip: ip.optional(), port: portOption.optional() };
 const vm = z.boolean().optional();
 
-export const poolChoiceInput = z.object(where);
+const poolChoiceInput = z.object(where);
 export const reserveInput = z.object({ ...where, ...value, ttl: ttl.optional(), vm, by: plainName.optional() });
 export const useByTokenInput = z.object({ token: z.string(), runner: z.string().optional(), by: plainName, vm });
 export const useByAddressInput = z.object({ ...where, ...value, by: plainName, vm });

@@ -42,7 +42,7 @@ export async function findRunner(pool: Pool, network: string, name: string): Pro
   );
 }
 
-export function describeRunner(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
+function describeRunner(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {
   const settings = parseSettings(storedNetwork, spec);
   const id = Number(lease.extents[0]!.first);
   const layouts = layoutsOf(settings.subnets).map((layout) => runnerLayout(layout, id));

@@ -180,7 +180,7 @@ function familyPart(extents: Extent[], prefixLength: number): Extent {
   return { first: part[0]!.first, last: part.at(-1)!.last };
 }
 
-export function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
+function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
   const { poolName, addressSpace, type, tenant, reserved, staticOnly, quota } = inputs;
   const ranges = extents.map(isPorts(inputs) ? formatNumberRange : formatRange);
   const settings = { poolName, addressSpace, type, ranges, ...(tenant && { tenant }), ...(quota && { quota }) };

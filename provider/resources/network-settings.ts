@@ -69,7 +69,7 @@ export const dockerFor = (network: { docker?: Docker }, override: z.output<typeo
 };
 
 /** The Docker network of each runner; undefined: none. */
-export const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
+const dockerPlan = ({ enabled, networkName, range }: Docker, layouts: Layout[]): DockerPlan | undefined =>
   enabled === "off" || !canUseDocker(layouts)
     ? undefined
     : { name: networkName, required: enabled === "on", share: shareOf(range) };
@@ -126,7 +126,7 @@ export const hostAccess = z.union(
 );
 
 /** States of releases before this setting have none. */
-export const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"): HostAccess =>
+const parseHostAccess = (given: z.output<typeof hostAccess> | undefined = "ping"): HostAccess =>
   typeof given === "string" ? given : given.map((text) => parseHostPorts(text)!);
 
 // The network

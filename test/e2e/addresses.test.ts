@@ -29,7 +29,7 @@ async function withPool<T>(act: (pool: Pool) => Promise<T>): Promise<T> {
   return act(pool).finally(() => pool.end());
 }
 
-/** Who holds what, without offers and quarantined leases. */
+/** Leases of the pool, without offers and quarantined ones. */
 const held = (name: string): Promise<Lease[]> =>
   withPool(async (pool) => (await pool.leases(name)).filter(({ state }) => state === "reserved" || state === "used"));
 

@@ -8,9 +8,19 @@ import { expect, test } from "vitest";
  */
 const ROOT = join(__dirname, "../..");
 const NETWORK = "provider/network";
+/** What engines of databases need. */
+const CLIENTS = [
+  "@grpc/grpc-js",
+  "@grpc/proto-loader",
+  "pg",
+  "zod",
+  ...["crypto", "fs", "fs/promises", "http", "https", "net", "os", "path", "timers/promises", "tls", "util"].map(
+    (name) => `node:${name}`,
+  ),
+];
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "ip-address", "node:crypto"]],
-  [`${NETWORK}/model`, ["provider/errors", "provider/addressing", "zod"]],
+  [`${NETWORK}/model`, ["provider/errors", "provider/json", "provider/addressing", "zod"]],
   [
     `${NETWORK}/kinds`,
     ["provider/errors", "provider/addressing", `${NETWORK}/model`, `${NETWORK}/render/shell`, "node:crypto", "zod"],
@@ -68,6 +78,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/pool/storage",
     [
       "provider/errors",
+      "provider/json",
       "provider/pool-names",
       "provider/pool/types",
       "provider/pool/extents",
@@ -89,35 +100,10 @@ const RULES: [folder: string, may: string[]][] = [
       "node:util",
     ],
   ],
-  [
-    "provider/pool/engines",
-    [
-      "provider/errors",
-      "provider/pool/storage",
-      "@grpc/grpc-js",
-      "@grpc/proto-loader",
-      "pg",
-      "zod",
-      ...["crypto", "fs", "fs/promises", "http", "https", "net", "os", "path", "timers/promises", "tls", "util"].map(
-        (name) => `node:${name}`,
-      ),
-    ],
-  ],
+  ["provider/pool/engines", ["provider/errors", "provider/pool/storage", ...CLIENTS]],
   [
     "provider/pool",
-    [
-      "provider/errors",
-      "provider/owner",
-      "provider/pool-names",
-      "provider/addressing",
-      "@grpc/grpc-js",
-      "@grpc/proto-loader",
-      "pg",
-      "zod",
-      ...["crypto", "fs", "fs/promises", "http", "https", "net", "os", "path", "timers/promises", "tls", "util"].map(
-        (name) => `node:${name}`,
-      ),
-    ],
+    ["provider/errors", "provider/json", "provider/owner", "provider/pool-names", "provider/addressing", ...CLIENTS],
   ],
   [
     "provider/resources",
@@ -171,6 +157,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/cli",
     [
       "provider/errors",
+      "provider/json",
       "provider/owner",
       "provider/resource",
       "provider/secret-file",

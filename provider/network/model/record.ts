@@ -2,6 +2,7 @@ import { z } from "zod";
 import { addressBits, familyOf, parseRange, tryParseIp } from "../../addressing/ip";
 import { isInterfaceName } from "../../addressing/layout";
 import { OverlayError } from "../../errors";
+import { tryParseJson } from "../../json";
 import type { InvalidRecord } from "./facts";
 import type * as items from "./items";
 
@@ -304,12 +305,4 @@ export function parseRecord(file: string, text: string): items.HostRecord | Inva
   if (owner?.uid !== uid || owner.network !== network)
     return invalid(`it is the record of ${uid} in network ${network}`);
   return parsed.data;
-}
-
-function tryParseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

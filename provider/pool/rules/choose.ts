@@ -29,7 +29,15 @@ import { byTime, countsKey, leaseKey, sharersOf, type TimeClass } from "../stora
 import { appendHistory, holdersOf, isByValue, isExpired, noCounts, occupies, sharingKeyOf } from "../storage/leases";
 import type { Counts } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
-import { type Extent, isCommitted, type Lease, type LeaseEnd, type PoolSpec, type Request } from "../types";
+import {
+  type Extent,
+  isCommitted,
+  isWithinQuota,
+  type Lease,
+  type LeaseEnd,
+  type PoolSpec,
+  type Request,
+} from "../types";
 import {
   endLease,
   expireLease,
@@ -350,10 +358,8 @@ export async function mustKeepQuota(
   wasCounted = false,
 ): Promise<void> {
   if (!spec.quota) return;
-  const { maxIps = Infinity, maxReservations = Infinity } = spec.quota;
   const isKept = async ({ offered, reserved, used, held }: Counts, without: Lease[]): Promise<boolean> =>
-    offered + reserved + used - without.length <= maxReservations &&
-    held - (await countHeldOnlyBy(tx, without)) <= maxIps;
+    isWithinQuota(spec, offered + reserved + used - without.length, held - (await countHeldOnlyBy(tx, without)));
   for (;;) {
     const counts = (await tx.get(countsKey(spec.name))) ?? noCounts();
     const { offered, reserved, used, held } = counts;

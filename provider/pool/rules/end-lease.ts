@@ -128,7 +128,7 @@ export async function expireLease(
 }
 
 /** Classes of leases that expire. */
-export const EXPIRING: TimeClass[] = ["o", "r", "t", "e"];
+const EXPIRING: TimeClass[] = ["o", "r", "t", "e"];
 const EXPIRE_BATCH = 200;
 
 /**

@@ -83,7 +83,7 @@ async function checkPool(tx: WriteBuffer, pool: PoolRecord, demandedNames: Deman
   const leases = await tx.all(leasesOf(spec.name));
   const holding = leases.filter(occupies);
   const [demanded, clashes] = demandedRows(spec, leases, demandedNames);
-  const problems = [...overlaps(spec, holding), ...clashes, ...strays(spec, holding)];
+  const problems = [...describeOverlaps(spec, holding), ...clashes, ...strays(spec, holding)];
   for (const problem of problems) report(spec.name, problem);
   // If two leases conflict, neither row is right.
   if (problems.length === 0) {
@@ -96,7 +96,7 @@ async function checkPool(tx: WriteBuffer, pool: PoolRecord, demandedNames: Deman
 
 const named = ({ owner, leaseId }: Lease): string => `${owner} (${leaseId})`;
 
-function overlaps(spec: PoolSpec, leases: Lease[]): string[] {
+function describeOverlaps(spec: PoolSpec, leases: Lease[]): string[] {
   const held = leases.flatMap((lease) => lease.extents.map((extent) => ({ extent, lease })));
   held.sort((a, b) => (a.extent.first < b.extent.first ? -1 : 1));
   return held.slice(1).flatMap(({ extent, lease }, i) => {

@@ -67,7 +67,7 @@ async function takeName(
 }
 
 /** Creates or updates the child pool of a lease. */
-export async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, until?: number): Promise<void> {
+async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpec, until?: number): Promise<void> {
   const old = await tx.get(poolKey(spec.name));
   const pool: PoolRecord = {
     spec,
@@ -84,12 +84,7 @@ export async function openChildPool(tx: WriteBuffer, lease: Lease, spec: PoolSpe
  * Takes the name of a child pool from a lease that may lose it. false: a committed lease of the same owner has the pool, and a preview must
  * not change that; the claim takes it over, with all leases in it.
  */
-export async function takePoolName(
-  tx: WriteBuffer,
-  lease: Lease,
-  name: string,
-  formerOwner?: string,
-): Promise<boolean> {
+async function takePoolName(tx: WriteBuffer, lease: Lease, name: string, formerOwner?: string): Promise<boolean> {
   const opener = (await tx.get(poolKey(name)))?.opener;
   if (!opener || opener.uid === lease.uid) return true;
   const holder = await tx.get(leaseKey(opener.pool, opener.uid));

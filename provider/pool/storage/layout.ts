@@ -1,4 +1,5 @@
 import { OverlayError } from "../../errors";
+import { tryParseJson } from "../../json";
 import type { StoreVersion } from "../types";
 import { isCount, isText, isWhen, isWord, shape } from "./fields";
 import { advance } from "./identity";
@@ -55,12 +56,7 @@ async function renameFields(tx: Tx): Promise<void> {
 
 /** Leases, counts and history: `state` and `what` hold words, the rest are names of fields. What is not JSON is left to its readers. */
 function withNewNames(text: string): string {
-  let row: unknown;
-  try {
-    row = JSON.parse(text);
-  } catch {
-    return text;
-  }
+  const row = tryParseJson(text);
   if (typeof row !== "object" || row === null) return text;
   const fields = Object.entries(row).map(([name, value]) => [
     RENAMED_FIELDS.get(name) ?? name,

@@ -223,7 +223,7 @@ export function countLease(counts: Counts, lease: Lease, sign: 1 | -1, values: b
  * A uid begins with a hash of the owner that it was made for, so that one range read finds all leases of an owner without an index. Only a
  * lease that was moved to another owner has an index row (`ownerKey`).
  */
-export function ownerHash(owner: string): string {
+function ownerHash(owner: string): string {
   if (owner !== last.owner) last = { owner, mark: hash("sha256", owner, "hex").slice(0, 8) };
   return last.mark;
 }
