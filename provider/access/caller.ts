@@ -1,0 +1,33 @@
+import { OverlayError } from "../errors";
+import type { Tenant } from "../pool/types";
+
+/** The scopes of access tokens. `admin` includes all others. */
+export const SCOPES = ["read", "reserve", "admin", "preview", "deploy"] as const;
+export type Scope = (typeof SCOPES)[number];
+
+/** The part of the store that a caller may see and change. Without any, the caller is the operator. */
+export interface Bounds {
+  tenant?: Tenant;
+  network?: string;
+  /** Name of the pool in the store: `pool/NAME` or `runner/NETWORK/RUNNER`. */
+  pool?: string;
+}
+
+/** The sender of a request. */
+export interface Caller extends Bounds {
+  /** The name of its access token, which the history gets. */
+  name: string;
+  scopes: readonly string[];
+}
+
+export const hasScope = ({ scopes }: Pick<Caller, "scopes">, scope: Scope): boolean =>
+  scopes.includes(scope) || scopes.includes("admin");
+
+export function requireScope(caller: Caller, scope: Scope): void {
+  if (hasScope(caller, scope)) return;
+  throw new OverlayError(
+    "ACCESS_DENIED",
+    `This needs the scope ${scope}; access token ${caller.name} has ${caller.scopes.join(", ")}.`,
+    `Use a token that was made with \`overlayctl access create NAME --scope ${scope}\`.`,
+  );
+}
