@@ -16,6 +16,7 @@ export type Code =
   | "IP_RESERVED"
   | "IP_OUTSIDE_POOL"
   | "IP_NOT_REQUESTED"
+  | "EVENTS_LOST"
   | "LEASE_EXPIRED"
   | "LEASE_FENCED"
   | "LEASE_CHANGED"
