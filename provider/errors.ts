@@ -30,6 +30,7 @@ const CATEGORIES = {
   IP_RESERVED: "conflict",
   IP_OUTSIDE_POOL: "invalid",
   IP_NOT_REQUESTED: "invalid",
+  EVENTS_LOST: "gone",
   LEASE_EXPIRED: "gone",
   LEASE_FENCED: "conflict",
   LEASE_CHANGED: "conflict",

@@ -1,10 +1,8 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
-import type { Pool, Tenant } from "../pool/types";
+import { ACCESS_SCOPES, type AccessToken, type Pool, type Tenant } from "../pool/types";
 import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
 import { plainName, resourceName, tenant as tenantObject } from "../resources/inputs";
-import { SCOPES } from "./caller";
-import type { AccessRecords, AccessToken } from "./records";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
 
 /** Makes, lists and revokes access tokens. */
@@ -19,7 +17,9 @@ const TEN_YEARS = 315_360_000;
 
 export const accessTokenInput = z.object({
   name: plainName,
-  scopes: z.array(z.enum(SCOPES, `must be one of ${SCOPES.join(", ")}`)).min(1, "must be given at least once"),
+  scopes: z
+    .array(z.enum(ACCESS_SCOPES, `must be one of ${ACCESS_SCOPES.join(", ")}`))
+    .min(1, "must be given at least once"),
   tenant: tenantText.optional(),
   network: resourceName.optional(),
   pool: z.string().min(1).optional(),
@@ -30,11 +30,11 @@ export type AccessTokenInput = z.output<typeof accessTokenInput>;
 
 /** Returns the token's text, which is not stored and cannot be shown again. */
 export async function createAccessToken(
-  { pool, records, createdBy }: { pool: Pool; records: AccessRecords; createdBy: string },
+  { pool, createdBy }: { pool: Pool; createdBy: string },
   input: AccessTokenInput,
   now = Date.now(),
 ): Promise<{ token: AccessToken; text: string }> {
-  await refuseTakenName(records, input.name, now);
+  await refuseTakenName(pool, input.name, now);
   const { name, scopes, tenant, network, expiresIn } = input;
   const text = newTokenText();
   const token: AccessToken = {
@@ -49,27 +49,23 @@ export async function createAccessToken(
     createdBy,
     ...(expiresIn !== undefined && { expiresAt: now + expiresIn * 1000 }),
   };
-  await records.putAccessToken(token, true);
+  await pool.putAccessToken(token);
   return { token, text: formatToken(text) };
 }
 
 /** Without tokens that were revoked or have expired, unless `all`; by name. */
 export async function listAccessTokens(
-  records: AccessRecords,
+  pool: Pool,
   { all = false }: { all?: boolean } = {},
   now = Date.now(),
 ): Promise<AccessToken[]> {
-  const tokens = (await records.accessTokens()).filter((token) => all || isActive(token, now));
+  const tokens = (await pool.accessTokens()).filter((token) => all || isActive(token, now));
   return tokens.sort((a, b) => (a.name === b.name ? a.createdAt - b.createdAt : a.name < b.name ? -1 : 1));
 }
 
 /** By its id or its name. A token that was revoked stays in the list of all tokens. */
-export async function revokeAccessToken(
-  records: AccessRecords,
-  idOrName: string,
-  now = Date.now(),
-): Promise<AccessToken> {
-  const active = (await records.accessTokens()).filter((token) => isActive(token, now));
+export async function revokeAccessToken(pool: Pool, idOrName: string, now = Date.now()): Promise<AccessToken> {
+  const active = (await pool.accessTokens()).filter((token) => isActive(token, now));
   const token = active.find(({ id }) => id === idOrName) ?? active.find(({ name }) => name === idOrName);
   if (!token)
     throw new OverlayError(
@@ -78,7 +74,7 @@ export async function revokeAccessToken(
       "`overlayctl access list` shows those that there are.",
     );
   const revoked = { ...token, revokedAt: now };
-  await records.putAccessToken(revoked);
+  await pool.putAccessToken(revoked);
   return revoked;
 }
 
@@ -86,8 +82,8 @@ const isActive = ({ revokedAt, expiresAt }: AccessToken, now: number): boolean =
   revokedAt === undefined && (expiresAt === undefined || expiresAt > now);
 
 /** A name stands for one token, so that it can be revoked by name and the history is clear. */
-async function refuseTakenName(records: AccessRecords, name: string, now: number): Promise<void> {
-  const holder = (await listAccessTokens(records, {}, now)).find((token) => token.name === name);
+async function refuseTakenName(pool: Pool, name: string, now: number): Promise<void> {
+  const holder = (await listAccessTokens(pool, {}, now)).find((token) => token.name === name);
   if (holder)
     throw new OverlayError(
       "ACCESS_TOKEN_EXISTS",
@@ -120,7 +116,7 @@ export interface AccessTokenInfo {
   network?: string;
   pool?: string;
   createdAt: string;
-  createdBy: string;
+  createdBy?: string;
   expiresAt?: string;
   revokedAt?: string;
 }
@@ -135,7 +131,7 @@ export function describeAccessToken(token: AccessToken): AccessTokenInfo {
     ...(network !== undefined && { network }),
     ...(pool !== undefined && { pool }),
     createdAt: formatTime(createdAt),
-    createdBy,
+    ...(createdBy !== undefined && { createdBy }),
     ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
     ...(revokedAt !== undefined && { revokedAt: formatTime(revokedAt) }),
   };

@@ -1,6 +1,6 @@
 import { OverlayError } from "../errors";
+import type { AccessToken, Pool } from "../pool/types";
 import type { Caller } from "./caller";
-import type { AccessRecords, AccessToken } from "./records";
 import { hasSecret, parseToken } from "./token-text";
 
 /** A revoked token is refused after this time at the latest, also if another process revoked it. Milliseconds. */
@@ -19,7 +19,7 @@ export class Authenticator {
   readonly #cache = new Map<string, CachedRow>();
 
   constructor(
-    private readonly records: AccessRecords,
+    private readonly pool: Pick<Pool, "findAccessToken">,
     private readonly now: () => number = Date.now,
   ) {}
 
@@ -49,7 +49,7 @@ export class Authenticator {
     const cached = this.#cached(id);
     if (cached) return cached.row;
     const readAt = this.now(); // before the read: what changes meanwhile is read again in time
-    const row = await this.records.findAccessToken(id);
+    const row = await this.pool.findAccessToken(id);
     if (this.#cache.size >= CACHE_ROWS) this.#cache.clear();
     this.#cache.set(id, { row, readAt });
     return row;

@@ -4,6 +4,8 @@ import type {
   By,
   Changes,
   Condition,
+  Event,
+  EventPage,
   ExistingLease,
   Extent,
   Lease,
@@ -14,6 +16,7 @@ import type {
   Replacement,
   Request,
   StoreIdentity,
+  Tenant,
 } from "../pool/types";
 import { describePool, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
 import type { Caller } from "./caller";
@@ -43,6 +46,12 @@ export class BoundedPool implements Pool {
 
   async claim(request: Request): Promise<Lease> {
     return this.#mustBeOwn(await this.pool.claim(await this.#bind(request)));
+  }
+
+  async claimAll(requests: Request[]): Promise<Lease[]> {
+    const bound: Request[] = [];
+    for (const request of requests) bound.push(await this.#bind(request));
+    return (await this.pool.claimAll(bound)).map((lease) => this.#mustBeOwn(lease));
   }
 
   async find(pool: string, by: By): Promise<Lease | undefined> {
@@ -84,12 +93,15 @@ export class BoundedPool implements Pool {
     return (await this.pool.pools(prefix)).filter((spec) => this.#isReadable(spec));
   }
 
-  /** Its rows have no tenant, so that the history of a pool that tenants share is for callers without one. */
-  async history(pool: string, options?: { after?: number; limit?: number }) {
-    const spec = await this.spec(pool);
-    if (this.caller.tenant && !isSameTenant(spec?.tenant, this.caller.tenant))
-      throw this.#denied(`the history of ${describePool(pool)}`);
-    return this.pool.history(pool, options);
+  async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {
+    await this.spec(pool);
+    return (await this.pool.history(pool, options)).filter((event) => this.#isOwnEvent(event));
+  }
+
+  /** Ids of other callers' events are missing in it. */
+  async events(options: { after: number; limit?: number }): Promise<EventPage> {
+    const { events, last } = await this.pool.events(options);
+    return { events: events.filter((event) => this.#isOwnEvent(event)), last };
   }
 
   async amend(
@@ -144,6 +156,22 @@ export class BoundedPool implements Pool {
 
   mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }> {
     return this.pool.mustInclude(seen);
+  }
+
+  async accessTokens(): Promise<never> {
+    throw this.#denied("access tokens");
+  }
+
+  async findAccessToken(): Promise<never> {
+    throw this.#denied("access tokens");
+  }
+
+  async putAccessToken(): Promise<never> {
+    throw this.#denied("access tokens");
+  }
+
+  session(options: { actor: string }): Pool {
+    return new BoundedPool(this.pool.session(options), this.caller);
   }
 
   async adoptIdentity(): Promise<void> {
@@ -216,7 +244,11 @@ export class BoundedPool implements Pool {
     return lease;
   }
 
-  #isOwn({ tenant }: Lease): boolean {
+  #isOwnEvent(event: Event): boolean {
+    return this.#isInBounds(event.pool) && this.#isOwn(event);
+  }
+
+  #isOwn({ tenant }: { tenant?: Tenant }): boolean {
     return this.caller.tenant === undefined || isSameTenant(tenant, this.caller.tenant);
   }
 

@@ -1,23 +1,17 @@
 import { OverlayError } from "../errors";
-import type { Tenant } from "../pool/types";
+import type { AccessToken } from "../pool/types";
 
-/** The scopes of access tokens. `admin` includes all others. */
-export const SCOPES = ["read", "reserve", "admin", "preview", "deploy"] as const;
-export type Scope = (typeof SCOPES)[number];
+/** `admin` includes all others. */
+export type Scope = AccessToken["scopes"][number];
 
 /** The part of the store that a caller may see and change. Without any, the caller is the operator. */
-export interface Bounds {
-  tenant?: Tenant;
-  network?: string;
-  /** Name of the pool in the store: `pool/NAME` or `runner/NETWORK/RUNNER`. */
-  pool?: string;
-}
+export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
 
 /** The sender of a request. */
 export interface Caller extends Bounds {
   /** The name of its access token, which the history gets. */
   name: string;
-  scopes: readonly string[];
+  scopes: readonly Scope[];
 }
 
 export const hasScope = ({ scopes }: Pick<Caller, "scopes">, scope: Scope): boolean =>

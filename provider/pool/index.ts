@@ -1,7 +1,9 @@
 import { resolve } from "node:path";
 import { escapeControls, OverlayError } from "../errors";
 import { createMemoryStore } from "./engines/memory/store";
+import type { ServerStoreOptions } from "./engines/optimistic";
 import { openSqliteStore } from "./engines/sqlite/store";
+import { observeStore } from "./observer";
 import { type Settings, StoredPool } from "./pool";
 import { ensureLayout } from "./storage/layout";
 import type { Store } from "./storage/store";
@@ -21,20 +23,30 @@ type Opener = (rest: string, settings: OpenSettings) => Promise<Store>;
 
 /** One line for each engine; `rest` is the URL without its scheme. */
 const STORES: Record<string, Opener> = {
-  sqlite: (rest, { clock }) => {
+  sqlite: (rest, { clock, observer }) => {
     const [path = "", query] = rest.split("?");
-    return openSqliteStore(path, { readOnly: query === "mode=ro", warn: warnOnce, ...(clock && { clock }) });
+    const options = { readOnly: query === "mode=ro", warn: warnOnce, onConflict: observer?.conflict };
+    return openSqliteStore(path, { ...options, ...(clock && { clock }) });
   },
   memory: async (_rest, { clock }) => createMemoryStore(clock),
   // Loaded on demand: their clients are large.
   postgres: openPostgres,
   postgresql: openPostgres,
-  etcd: async (rest) => (await import("./engines/etcd/store.js")).openEtcdStore(`etcd:${rest}`, { warn: warnOnce }),
+  etcd: openEtcd,
 };
 
-async function openPostgres(rest: string): Promise<Store> {
-  return (await import("./engines/postgres/store.js")).openPostgresStore(`postgres:${rest}`, { warn: warnOnce });
+async function openPostgres(rest: string, settings: OpenSettings): Promise<Store> {
+  return (await import("./engines/postgres/store.js")).openPostgresStore(`postgres:${rest}`, serverOptions(settings));
 }
+
+async function openEtcd(rest: string, settings: OpenSettings): Promise<Store> {
+  return (await import("./engines/etcd/store.js")).openEtcdStore(`etcd:${rest}`, serverOptions(settings));
+}
+
+const serverOptions = ({ observer }: OpenSettings): ServerStoreOptions => ({
+  warn: warnOnce,
+  onConflict: observer?.conflict,
+});
 
 const warnings = new Set<string>();
 
@@ -79,7 +91,7 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
 
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), or `memory:`. */
 export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
-  const store = await openStore(url, settings);
+  const store = observeStore(await openStore(url, settings), settings.observer);
   await ensureLayout(store, settings.allowMoved).catch(async (error: unknown) => {
     await store.close();
     throw error;

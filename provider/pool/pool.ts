@@ -5,6 +5,7 @@ import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import { takenError } from "./errors";
 import { overlapsAny } from "./extents";
+import type { Observer } from "./observer";
 import { Queue } from "./queue";
 import { Replacements } from "./replacements";
 import { amend, closeChildPool, release, touch } from "./rules/amend";
@@ -12,11 +13,13 @@ import { fsck } from "./rules/fsck";
 import { claim, offer } from "./rules/grant";
 import { importLeases } from "./rules/import";
 import * as queries from "./rules/queries";
+import { readEvents } from "./storage/event-log";
 import { adoptIdentity, findSeen, readIdentity } from "./storage/identity";
-import { secretKey } from "./storage/keys";
+import { accessTokenKey, accessTokens, secretKey } from "./storage/keys";
 import type { Store } from "./storage/store";
 import { type PoolOptions, type WriteBuffer, withBuffer } from "./storage/write-buffer";
 import type {
+  AccessToken,
   By,
   Changes,
   Condition,
@@ -37,6 +40,7 @@ export interface Settings extends PoolOptions {
   place?: string;
   /** How long a claim waits for another resource of its stack to release the value. Seconds; default 5. */
   swapWait?: number;
+  observer?: Observer;
 }
 
 /** An up needs its offers only from its check to its claim. Seconds. */
@@ -67,12 +71,18 @@ export class StoredPool implements Pool {
   constructor(
     private readonly store: Store,
     settings: Settings,
+    /** The pool whose session this is. */
+    private readonly parent?: StoredPool,
   ) {
     // Offers to other requests of an owner belong to other branches of its program.
     const isAbandoned = (holder: Lease, owner: string) =>
       holder.owner === owner || (isSameStack(holder.owner, owner) && !this.#isPlanned(holder));
     this.settings = { ...settings, isAbandoned };
-    this.#queue = new Queue(store, this.settings);
+    this.#queue = parent ? parent.#queue : new Queue(store, (events) => settings.observer?.committed?.(events));
+  }
+
+  session({ actor }: { actor: string }): Pool {
+    return new StoredPool(this.store, { ...this.settings, actor }, this.parent ?? this);
   }
 
   get whyNoOffers(): string | undefined {
@@ -111,7 +121,7 @@ export class StoredPool implements Pool {
       });
       return { lease, ...(refusal && { refusal }) };
     };
-    const granted = this.#queue.add(request.pool, attempt, true).then(({ lease, refusal }) => {
+    const granted = this.#write(request.pool, attempt, true).then(({ lease, refusal }) => {
       this.#notePlan(request, lease.extents);
       for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
       if (refusal) throw refusal;
@@ -143,6 +153,19 @@ export class StoredPool implements Pool {
       }
       await sleep(100);
     }
+  }
+
+  async claimAll(requests: Request[]): Promise<Lease[]> {
+    const { offerTtl } = this.settings;
+    const context = { isClaim: true, wasPreviewed: true, inUp: true, offerTtl, willRelease: () => false };
+    const work = async (tx: WriteBuffer): Promise<Lease[]> => {
+      const leases: Lease[] = [];
+      for (const request of requests) leases.push(await claim(tx, { request, ...context, seed: randomUUID() }));
+      return leases;
+    };
+    const [leases, version] = await this.#queue.commit(requests[0]?.pool ?? "", work, { options: this.settings });
+    for (const lease of leases) if (version) this.#versions.set(lease, version);
+    return leases;
   }
 
   async markKept(lease: Lease): Promise<void> {
@@ -228,15 +251,15 @@ export class StoredPool implements Pool {
   }
 
   close(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<void> {
-    return this.#queue.add(pool, (tx) => closeChildPool(tx, pool, leaseId, onlyIf));
+    return this.#write(pool, (tx) => closeChildPool(tx, pool, leaseId, onlyIf));
   }
 
   release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
-    return this.#queue.add(pool, (tx) => release(tx, pool, leaseId, onlyIf));
+    return this.#write(pool, (tx) => release(tx, pool, leaseId, onlyIf));
   }
 
   touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {
-    return this.#queue.add(pool, (tx) => touch(tx, pool, leaseId, ttl));
+    return this.#write(pool, (tx) => touch(tx, pool, leaseId, ttl));
   }
 
   importLeases(
@@ -244,7 +267,23 @@ export class StoredPool implements Pool {
     { missing = [], dryRun = false }: { missing?: MissingPool[]; dryRun?: boolean } = {},
   ) {
     const work = (tx: WriteBuffer) => importLeases(tx, leases, missing);
-    return dryRun ? this.#read(work) : this.#queue.add("", work);
+    return dryRun ? this.#read(work) : this.#write("", work);
+  }
+
+  events({ after, limit = 1000 }: { after: number; limit?: number }) {
+    return this.#read((tx) => readEvents(tx, after, limit));
+  }
+
+  accessTokens(): Promise<AccessToken[]> {
+    return this.#read((tx) => tx.all(accessTokens));
+  }
+
+  findAccessToken(id: string): Promise<AccessToken | undefined> {
+    return this.#read((tx) => tx.get(accessTokenKey(id)));
+  }
+
+  putAccessToken(token: AccessToken): Promise<void> {
+    return this.#write("", async (tx) => tx.put(accessTokenKey(token.id), token));
   }
 
   findSecret(name: string): Promise<string | undefined> {
@@ -252,7 +291,7 @@ export class StoredPool implements Pool {
   }
 
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string> {
-    return this.#queue.add("", async (tx): Promise<string> => {
+    return this.#write("", async (tx): Promise<string> => {
       const value = change(await tx.get(secretKey(name)));
       tx.put(secretKey(name), value);
       return value;
@@ -261,7 +300,7 @@ export class StoredPool implements Pool {
 
   async secret(name: string, initial: string): Promise<string> {
     const kept = await this.findSecret(name);
-    return kept ?? this.#queue.add("", (tx) => initSecret(tx, name, initial));
+    return kept ?? this.#write("", (tx) => initSecret(tx, name, initial));
   }
 
   async identity(): Promise<StoreIdentity> {
@@ -281,7 +320,7 @@ export class StoredPool implements Pool {
   }
 
   adoptIdentity(from: string[], version: number, { complete = false } = {}): Promise<void> {
-    return this.#queue.add("", (tx) => adoptIdentity(tx, from, version, complete));
+    return this.#write("", (tx) => adoptIdentity(tx, from, version, complete));
   }
 
   fsck(options: { repair?: boolean } = {}) {
@@ -289,12 +328,13 @@ export class StoredPool implements Pool {
   }
 
   async end(): Promise<void> {
+    if (this.parent) return;
     await this.#queue.idle();
     await this.store.close();
   }
 
   async #commitLease(pool: string, work: (tx: WriteBuffer) => Promise<Lease>): Promise<Lease> {
-    const [lease, version] = await this.#queue.commit(pool, work);
+    const [lease, version] = await this.#queue.commit(pool, work, { options: this.settings });
     if (version) this.#versions.set(lease, version);
     return lease;
   }
@@ -334,6 +374,10 @@ export class StoredPool implements Pool {
     if (!isSameStack(holder.owner, request.owner)) return false;
     const planned = this.#planned.get(planKey(holder));
     return planned ? !overlap(planned, holder.extents) : this.#releasing.has(holder.uid);
+  }
+
+  #write<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, promised = false): Promise<T> {
+    return this.#queue.add(pool, work, { options: this.settings, promised });
   }
 
   #read<T>(view: (tx: WriteBuffer) => Promise<T>): Promise<T> {

@@ -2,18 +2,23 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { writeWithBuffer } from "./storage/layout";
 import { EngineFault, type Store, type Tx } from "./storage/store";
 import type { PoolOptions, WriteBuffer } from "./storage/write-buffer";
-import type { StoreVersion } from "./types";
+import type { LoggedEvent, StoreVersion } from "./types";
 
 type Operation<T> = (tx: WriteBuffer) => Promise<T>;
 type OperationResult = { value: unknown } | { error: unknown };
 /** The version of the store that a commit makes; undefined: it has written nothing. */
 type CommitVersion = StoreVersion | undefined;
 
-interface Member {
+interface Member extends OperationOptions {
   work: Operation<unknown>;
-  promised: boolean;
   resolve(answer: [value: unknown, version: CommitVersion]): void;
   reject(error: unknown): void;
+}
+
+export interface OperationOptions {
+  options: PoolOptions;
+  /** A power cut may take it back. */
+  promised?: boolean;
 }
 
 /** Operations that share a transaction at most: the last should not wait too long for the first. */
@@ -29,18 +34,18 @@ export class Queue {
 
   constructor(
     private readonly store: Store,
-    private readonly options: PoolOptions,
+    /** Called after each commit with the changes that it has made. */
+    private readonly onCommit: (events: LoggedEvent[]) => void = () => {},
   ) {}
 
-  /** `promised`: a power cut may take it back. */
-  async add<T>(pool: string, work: Operation<T>, promised = false): Promise<T> {
-    return (await this.commit(pool, work, promised))[0];
+  async add<T>(pool: string, work: Operation<T>, options: OperationOptions): Promise<T> {
+    return (await this.commit(pool, work, options))[0];
   }
 
   /** The same; also returns the version of the store that the commit made. */
-  commit<T>(pool: string, work: Operation<T>, promised = false): Promise<[value: T, version: CommitVersion]> {
+  commit<T>(pool: string, work: Operation<T>, options: OperationOptions): Promise<[value: T, version: CommitVersion]> {
     return new Promise((resolve, reject) => {
-      const member = { work, promised, resolve, reject } as Member;
+      const member = { ...options, work, resolve, reject } as Member;
       const waiting = this.#waiting.get(pool);
       if (waiting) waiting.push(member);
       else {
@@ -77,21 +82,23 @@ export class Queue {
     this.#waiting.delete(pool);
   }
 
-  #transact(group: Member[]): Promise<[OperationResult[], CommitVersion]> {
-    const { options } = this;
+  async #transact(group: Member[]): Promise<[OperationResult[], CommitVersion]> {
     const all = (tx: Tx) =>
-      writeWithBuffer(tx, options, async (buffer): Promise<OperationResult[]> => {
+      writeWithBuffer(tx, group[0]!.options, async (buffer): Promise<OperationResult[]> => {
         const outcomes: OperationResult[] = [];
-        for (const { work } of group) outcomes.push(await attempt(buffer, work));
+        for (const member of group) outcomes.push(await attempt(buffer, member));
         return outcomes;
       });
     const promised = group.every((member) => member.promised);
-    return this.store.transact(all, promised);
+    const { result, version, events } = await this.store.transact(all, promised);
+    if (events.length > 0) this.onCommit(events);
+    return [result, version];
   }
 }
 
 /** An error rolls back one operation only. A fault of the engine fails them all, because it is unknown what was written. */
-async function attempt(buffer: WriteBuffer, work: Operation<unknown>): Promise<OperationResult> {
+async function attempt(buffer: WriteBuffer, { work, options }: Member): Promise<OperationResult> {
+  buffer.options = options;
   try {
     const value = await work(buffer);
     buffer.savepoint();

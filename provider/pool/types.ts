@@ -232,6 +232,7 @@ export interface Event {
   uid: string;
   leaseId: string;
   extents: Extent[];
+  tenant?: Tenant;
   /** The container that used the lease. */
   usedBy?: string;
   /** The user that made the change, as `USER@HOST`; absent when a lease expired. */
@@ -240,6 +241,36 @@ export interface Event {
   takenBy?: string;
   /** Of a lease that was renamed. */
   formerOwner?: string;
+}
+
+/** A change with its number in the event log: ids have no gaps, and follow the order of the commits. */
+export interface LoggedEvent extends Event {
+  id: number;
+}
+
+export interface EventPage {
+  events: LoggedEvent[];
+  /** The id of the newest event of the store; 0: there is none. */
+  last: number;
+}
+
+export const ACCESS_SCOPES = ["read", "reserve", "admin", "preview", "deploy"] as const;
+
+/** A token that permits calls to the service. Its secret is not stored, only the hash of it. */
+export interface AccessToken {
+  id: string;
+  name: string;
+  /** SHA-256, in hexadecimal. */
+  hash: string;
+  scopes: (typeof ACCESS_SCOPES)[number][];
+  /** The only tenant, network and pool that it is for. */
+  tenant?: Tenant;
+  network?: string;
+  pool?: string;
+  createdAt: number;
+  createdBy?: string;
+  expiresAt?: number;
+  revokedAt?: number;
 }
 
 export interface Usage {
@@ -306,6 +337,8 @@ export interface Pool {
   readonly whyNoOffers: string | undefined;
   /** Commits a lease durably, with a new lease id. With `want`: exactly these values, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
+  /** Commits all of these claims, or none, in one transaction. */
+  claimAll(requests: Request[]): Promise<Lease[]>;
   /** Of a lease that `claim` or `amend` has returned: the version that its commit made, which is as durable as the lease. */
   versionOf(lease: Lease): StoreVersion | undefined;
   /** undefined when there is none, or it has expired. */
@@ -372,6 +405,13 @@ export interface Pool {
   usages(prefix: string): Promise<Map<string, Usage>>;
   /** Oldest first; also of the hundred pools that were deleted last. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
+  /** Changes of all pools after the event with this id, in the order of their commits. `EVENTS_LOST` if some of them are no longer kept. */
+  events(options: { after: number; limit?: number }): Promise<EventPage>;
+  accessTokens(): Promise<AccessToken[]>;
+  findAccessToken(id: string): Promise<AccessToken | undefined>;
+  putAccessToken(token: AccessToken): Promise<void>;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
+  /** The same store for another user, whose name is in the history of its changes, as a run of its own. Its `end` does not close the store. */
+  session(options: { actor: string }): Pool;
   end(): Promise<void>;
 }

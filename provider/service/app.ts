@@ -34,13 +34,13 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: Pool;
   tokenKeys?: string | undefined;
-  /** Without one, every caller is `caller`. */
+  /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */
   operator: Caller;
   limits: Limits;
-  /** Whether the process was told to end. */
-  isStopping(): boolean;
+  /** Aborted when the process was told to end. */
+  stopping: AbortSignal;
 }
 
 export interface Limits {

@@ -25,7 +25,8 @@ export function guardRoutes(app: App, service: ServiceContext): void {
     request.caller = caller;
     if (!requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, service.limits.rateLimit);
     requireScope(caller, scope);
-    const pool = isBounded(caller) ? new BoundedPool(service.pool, caller) : service.pool;
+    const session = service.pool.session({ actor: caller.name });
+    const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
     request.overlay = { pool, tokenKeys: service.tokenKeys, tenant: caller.tenant };
   });
 }

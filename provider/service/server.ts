@@ -18,6 +18,8 @@ import { answerUnknownRoutes } from "./unknown-routes";
 const KEEP_ALIVE = 75_000;
 /** Milliseconds between checks for requests that arrive too slowly. */
 const CHECK_INTERVAL = 1000;
+/** Milliseconds in which the headers of a request must arrive. */
+const HEADERS_TIMEOUT = 10_000;
 const MOST_CONNECTIONS = 10_000;
 
 /** The HTTP server with all its routes. It does not listen yet. */
@@ -26,7 +28,10 @@ export async function buildServer(
   { log, version, https }: { log: Logger; version: string; https?: HttpsOptions },
 ): Promise<App> {
   const { bodyLimit, requestTimeout } = service.limits;
-  const timeouts = { headersTimeout: requestTimeout * 1000, connectionsCheckingInterval: CHECK_INTERVAL };
+  const timeouts = {
+    headersTimeout: Math.min(HEADERS_TIMEOUT, requestTimeout * 1000),
+    connectionsCheckingInterval: CHECK_INTERVAL,
+  };
   const app = fastify({
     ...(https ? { https: { ...timeouts, ...https } } : { http: timeouts }),
     loggerInstance: log as FastifyBaseLogger,
@@ -76,9 +81,9 @@ function logRequests(app: App): void {
 }
 
 /** Requests that arrive on open connections while the process ends. */
-function refuseWhileStopping(app: App, { isStopping }: ServiceContext): void {
+function refuseWhileStopping(app: App, { stopping }: ServiceContext): void {
   app.addHook("onRequest", async (request, reply) => {
-    if (!isStopping() || request.routeOptions.url === "/healthz") return;
+    if (!stopping.aborted || request.routeOptions.url === "/healthz") return;
     reply.header("connection", "close");
     throw new OverlayError("SERVICE_STOPPING", "The service is being stopped.", "Try again, or use another instance.");
   });

@@ -1,4 +1,5 @@
 import { describe } from "vitest";
+import { eventContract } from "./events";
 import type { Engine } from "./fixture";
 import { identityContract } from "./identity";
 import { leaseContract } from "./leases";
@@ -31,4 +32,5 @@ export function contract(engine: Engine): void {
   describe("sharing", () => sharingContract(engine));
   describe("previews", () => previewContract(engine));
   describe("promises", () => promiseContract(engine));
+  describe("events", () => eventContract(engine));
 }

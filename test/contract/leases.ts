@@ -236,7 +236,7 @@ export function leaseContract(engine: Engine): void {
     [
       "brought to a newer version",
       [["v", "99"]],
-      "STORE_VERSION: The store has layout 99; this program knows layouts up to 4.",
+      "STORE_VERSION: The store has layout 99; this program knows layouts up to 5.",
     ],
     [
       "moved away",

@@ -92,7 +92,7 @@ export function migrationContract(engine: Engine): void {
     const closed = closingWrites({ to: "sqlite:/new.db", version: 3 });
     await store.transact((tx) => Promise.resolve(tx.write([...ROWS, ...closed])));
     await expect(ensureLayout(store, true)).rejects.toThrow(
-      "STORE_VERSION: This store was moved to sqlite:/new.db with layout 3; this program reads layout 4.",
+      "STORE_VERSION: This store was moved to sqlite:/new.db with layout 3; this program reads layout 5.",
     );
     await expect(ensureLayout(store)).rejects.toMatchObject({ code: "STORE_MOVED" });
     await ensureMovable(store);

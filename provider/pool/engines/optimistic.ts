@@ -39,6 +39,8 @@ export interface ServerStoreOptions {
   machineTime?: () => number;
   timeouts?: Timeouts;
   warn?: (text: string) => void;
+  /** Called before a transaction is tried again because another process has committed first. */
+  onConflict?: (() => void) | undefined;
 }
 
 const CONFLICTS_BEFORE_LOCK = 2;
@@ -47,15 +49,26 @@ const ASSUMPTION_COOLDOWN = 16;
 /** When the cache has more rows and ranges, it is cleared. */
 const MAX_CACHED = 10_000;
 
-export function createOptimisticStore(engine: ServerEngine, timeouts: Timeouts = TIMEOUTS): Store {
-  const writer = new Writer(engine, timeouts);
+export function createOptimisticStore(
+  engine: ServerEngine,
+  timeouts: Timeouts = TIMEOUTS,
+  onConflict: () => void = () => {},
+): Store {
+  const retrying = { engine, timeouts, onConflict };
+  const writer = new Writer(retrying);
   return {
     readOnly: engine.readOnly,
     transact: (work) => writer.transact(work),
-    read: (work) => retry(engine, timeouts, () => engine.read(work)),
+    read: (work) => retry(retrying, () => engine.read(work)),
     checkClock: (repair) => writer.checkClock(repair),
     close: () => writer.close(),
   };
+}
+
+interface RetryOptions {
+  engine: ServerEngine;
+  timeouts: Timeouts;
+  onConflict(): void;
 }
 
 type Work<T> = (tx: Tx) => Promise<T>;
@@ -81,10 +94,11 @@ class Writer {
   /** Transactions of one process do not conflict with each other. */
   readonly #mutex = createMutex();
 
-  constructor(
-    private readonly engine: ServerEngine,
-    private readonly timeouts: Timeouts,
-  ) {}
+  private readonly engine: ServerEngine;
+
+  constructor(private readonly retrying: RetryOptions) {
+    this.engine = retrying.engine;
+  }
 
   transact<T>(work: Work<T>): Promise<T> {
     const sent: SentCommit<T>[] = [];
@@ -94,13 +108,13 @@ class Writer {
         ? this.#attempt(this.engine, work, sent)
         : this.#lockAndAttempt(work, sent, timeLeftMs);
     };
-    return this.#mutex(() => this.#bursts.track(() => retry(this.engine, this.timeouts, attempt)));
+    return this.#mutex(() => this.#bursts.track(() => retry(this.retrying, attempt)));
   }
 
   /** `repair`: commits with the time of the clock, although the commit before it has a later time. */
   checkClock(repair: boolean): Promise<ClockFinding | undefined> {
     const { engine } = this;
-    return retry(engine, this.timeouts, async () => {
+    return retry(this.retrying, async () => {
       const { head } = await engine.readUpdate();
       const now = engine.clock();
       if (now === undefined) throw new Conflict();
@@ -240,8 +254,7 @@ export function timeAfter(
 
 /** Retries after conflicts and, for a while, when the server does not answer. Backoff is random. */
 async function retry<T>(
-  engine: ServerEngine,
-  timeouts: Timeouts,
+  { engine, timeouts, onConflict }: RetryOptions,
   attempt: (conflicts: number, timeLeftMs: number) => Promise<T>,
 ): Promise<T> {
   const deadline = Date.now() + timeouts.conflict * 1000;
@@ -253,6 +266,7 @@ async function retry<T>(
       const error = thrown instanceof EngineFault ? thrown.cause : thrown;
       if (error instanceof Conflict) {
         conflicts++;
+        onConflict();
         unavailableSince = undefined;
         if (Date.now() > deadline) throw tooManyConflicts(engine.place, timeouts.conflict);
       } else if (error instanceof StoreUnavailable) {

@@ -26,7 +26,7 @@ import { freeRows } from "./pools";
  */
 export async function fsck(store: Store, options: PoolOptions, repair: boolean): Promise<Finding[]> {
   if (!repair) return store.read((tx) => withBuffer(tx, options, check));
-  const [findings] = await store.transact((tx) => writeWithBuffer(tx, options, check));
+  const { result: findings } = await store.transact((tx) => writeWithBuffer(tx, options, check));
   return findings;
 }
 

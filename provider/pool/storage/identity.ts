@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { OverlayError } from "../../errors";
-import type { StoreIdentity, StoreVersion } from "../types";
+import type { LoggedEvent, StoreIdentity, StoreVersion } from "../types";
+import { appendEvents } from "./event-log";
 import { epochKey, epochsFrom, headKey, type Key, recoveredIds, secretKey } from "./keys";
 import { type Epoch, type StoreHead, wordCodec } from "./records";
 import type { WriteBuffer } from "./write-buffer";
@@ -23,13 +24,19 @@ const COMPLETE = "00000000";
 
 const idKey: Key<string> = { ...secretKey("identity"), codec: wordCodec };
 
-/** Every commit calls this. Returns its version. */
-export async function advance(tx: WriteBuffer): Promise<StoreVersion> {
+export interface Advance {
+  version: StoreVersion;
+  events: LoggedEvent[];
+}
+
+/** Every commit calls this. Returns its version, and its changes with their ids in the event log. */
+export async function advance(tx: WriteBuffer): Promise<Advance> {
   const head = await tx.get(headKey);
   const isSameEpoch = head && Math.abs(tx.now - head.since) < EPOCH_MS;
   const next = isSameEpoch ? { ...head, last: head.last + 1 } : await beginEpoch(tx, head);
-  tx.put(headKey, next);
-  return { version: next.last, epoch: next.id };
+  const events = appendEvents(tx, head?.events ?? 0);
+  tx.put(headKey, { ...next, ...(events.length > 0 && { events: events.at(-1)!.id }) });
+  return { version: { version: next.last, epoch: next.id }, events };
 }
 
 async function beginEpoch(tx: WriteBuffer, before: StoreHead | undefined): Promise<StoreHead> {
@@ -37,7 +44,8 @@ async function beginEpoch(tx: WriteBuffer, before: StoreHead | undefined): Promi
   if (before) tx.put(epochKey(before.last), { id: before.id, first: before.first, last: before.last });
   const oldest = number > KEPT_EPOCHS ? await tx.first(epochsFrom(0)) : undefined;
   if (oldest) tx.delete(epochKey(oldest.last));
-  return { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number };
+  const begun = { id: randomBytes(4).toString("hex"), first, last: first, since: tx.now, number };
+  return { ...begun, ...(before?.events !== undefined && { events: before.events }) };
 }
 
 type FoundIdentity = Omit<StoreIdentity, "id"> & {
@@ -112,5 +120,7 @@ export async function adoptIdentity(
   if (all.size > recovered.length) tx.put(recoveredIds, [...all]);
   for (const { last } of await tx.all(epochsFrom(0))) tx.delete(epochKey(last));
   const last = Math.max(version, reached);
-  tx.put(headKey, { id: complete ? COMPLETE : ANY, first: 0, last, since: 0, number: 0 });
+  const events = (await tx.get(headKey))?.events;
+  const head = { id: complete ? COMPLETE : ANY, first: 0, last, since: 0, number: 0 };
+  tx.put(headKey, { ...head, ...(events !== undefined && { events }) });
 }

@@ -1,6 +1,7 @@
-import type { Event, Extent, Lease, Port } from "../types";
+import type { AccessToken, Event, Extent, Lease, Port } from "../types";
 import {
   type Allocation,
+  accessTokenCodec,
   allocationCodec,
   type Codec,
   type Counts,
@@ -39,11 +40,14 @@ import {
  *   v/head                        version of the      v/epoch/LAST            epochs of the store, see `identity.ts`
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
+ *   k/access/ID                   access tokens of the service
+ *   n/ID                          event log: the newest changes of all pools, in the order of their commits
  *   w/POOL/UID                    the offer that waits for this lease to end
  *   e/TIME/POOL                   deleted pools with end records in l/, which are kept until then
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
- * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`).
+ * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`) and
+ * the id of an event.
  */
 export interface Key<T> {
   at: string;
@@ -153,6 +157,8 @@ export const waiterKey = (pool: string, uid: string): Key<string> => ({
 });
 
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
+export const accessTokenKey = (id: string): Key<AccessToken> => key(accessTokenCodec, "k", "access", part(id));
+export const accessTokens: Span<AccessToken> = under(accessTokenCodec, "k", "access");
 export const nameKey = (name: string): Key<LeaseRef> => ({ ...key(leaseRefCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
@@ -166,6 +172,10 @@ export const eventLines = (pool: string, until?: number): Span<string> => ({
   ...under(textCodec, "h", part(pool)),
   ...(until !== undefined && { to: eventsFrom(pool, until + 1).from }),
 });
+
+export const loggedEventKey = (id: number): Key<Event> => key(eventCodec, "n", counter(id));
+export const loggedEventsFrom = (id: number): Span<Event> => from(under(eventCodec, "n"), counter(id));
+export const idOfLoggedEvent = (key: string): number => Number(key.slice("n/".length));
 
 export const deletedPoolKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
   key(deletedPoolCodec, "d", moment(at), part(pool));

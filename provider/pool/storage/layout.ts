@@ -1,18 +1,18 @@
 import { OverlayError } from "../../errors";
 import { tryParseJson } from "../../json";
-import type { StoreVersion } from "../types";
+import type { LoggedEvent, StoreVersion } from "../types";
 import { isCount, isText, isWhen, isWord, shape } from "./fields";
-import { advance } from "./identity";
+import { type Advance, advance } from "./identity";
 import { byTime, headKey, layoutKey, moveKey, poolKey, poolsFrom, renamedRows } from "./keys";
 import { decodeRow, plainJson } from "./records";
 import type { Row, Store, Tx, Write } from "./store";
 import { type PoolOptions, type WriteBuffer, withBuffer } from "./write-buffer";
 
 /** Of keys and rows. A change of `keys.ts` or `records.ts` that older programs cannot read adds a migration and one to this. */
-export const LAYOUT = 4;
+export const LAYOUT = 5;
 
 /** From layout i + 1 to i + 2, each in one transaction. */
-const MIGRATIONS: ((tx: Tx) => Promise<void>)[] = [removeIdleTimes, addCapacities, renameFields];
+const MIGRATIONS: ((tx: Tx) => Promise<void>)[] = [removeIdleTimes, addCapacities, renameFields, startEventLog];
 
 /** Leases are indexed by `lastSeen` only in pools with `reclaimAfter`. */
 async function removeIdleTimes(tx: Tx): Promise<void> {
@@ -64,6 +64,9 @@ function withNewNames(text: string): string {
   ]);
   return JSON.stringify(Object.fromEntries(fields));
 }
+
+/** The event log begins empty. An older program must not write any more: its changes would be missing in it. */
+async function startEventLog(): Promise<void> {}
 
 /**
  * Higher than the layout of any program, so that none writes to the store. The row `v/move` says why: all rows were moved `to` another
@@ -131,15 +134,20 @@ function mustBeReadable(to: string, found = LAYOUT): void {
     );
 }
 
-/**
- * A transaction that writes. The store may have been moved or migrated since it was opened. Returns the version that its commit makes,
- * if it writes anything.
- */
+export interface Written<T> {
+  result: T;
+  /** The version of the store that the commit makes; undefined: it writes nothing. */
+  version: StoreVersion | undefined;
+  /** The changes that it makes, as they are in the event log. */
+  events: LoggedEvent[];
+}
+
+/** A transaction that writes. The store may have been moved or migrated since it was opened. */
 export function writeWithBuffer<T>(
   tx: Tx,
   options: PoolOptions,
   work: (buffer: WriteBuffer) => Promise<T>,
-): Promise<[result: T, version: StoreVersion | undefined]> {
+): Promise<Written<T>> {
   return withBuffer(tx, options, async (buffer) => {
     await buffer.prefetch([layoutKey, headKey]);
     if ((await buffer.get(layoutKey)) !== String(LAYOUT)) {
@@ -147,9 +155,9 @@ export function writeWithBuffer<T>(
       if (found !== undefined) throw tooOldError(found);
     }
     const result = await work(buffer);
-    const next = buffer.hasWrites ? await advance(buffer) : undefined;
+    const { version, events = [] }: Partial<Advance> = buffer.hasWrites ? await advance(buffer) : {};
     await buffer.flush();
-    return [result, next];
+    return { result, version, events };
   });
 }
 

@@ -128,9 +128,11 @@ export async function appendHistory(
   lease: Lease,
   cause: Pick<Event, "takenBy" | "formerOwner"> = {},
 ): Promise<void> {
-  const { pool, owner, uid, leaseId, extents, usedBy } = lease;
+  const { pool, owner, uid, leaseId, extents, usedBy, tenant } = lease;
   const by = what === "expired" ? undefined : (tx.options.actor ?? lease.by);
-  const event = omitUndefined<Event>({ at: tx.now, what, pool, owner, uid, leaseId, extents, usedBy, by, ...cause });
+  const place = { pool, owner, uid, leaseId, extents };
+  const event = omitUndefined<Event>({ at: tx.now, what, ...place, tenant, usedBy, by, ...cause });
+  tx.events.push(event);
   tx.put(eventKey(pool, tx.now, randomUUID()), event);
   const counts = (await tx.get(countsKey(pool))) ?? noCounts();
   const events = (counts.events ?? 0) + 1;

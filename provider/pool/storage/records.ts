@@ -1,6 +1,17 @@
 import { OverlayError } from "../../errors";
 import { capacityOf } from "../extents";
-import type { Event, Extent, Lease, LeaseEnd, PoolSpec, Port, PreviousHolder, Tenant } from "../types";
+import {
+  ACCESS_SCOPES,
+  type AccessToken,
+  type Event,
+  type Extent,
+  type Lease,
+  type LeaseEnd,
+  type PoolSpec,
+  type Port,
+  type PreviousHolder,
+  type Tenant,
+} from "../types";
 import {
   InvalidField,
   isBoolean,
@@ -154,7 +165,7 @@ const eventShape = shape<Event>(
     leaseId: isLeaseId,
     extents: isListOf(isExtent),
   },
-  { usedBy: isText, by: isText, takenBy: isText, formerOwner: isText },
+  { tenant: isTenant, usedBy: isText, by: isText, takenBy: isText, formerOwner: isText },
 );
 
 const isExtents = isListOf(isExtent);
@@ -278,6 +289,18 @@ export const plainJson = <T extends object>(form: Shape): Codec<T> => ({
     return value;
   },
 });
+export const accessTokenCodec = plainJson<AccessToken>(
+  shape<AccessToken>(
+    {
+      id: isWord,
+      name: isText,
+      hash: isWord,
+      scopes: isListOf(isOneOf(...ACCESS_SCOPES)),
+      createdAt: isNumber,
+    },
+    { tenant: isTenant, network: isText, pool: isText, createdBy: isText, expiresAt: isNumber, revokedAt: isNumber },
+  ),
+);
 export const leaseRefCodec = plainJson<LeaseRef>(leaseRefShape);
 export const deletedPoolCodec = plainJson<DeletedPool>(shape<DeletedPool>({ pool: isPoolName, at: isNumber }));
 
@@ -293,11 +316,15 @@ export interface StoreHead extends Epoch {
   since: number;
   /** How many epochs there were before it. */
   number: number;
+  /** The id of the newest event in the event log; absent: none. */
+  events?: number;
 }
 const isEpochId = (value: unknown): boolean => value === "" || isWord(value);
 const epochFields = { id: isEpochId, first: isCount, last: isCount };
 export const epochCodec = plainJson<Epoch>(shape<Epoch>(epochFields));
-export const headCodec = plainJson<StoreHead>(shape<StoreHead>({ ...epochFields, since: isNumber, number: isCount }));
+export const headCodec = plainJson<StoreHead>(
+  shape<StoreHead>({ ...epochFields, since: isNumber, number: isCount }, { events: isCount }),
+);
 
 export const extentCodec: Codec<Extent> = { encode: extentText, decode: extentOf };
 export const textCodec: Codec<string> = { encode: (text) => text, decode: (text) => text };

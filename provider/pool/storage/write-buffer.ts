@@ -1,4 +1,4 @@
-import type { Lease } from "../types";
+import type { Event, Lease } from "../types";
 import type { Key, Span } from "./keys";
 import { decodeRow } from "./records";
 import { SortedMap } from "./sorted-map";
@@ -30,10 +30,14 @@ export class WriteBuffer {
   /** How many overdue leases were ended in this transaction. */
   expired = 0;
   #expiredBefore = 0;
+  /** Changes of this transaction, in order, for the event log. */
+  readonly events: Event[] = [];
+  #eventsBefore = 0;
 
   constructor(
     readonly now: number,
-    readonly options: PoolOptions,
+    /** Of the operation that runs now. */
+    public options: PoolOptions,
     private readonly tx: Tx,
     private readonly writes = new SortedMap<string | null>(),
   ) {}
@@ -134,6 +138,7 @@ export class WriteBuffer {
   savepoint(): void {
     this.#before = [];
     this.#expiredBefore = this.expired;
+    this.#eventsBefore = this.events.length;
   }
 
   /** Discards the writes since the last savepoint. */
@@ -143,6 +148,7 @@ export class WriteBuffer {
       else this.writes.set(key, text);
     }
     this.expired = this.#expiredBefore;
+    this.events.length = this.#eventsBefore;
     this.savepoint();
   }
 

@@ -6,7 +6,7 @@ import { textCodec } from "../../../provider/pool/storage/records";
 import { EngineFault, type Store } from "../../../provider/pool/storage/store";
 import type { WriteBuffer } from "../../../provider/pool/storage/write-buffer";
 
-const terms = { offerTtl: 1, quarantine: 1 };
+const options = { offerTtl: 1, quarantine: 1 };
 const key = (at: string) => ({ at, codec: textCodec });
 
 function counting(): { store: Store; transactions: () => number } {
@@ -29,21 +29,30 @@ const append =
 
 test("what waits for one pool goes into one transaction, in its order, and each sees those before it", async () => {
   const { store, transactions } = counting();
-  const queue = new Queue(store, terms);
-  expect(await Promise.all([..."abc"].map((letter) => queue.add("p", append(letter))))).toEqual(["a", "ab", "abc"]);
+  const queue = new Queue(store);
+  expect(await Promise.all([..."abc"].map((letter) => queue.add("p", append(letter), { options })))).toEqual([
+    "a",
+    "ab",
+    "abc",
+  ]);
   expect(transactions()).toBe(1);
-  await Promise.all(Array.from({ length: 200 }, () => queue.add("p", append("x"))));
+  await Promise.all(Array.from({ length: 200 }, () => queue.add("p", append("x"), { options })));
   expect(transactions()).toBe(5);
 });
 
 test("an operation that throws is rolled back, the others are not", async () => {
   const { store, transactions } = counting();
-  const queue = new Queue(store, terms);
-  const failing = queue.add("p", async (tx) => {
+  const queue = new Queue(store);
+  const fail = async (tx: WriteBuffer) => {
     await append("b")(tx);
     throw new OverlayError("IP_IN_USE", "Taken.", "Take another.");
-  });
-  const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);
+  };
+  const failing = queue.add("p", fail, { options });
+  const results = await Promise.allSettled([
+    queue.add("p", append("a"), { options }),
+    failing,
+    queue.add("p", append("c"), { options }),
+  ]);
   expect(results.map((result) => (result.status === "fulfilled" ? result.value : result.reason.code))).toEqual([
     "a",
     "IP_IN_USE",
@@ -53,14 +62,19 @@ test("an operation that throws is rolled back, the others are not", async () => 
 });
 
 test("when the engine fails, all operations of the transaction fail", async () => {
-  const queue = new Queue(createMemoryStore(), terms);
-  const failing = queue.add("p", async (tx) => {
+  const queue = new Queue(createMemoryStore());
+  const fail = async (tx: WriteBuffer) => {
     await append("b")(tx);
     throw new EngineFault(new Error("disk on fire"));
-  });
-  const results = await Promise.allSettled([queue.add("p", append("a")), failing, queue.add("p", append("c"))]);
+  };
+  const failing = queue.add("p", fail, { options });
+  const results = await Promise.allSettled([
+    queue.add("p", append("a"), { options }),
+    failing,
+    queue.add("p", append("c"), { options }),
+  ]);
   expect(results.map(({ status }) => status)).toEqual(["rejected", "rejected", "rejected"]);
-  expect(await queue.add("p", append("z"))).toBe("z");
+  expect(await queue.add("p", append("z"), { options })).toBe("z");
 });
 
 test("a transaction in which there are only promises may be taken back by a power cut; with one lease in it, not", async () => {
@@ -69,8 +83,14 @@ test("a transaction in which there are only promises may be taken back by a powe
     promised.push(isPromised);
     return memory.transact(work);
   };
-  const queue = new Queue({ ...memory, transact }, terms);
-  await Promise.all([queue.add("p", append("a"), true), queue.add("p", append("b"), true)]);
-  await Promise.all([queue.add("p", append("c"), true), queue.add("p", append("d"))]);
+  const queue = new Queue({ ...memory, transact });
+  await Promise.all([
+    queue.add("p", append("a"), { options, promised: true }),
+    queue.add("p", append("b"), { options, promised: true }),
+  ]);
+  await Promise.all([
+    queue.add("p", append("c"), { options, promised: true }),
+    queue.add("p", append("d"), { options }),
+  ]);
   expect(promised).toEqual([true, false]);
 });

@@ -95,10 +95,10 @@ test("views of an older release are replaced; a table of the same name is not", 
 
 test("a store of a newer version is left alone", async () => {
   const store = await openSqliteStore(join(folder, "pool.db"));
-  await store.transact(put("v", "5"));
+  await store.transact(put("v", "6"));
   await store.close();
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({
-    message: "STORE_VERSION: The store has layout 5; this program knows layouts up to 4. Update pulumi-overlay.",
+    message: "STORE_VERSION: The store has layout 6; this program knows layouts up to 5. Update pulumi-overlay.",
   });
 });
 

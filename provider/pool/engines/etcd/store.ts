@@ -25,13 +25,13 @@ import { type Cluster, parseEtcdUrl } from "./url";
 /** The version of the store is the value of one key, `head`, which each commit compares and replaces in its Txn. */
 
 export async function openEtcdStore(url: string, options: ServerStoreOptions = {}): Promise<Store> {
-  const { clock, timeouts } = options;
+  const { clock, timeouts, onConflict } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const cluster = parseEtcdUrl(url);
   if (cluster.isExposed) options.warn?.(`etcd at ${cluster.place} is used without TLS, because of tls=false.`);
   const kv = new EtcdKv(new EtcdClient(cluster), cluster);
   try {
-    return createOptimisticStore(await openEngine(kv, cluster, witness, clock), timeouts);
+    return createOptimisticStore(await openEngine(kv, cluster, witness, clock), timeouts, onConflict);
   } catch (error) {
     kv.close();
     throw error instanceof StoreUnavailable ? error.cause : error;

@@ -18,7 +18,7 @@ import { type Address, parsePostgresUrl } from "./url";
  */
 
 export async function openPostgresStore(url: string, options: ServerStoreOptions = {}): Promise<Store> {
-  const { clock, timeouts, warn = () => {} } = options;
+  const { clock, timeouts, warn = () => {}, onConflict } = options;
   const witness = options.machineTime ?? clock ?? machineTime;
   const address = parsePostgresUrl(url);
   if (address.isExposed) warn(`PostgreSQL at ${address.place} is used without TLS, because of sslmode=disable.`);
@@ -29,7 +29,7 @@ export async function openPostgresStore(url: string, options: ServerStoreOptions
   pool.on("connect", (client) => void client.query("SET plan_cache_mode = force_generic_plan").catch(() => {}));
   try {
     const { readOnly } = await ensureTables(pool, address, warn);
-    return createOptimisticStore(createEngine(pool, address, readOnly, witness, clock), timeouts);
+    return createOptimisticStore(createEngine(pool, address, readOnly, witness, clock), timeouts, onConflict);
   } catch (thrown) {
     await pool.end();
     const error = translateError(thrown, address);

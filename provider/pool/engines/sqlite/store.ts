@@ -23,6 +23,8 @@ export interface SqliteOptions {
   /** How long to wait for other processes, in seconds. */
   lockTimeout?: number;
   warn?: (text: string) => void;
+  /** Called before a transaction is tried again because another process has the file locked. */
+  onConflict?: (() => void) | undefined;
 }
 
 /** What we use of `node:sqlite`, and of the package with the same interface. */
@@ -39,13 +41,14 @@ interface Statement {
 type Engine = { DatabaseSync: new (path: string, options: { readOnly: boolean }) => Database };
 
 export async function openSqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
-  const { clock = Date.now, lockTimeout = 30, warn = () => {} } = options;
+  const { clock = Date.now, warn = () => {} } = options;
+  const retry = <T>(attempt: () => T | Promise<T>): Promise<T> => retryWhileLocked(path, options, attempt);
   const getBootTime = options.bootTime ?? (options.clock ? () => undefined : bootTime);
   const engine = await loadEngine();
   const readOnly = options.readOnly || !(await canWrite(path));
   await rejectNetworkFileSystem(path);
   const clockOn = (db: Database) => new SqliteClock(db, path, clock, getBootTime, readOnly);
-  const connection = await retryWhileLocked(path, lockTimeout, () => connect(engine, path, readOnly, clockOn, warn));
+  const connection = await retry(() => connect(engine, path, readOnly, clockOn, warn));
   const { db, tx, inTransaction, log, time } = connection;
   const mutex = createMutex();
   const checked = <T>(work: (tx: Tx) => Promise<T>): Promise<T> => {
@@ -55,17 +58,15 @@ export async function openSqliteStore(path: string, options: SqliteOptions = {})
   return {
     readOnly,
     transact: (work, promised) =>
-      retryWhileLocked(path, lockTimeout, () =>
+      retry(() =>
         mutex(async () => {
           const result = await inTransaction("toWrite", () => checked(work));
           if (!promised) log?.sync();
           return result;
         }),
       ),
-    read: (work) =>
-      retryWhileLocked(path, lockTimeout, () => mutex(() => inTransaction("toRead", () => checked(work)))),
-    checkClock: (repair) =>
-      retryWhileLocked(path, lockTimeout, () => mutex(() => checkClock(inTransaction, time, repair))),
+    read: (work) => retry(() => mutex(() => inTransaction("toRead", () => checked(work)))),
+    checkClock: (repair) => retry(() => mutex(() => checkClock(inTransaction, time, repair))),
     close: () =>
       mutex(async () => {
         log?.close();
@@ -324,7 +325,11 @@ function rollBack(db: Database): void {
 }
 
 /** Retries until the file is not locked, with random backoff. */
-async function retryWhileLocked<T>(path: string, lockTimeout: number, attempt: () => T | Promise<T>): Promise<T> {
+async function retryWhileLocked<T>(
+  path: string,
+  { lockTimeout = 30, onConflict }: SqliteOptions,
+  attempt: () => T | Promise<T>,
+): Promise<T> {
   const deadline = Date.now() + lockTimeout * 1000;
   for (let backoff = 2; ; backoff = Math.min(backoff * 2, 50)) {
     try {
@@ -332,6 +337,7 @@ async function retryWhileLocked<T>(path: string, lockTimeout: number, attempt: (
     } catch (error) {
       if (![BUSY, LOCKED].includes(codeOf(error))) throw translateError(path, error);
       if (Date.now() > deadline) throw lockTimedOut(path, lockTimeout, error);
+      onConflict?.();
     }
     await sleep(1 + Math.random() * backoff);
   }

@@ -1,0 +1,35 @@
+import type { Store } from "./storage/store";
+import type { LoggedEvent } from "./types";
+
+/** What metrics count in a process that serves a pool. */
+export interface Observer {
+  /** After each commit: the changes that it has made. */
+  committed?(events: LoggedEvent[]): void;
+  /** After each transaction of the store; `error`: why it failed. */
+  transaction?(kind: "read" | "write", seconds: number, error?: unknown): void;
+  /** A transaction is tried again, because another process was first or has a lock. */
+  conflict?(): void;
+}
+
+/** The store, with the duration of each transaction reported. */
+export function observeStore(store: Store, observer: Observer | undefined): Store {
+  const report = observer?.transaction?.bind(observer);
+  if (!report) return store;
+  const timed = async <T>(kind: "read" | "write", run: () => Promise<T>): Promise<T> => {
+    const start = performance.now();
+    const seconds = () => (performance.now() - start) / 1000;
+    try {
+      const result = await run();
+      report(kind, seconds());
+      return result;
+    } catch (error) {
+      report(kind, seconds(), error);
+      throw error;
+    }
+  };
+  return {
+    ...store,
+    transact: (work, promised) => timed("write", () => store.transact(work, promised)),
+    read: (work) => timed("read", () => store.read(work)),
+  };
+}

@@ -1,0 +1,119 @@
+import { expect, test } from "vitest";
+import { headKey, loggedEventKey } from "../../provider/pool/storage/keys";
+import type { AccessToken } from "../../provider/pool/types";
+import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
+
+/** The event log, sessions of several users on one store, batches and access tokens. */
+export function eventContract(engine: Engine): void {
+  test("changes of all processes are numbered without gaps, in the order of their commits", async () => {
+    const { pool, another } = await createFixture(engine, { quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const { last } = await pool.events({ after: 0 });
+    const second = another();
+    for (const owner of ["a", "b", "c"]) {
+      const lease = await second.claim(by(owner));
+      await pool.release("pool/p", lease.leaseId);
+    }
+    const { events } = await second.events({ after: last });
+    expect(events.map(({ id, what, owner }) => [id - last, what, owner])).toEqual([
+      [1, "claimed", "a"],
+      [2, "released", "a"],
+      [3, "claimed", "b"],
+      [4, "released", "b"],
+      [5, "claimed", "c"],
+      [6, "released", "c"],
+    ]);
+    expect(await pool.events({ after: last + 6 })).toEqual({ events: [], last: last + 6 });
+    const page = await pool.events({ after: last + 1, limit: 2 });
+    expect(page.events.map(({ id }) => id)).toEqual([last + 2, last + 3]);
+  });
+
+  test("a refused operation and an offer leave no event, also beside others in one transaction", async () => {
+    const { pool } = await createFixture(engine);
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const { last } = await pool.events({ after: 0 });
+    await Promise.allSettled([
+      pool.claim(wants("a", "10.0.0.1")),
+      pool.claim(wants("b", "10.0.0.1")),
+      pool.offer(by("c")),
+      pool.claim(wants("d", "10.9.9.9")),
+      pool.claim(wants("e", "10.0.0.2")),
+    ]);
+    const { events } = await pool.events({ after: last });
+    expect(events.map(({ id, owner }) => [id - last, owner])).toEqual([
+      [1, "a"],
+      [2, "e"],
+    ]);
+  });
+
+  test("events that are no longer kept, or not made yet, are an error with the newest id", async () => {
+    const { pool, store } = await createFixture(engine);
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    for (const owner of ["a", "b"]) await pool.claim(by(owner));
+    const { last } = await pool.events({ after: 0 });
+    await expect(pool.events({ after: last + 1 })).rejects.toThrow(/^EVENTS_LOST: There is no event/);
+    await store.transact(async (tx) => {
+      await tx.write([[loggedEventKey(1).at, null]]);
+    });
+    await expect(pool.events({ after: 0 })).rejects.toThrow(/^EVENTS_LOST: Events after 0 are no longer kept/);
+    expect((await pool.events({ after: 1 })).events).toHaveLength(last - 1);
+  });
+
+  test("the event log keeps the newest 20,000 events", async () => {
+    const { pool, store } = await createFixture(engine);
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const { last } = await pool.events({ after: 0 });
+    await store.transact(async (tx) => {
+      const head = headKey.codec.decode((await tx.get(headKey.at))!);
+      const event = (await tx.get(loggedEventKey(last).at))!;
+      await tx.write([
+        [headKey.at, headKey.codec.encode({ ...head, events: 20_000 })],
+        [loggedEventKey(20_000).at, event],
+      ]);
+    });
+    await pool.claim(by("a"));
+    await expect(pool.events({ after: 0 })).rejects.toThrow(/^EVENTS_LOST/);
+    expect((await pool.events({ after: 20_000 })).events.map(({ id, owner }) => [id, owner])).toEqual([[20_001, "a"]]);
+  });
+
+  test("a session carries its own actor into history and leases, also in a transaction with others", async () => {
+    const { pool } = await createFixture(engine, { actor: "service@host", quarantine: 0 });
+    await opened(pool, { extents: extents("10.0.0.0/24") });
+    const [ann, bob] = [pool.session({ actor: "ann" }), pool.session({ actor: "bob" })];
+    const [a] = await Promise.all([ann.claim(by("a")), bob.claim(by("b")), pool.claim(by("c"))]);
+    await bob.release("pool/p", a.leaseId);
+    const events = (await pool.history("pool/p")).map(({ what, owner, by }) => [what, owner, by]);
+    expect(events.sort()).toEqual([
+      ["claimed", "a", "ann"],
+      ["claimed", "b", "bob"],
+      ["claimed", "c", "service@host"],
+      ["released", "a", "bob"],
+    ]);
+    await ann.end();
+    expect(await pool.claim(by("d"))).toMatchObject({ by: "service@host" });
+  });
+
+  test("claims of a batch are committed all or none", async () => {
+    const { pool, another } = await createFixture(engine);
+    await opened(pool, { extents: extents("10.0.0.0/30"), reserved: extents("10.0.0.0") });
+    const batch = (...owners: string[]) => owners.map((owner) => by(owner));
+    await expect(pool.claimAll(batch("a", "b", "c", "d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
+    expect(await another().usage("pool/p")).toMatchObject({ held: 0n });
+    const leases = await pool.claimAll(batch("a", "b", "c"));
+    expect(new Set(leases.map(firstOf)).size).toBe(3);
+    expect(leases.map((lease) => pool.versionOf(lease)?.version)).toEqual(
+      Array(3).fill((await pool.identity()).version),
+    );
+    expect(await pool.fsck()).toEqual([]);
+  });
+
+  test("access tokens are kept, replaced and listed", async () => {
+    const { pool, another } = await createFixture(engine);
+    const token: AccessToken = { id: "0a1b2c3d", name: "ci", hash: "00ff", scopes: ["read", "reserve"], createdAt: 7 };
+    await pool.putAccessToken(token);
+    expect(await another().findAccessToken("0a1b2c3d")).toEqual(token);
+    await another().putAccessToken({ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } });
+    expect(await pool.accessTokens()).toEqual([{ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } }]);
+    expect(await pool.findAccessToken("ffffffff")).toBeUndefined();
+  });
+}

@@ -1,0 +1,43 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, expect, test } from "vitest";
+import { openPool } from "../../../provider/pool";
+import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
+import { by, extents, opened } from "../../contract/fixture";
+
+const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+test("an observer is told of commits with their changes, of transactions, and of their errors", async () => {
+  const seen: string[] = [];
+  const pool = await openPool("memory:", {
+    offerTtl: 60,
+    quarantine: 0,
+    observer: {
+      committed: (events) => seen.push(events.map(({ id, what, owner }) => `${id} ${what} ${owner}`).join(", ")),
+      transaction: (kind, seconds, error) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}${error ? " failed" : ""}`),
+    },
+  });
+  await opened(pool, { extents: extents("10.0.0.0/29") });
+  seen.length = 0;
+  await Promise.allSettled([pool.claim(by("a")), pool.claim(by("b")), pool.claim(by("c", { pool: "pool/none" }))]);
+  expect(seen.sort()).toEqual(["2 claimed a, 3 claimed b", "write", "write"]);
+  seen.length = 0;
+  await expect(pool.events({ after: 99 })).rejects.toThrow(/^EVENTS_LOST/);
+  expect(seen).toEqual(["read failed"]);
+  await pool.end();
+});
+
+test("a transaction that waits for the lock of another process counts as a conflict", async () => {
+  let conflicts = 0;
+  const settings = { offerTtl: 60, quarantine: 0, observer: { conflict: () => conflicts++ } };
+  const pool = await openPool(`sqlite:${folder}/pool.db`, settings);
+  const other = await openSqliteStore(`${folder}/pool.db`);
+  const held = other.transact(() => sleep(100));
+  await opened(pool, { extents: extents("10.0.0.0/20") });
+  await held;
+  await Promise.all([pool.end(), other.close()]);
+  expect(conflicts).toBeGreaterThan(0);
+});
