@@ -20,7 +20,8 @@ export function guardRoutes(app: App, service: ServiceContext): void {
   });
   app.addHook("onRequest", async (request) => {
     const { scope } = request.routeOptions.config;
-    if (scope === undefined || scope === "public") return; // no route, or one for everybody
+    if (scope === "public" || request.is404) return;
+    if (scope === undefined) throw new Error(`Route ${request.routeOptions.url} declares no scope.`);
     const caller = await findCaller(request);
     request.caller = caller;
     if (!requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, service.limits.rateLimit);

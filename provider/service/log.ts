@@ -18,6 +18,11 @@ export function createLog(level: string, write: (line: string) => void): Logger 
     level,
     base: null,
     timestamp: () => `,"time":"${new Date().toISOString()}"`,
+    // Of fastify's own lines: the URL of a request may contain a token.
+    serializers: {
+      req: ({ method }: { method: string }) => ({ method }),
+      res: ({ statusCode }: { statusCode: number }) => ({ statusCode }),
+    },
     formatters: { level: (label: string) => ({ level: label }) },
   };
   return pino(options, stream);

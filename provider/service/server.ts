@@ -1,6 +1,6 @@
 import type { ServerOptions as HttpsOptions } from "node:https";
 import type { Socket } from "node:net";
-import fastify, { type FastifyBaseLogger, type FastifyReply, type FastifyRequest } from "fastify";
+import fastify, { type FastifyBaseLogger, type FastifyReply, type FastifyRequest, LogController } from "fastify";
 import { serializerCompiler, type ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Logger } from "pino";
 import type { z } from "zod";
@@ -35,7 +35,7 @@ export async function buildServer(
   const app = fastify({
     ...(https ? { https: { ...timeouts, ...https } } : { http: timeouts }),
     loggerInstance: log as FastifyBaseLogger,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: "requestId" }),
     bodyLimit,
     requestTimeout: requestTimeout * 1000,
     keepAliveTimeout: KEEP_ALIVE,
@@ -53,8 +53,8 @@ export async function buildServer(
   logRequests(app);
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
-  guardRoutes(app, service);
   await registerDocs(app, version);
+  guardRoutes(app, service);
   for (const [prefix, group] of ROUTE_GROUPS)
     await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
   return app;
@@ -68,13 +68,12 @@ function logRequests(app: App): void {
     if (trace) reply.header("traceparent", trace.text);
   });
   app.addHook("onResponse", async (request, reply) => {
-    app.log.info({
+    request.log.info({
       method: request.method,
       route: request.routeOptions.url ?? "none",
       status: reply.statusCode,
       ms: Math.round(reply.elapsedTime * 1000) / 1000,
       token: request.caller?.name,
-      requestId: request.id,
       traceId: parseTraceParent(request.headers)?.traceId,
     });
   });
@@ -93,7 +92,7 @@ function answerError(given: unknown, request: FastifyRequest, reply: FastifyRepl
   const error = toOverlayError(given);
   const problem = toProblem(error);
   if (problem.status >= 500)
-    request.log.error({ requestId: request.id, code: error.code, err: error.cause ?? error }, error.message);
+    request.log.error({ code: error.code, err: error.cause ?? error }, error.message);
   reply.code(problem.status).headers(problemHeaders(error)).type(PROBLEM_TYPE).send(JSON.stringify(problem));
 }
 

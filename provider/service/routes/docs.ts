@@ -3,7 +3,10 @@ import swaggerUi from "@fastify/swagger-ui";
 import { jsonSchemaTransform, jsonSchemaTransformObject } from "fastify-type-provider-zod";
 import type { App } from "../app";
 
-/** Documents all routes that are registered after it: OpenAPI 3.1 at `/openapi.json`, a page at `/docs`. */
+/**
+ * Documents all routes that are registered after it: OpenAPI 3.1 at `/openapi.json`, a page at `/docs`. Its own routes need no access token:
+ * it is registered before the guard, whose rule for routes the page's plugin does not know.
+ */
 export async function registerDocs(app: App, version: string): Promise<void> {
   await app.register(swagger, {
     openapi: {
