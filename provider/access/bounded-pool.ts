@@ -62,8 +62,10 @@ export class BoundedPool implements Pool {
     return this.#mustBeVisible(await this.pool.endOf(pool, uid));
   }
 
+  /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.pool.holder(name));
+    const lease = await this.pool.holder(name);
+    return lease && this.#isVisible(lease) ? lease : undefined;
   }
 
   async spec(name: string): Promise<PoolSpec | undefined> {
@@ -83,10 +85,13 @@ export class BoundedPool implements Pool {
     return new Map([...usages].filter(([name]) => names.has(name)));
   }
 
-  /** A page may have fewer leases than `limit` although others follow. */
-  async leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]> {
+  async leases(pool: string, options: { after?: bigint; limit?: number } = {}): Promise<Lease[]> {
     await this.spec(pool);
-    return (await this.pool.leases(pool, options)).filter((lease) => this.#isVisible(lease));
+    return fillPage(
+      options.limit,
+      (limit) => this.pool.leases(pool, limit === undefined ? options : { ...options, limit }),
+      (lease) => this.#isVisible(lease),
+    );
   }
 
   async pools(prefix?: string): Promise<PoolSpec[]> {
@@ -288,6 +293,19 @@ export class BoundedPool implements Pool {
       `Access token ${name} is bound to ${bounds.join(" and ")}, and may not use ${what}.`,
       "Use a token without this bound.",
     );
+  }
+}
+
+/** Reads more until at least `limit` entries are left, so that a page with fewer is the last one. */
+async function fillPage<T>(
+  limit: number | undefined,
+  read: (limit: number | undefined) => Promise<T[]>,
+  isShown: (entry: T) => boolean,
+): Promise<T[]> {
+  for (let size = limit; ; size = size! * 4) {
+    const page = await read(size);
+    const shown = page.filter(isShown);
+    if (size === undefined || page.length < size || shown.length >= limit!) return shown;
   }
 }
 
