@@ -93,7 +93,8 @@ test("a client's request id is kept if it is plain, else replaced", () => {
 test("a key may make so many requests a second, and as many at once; others have their own", () => {
   let now = 0;
   const limit = new RateLimit(4, () => now);
-  const take = (n: number, key = "a") => Array.from({ length: n }, () => limit.take(key)).filter((taken) => taken).length;
+  const take = (n: number, key = "a") =>
+    Array.from({ length: n }, () => limit.take(key)).filter((taken) => taken).length;
   expect(take(6)).toBe(4);
   expect(take(1, "b")).toBe(1);
   now = 500;
@@ -124,12 +125,14 @@ test("what is no secret stays as it is", () => {
 });
 
 test("settings come from options, then from the environment, then from defaults", () => {
-  expect(readServiceSettings({ rateLimit: "5" }, { OVERLAY_RATE_LIMIT: "7", OVERLAY_LISTEN: "[::1]:9" })).toMatchObject({
-    listen: { host: "::1", port: 9 },
-    rateLimit: 5,
-    bodyLimit: 65_536,
-    noAuth: false,
-  });
+  expect(readServiceSettings({ rateLimit: "5" }, { OVERLAY_RATE_LIMIT: "7", OVERLAY_LISTEN: "[::1]:9" })).toMatchObject(
+    {
+      listen: { host: "::1", port: 9 },
+      rateLimit: 5,
+      bodyLimit: 65_536,
+      noAuth: false,
+    },
+  );
   expect(readServiceSettings({}, { OVERLAY_NO_AUTH: "true" }).noAuth).toBe(true);
 });
 
