@@ -95,7 +95,9 @@ describe("claims", () => {
     expect(await outcomeOf(pool.claimAll([request(BLOCK, "a")]))).toBe("ACCESS_DENIED");
     expect(await outcomeOf(pool.offer(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
     const want = [{ first: parseIp("10.96.0.7"), last: parseIp("10.96.0.7") }];
-    expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", want }]))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", want }]))).toBe(
+      "ACCESS_DENIED",
+    );
   });
 
   test("of an owner whose lease belongs to another tenant, or to the operator, are refused", async () => {
