@@ -33,7 +33,9 @@ import type {
   Request,
   StoreIdentity,
   StoreVersion,
+  Webhooks,
 } from "./types";
+import { StoredWebhooks } from "./webhooks";
 
 export interface Settings extends PoolOptions {
   /** Where the store is, for messages. */
@@ -66,6 +68,10 @@ export class StoredPool implements Pool {
   readonly #included: (StoreIdentity & { first: number; last: number; recovered: boolean })[] = [];
   /** The version of the store that the commit of a lease has made. */
   readonly #versions = new WeakMap<Lease, StoreVersion>();
+  readonly webhooks: Webhooks = new StoredWebhooks(
+    (view) => this.#read(view),
+    (work) => this.#write("", work),
+  );
   private readonly settings: Settings;
 
   constructor(
@@ -131,7 +137,11 @@ export class StoredPool implements Pool {
     return granted.finally(() => this.#offering.delete(granted));
   }
 
-  async claim(request: Request): Promise<Lease> {
+  claim(request: Request): Promise<Lease> {
+    return this.#reportFailure(request.pool, this.#claim(request));
+  }
+
+  async #claim(request: Request): Promise<Lease> {
     this.#notePlan(request, request.want);
     const deadline = Date.now() + (this.settings.swapWait ?? 5) * 1000;
     for (;;) {
@@ -155,7 +165,11 @@ export class StoredPool implements Pool {
     }
   }
 
-  async claimAll(requests: Request[]): Promise<Lease[]> {
+  claimAll(requests: Request[]): Promise<Lease[]> {
+    return this.#reportFailure(requests[0]?.pool ?? "", this.#claimAll(requests));
+  }
+
+  async #claimAll(requests: Request[]): Promise<Lease[]> {
     const { offerTtl } = this.settings;
     const context = { isClaim: true, wasPreviewed: true, inUp: true, offerTtl, willRelease: () => false };
     const work = async (tx: WriteBuffer): Promise<Lease[]> => {
@@ -166,6 +180,13 @@ export class StoredPool implements Pool {
     const [leases, version] = await this.#queue.commit(requests[0]?.pool ?? "", work, { options: this.settings });
     for (const lease of leases) if (version) this.#versions.set(lease, version);
     return leases;
+  }
+
+  #reportFailure<T>(pool: string, claimed: Promise<T>): Promise<T> {
+    return claimed.catch((error: unknown) => {
+      this.settings.observer?.claimFailed?.(pool, error);
+      throw error;
+    });
   }
 
   async markKept(lease: Lease): Promise<void> {
@@ -270,7 +291,7 @@ export class StoredPool implements Pool {
     return dryRun ? this.#read(work) : this.#write("", work);
   }
 
-  events({ after, limit = 1000 }: { after: number; limit?: number }) {
+  events({ after, limit = 1000 }: { after?: number; limit?: number }) {
     return this.#read((tx) => readEvents(tx, after, limit));
   }
 
