@@ -18,7 +18,8 @@ import type {
   StoreIdentity,
   Tenant,
 } from "../pool/types";
-import { describePool, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
+import { describePool, networkPool, runnerOfPool } from "../pool-names";
+import { isEventInBounds, isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
 
 /**
@@ -104,7 +105,7 @@ export class BoundedPool implements Pool {
   }
 
   /** Ids of other callers' events are missing in it. */
-  async events(options: { after: number; limit?: number }): Promise<EventPage> {
+  async events(options: { after?: number; limit?: number }): Promise<EventPage> {
     const { events, last } = await this.pool.events(options);
     return { events: events.filter((event) => this.#isOwnEvent(event)), last };
   }
@@ -173,6 +174,10 @@ export class BoundedPool implements Pool {
 
   async putAccessToken(): Promise<never> {
     throw this.#denied("access tokens");
+  }
+
+  get webhooks(): never {
+    throw this.#denied("webhooks");
   }
 
   session(options: { actor: string }): Pool {
@@ -250,7 +255,7 @@ export class BoundedPool implements Pool {
   }
 
   #isOwnEvent(event: Event): boolean {
-    return this.#isInBounds(event.pool) && this.#isOwn(event);
+    return isEventInBounds(this.caller, event);
   }
 
   #isOwn({ tenant }: { tenant?: Tenant }): boolean {
@@ -269,10 +274,7 @@ export class BoundedPool implements Pool {
   }
 
   #isInBounds(name: string): boolean {
-    const { network, pool } = this.caller;
-    if (network === undefined && pool === undefined) return true;
-    const isOfNetwork = name === networkPool(network ?? "") || name.startsWith(`${RUNNERS}${network}/`);
-    return (network !== undefined && isOfNetwork) || name === pool;
+    return isPoolInBounds(this.caller, name);
   }
 
   /** The network of the runner to whose subnet the caller is bound. */
