@@ -26,9 +26,11 @@ import type {
   ExistingLease,
   Extent,
   Lease,
+  LeaseFilter,
   MissingPool,
   OfferOptions,
   Pool,
+  PoolPage,
   Replacement,
   Request,
   StoreIdentity,
@@ -228,12 +230,16 @@ export class StoredPool implements Pool {
     return this.#read((tx) => queries.usages(tx, prefix));
   }
 
-  async leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
+  async leases(pool: string, options: LeaseFilter = {}) {
     return this.#read((tx) => queries.leases(tx, pool, options));
   }
 
-  async pools(prefix = "") {
-    return this.#read((tx) => queries.pools(tx, prefix));
+  async pools(prefix = "", options: PoolPage = {}) {
+    return this.#read((tx) => queries.pools(tx, prefix, options));
+  }
+
+  async freeExtents(pool: string, options: { within?: Extent; limit?: number } = {}) {
+    return this.#read((tx) => queries.freeExtents(tx, pool, options));
   }
 
   async history(pool: string, options: { after?: number; limit?: number } = {}) {

@@ -326,6 +326,21 @@ export interface Replacement {
   spec?: PoolSpec;
 }
 
+/** Which leases of a pool are read. */
+export interface LeaseFilter {
+  /** Those of this owner; `after` and `limit` do not apply then. */
+  owner?: string;
+  /** Those with higher values. */
+  after?: bigint;
+  limit?: number;
+}
+
+export interface PoolPage {
+  /** Those after the pool of this name. */
+  after?: string;
+  limit?: number;
+}
+
 /** Allocates values to owners, on any store. Errors are OverlayError. */
 export interface Pool {
   /**
@@ -398,8 +413,11 @@ export interface Pool {
   mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }>;
   /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
   adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
-  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
-  pools(prefix?: string): Promise<PoolSpec[]>;
+  leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
+  /** By name. */
+  pools(prefix?: string, options?: PoolPage): Promise<PoolSpec[]>;
+  /** What the pool can give to a request without values, in order, up to `limit` extents; not what is quarantined. */
+  freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]>;
   usage(pool: string): Promise<Usage | undefined>;
   /** Of all pools whose name begins so, by name. */
   usages(prefix: string): Promise<Map<string, Usage>>;
