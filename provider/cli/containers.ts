@@ -31,7 +31,7 @@ async function findOnRunner(
   runner: string,
   at: Connection,
 ) {
-  const leases = (await findLeases(pool, { network, runner })).filter(isUsedByContainer);
+  const leases = (await findLeases({ pool }, { network, runner })).filter(isUsedByContainer);
   if (leases.length === 0) return [];
   try {
     const containers = readContainers(network, await readHostFacts(await machines.connect(at)));

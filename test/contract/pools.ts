@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { address, by, createFixture, type Engine, extents, firstOf, network, runner } from "./fixture";
+import { address, by, createFixture, type Engine, extents, firstOf, network, opened, runner } from "./fixture";
 
 /** Pools that leases open: networks with their runners, runners with their addresses. */
 export function poolContract(engine: Engine): void {
@@ -221,4 +221,71 @@ export function poolContract(engine: Engine): void {
     await pool.claim(request);
     expect(firstOf(await pool.claim(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
   });
+
+  test("pools are read page by page, without those whose offer has expired", async () => {
+    const { pool, pass } = await createFixture(engine);
+    for (const name of ["a", "b-1", "b", "c", "d"])
+      await opened(pool, { name: `pool/${name}`, extents: extents(RANGES[name]!) });
+    await pool.offer(network("z", "10.9.0.0/16"));
+    await pool.offer({
+      ...network("bb", "10.8.0.0/16"),
+      childPool: { ...network("bb", "10.8.0.0/16").childPool, name: "pool/bb" },
+    });
+    const read = async (prefix: string, page: { after?: string; limit?: number }) =>
+      (await pool.pools(prefix, page)).map(({ name }) => name);
+    expect(await read("pool/", { limit: 3 })).toEqual(["pool/a", "pool/b", "pool/b-1"]);
+    expect(await read("pool/", { after: "pool/b-1", limit: 2 })).toEqual(["pool/bb", "pool/c"]);
+    pass(3601);
+    expect(await read("pool/", { after: "pool/b", limit: 2 })).toEqual(["pool/b-1", "pool/c"]);
+    expect(await read("pool/", { after: "pool/d" })).toEqual([]);
+    expect(await read("pool/", { after: "aaa", limit: 1 })).toEqual(["pool/a"]);
+    expect(await read("pool/", { after: "zzz", limit: 1 })).toEqual([]);
+  });
+
+  test("free extents are those that a request without values can get, also after leases have expired", async () => {
+    const { pool, pass } = await createFixture(engine);
+    const spec = {
+      extents: extents("10.0.0.0/28", "fd00::/120"),
+      reserved: extents("10.0.0.0"),
+      staticOnly: extents("10.0.0.15"),
+    };
+    await opened(pool, spec);
+    await pool.claim(by("a", { want: extents("10.0.0.3") }));
+    await pool.claim(by("b", { want: extents("10.0.0.6"), ttl: 60 }));
+    expect(await pool.freeExtents("pool/p")).toEqual(
+      extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5", "10.0.0.7-10.0.0.14", "fd00::-fd00::ff"),
+    );
+    expect(await pool.freeExtents("pool/p", { limit: 2 })).toEqual(extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5"));
+    const within = extents("10.0.0.5-10.0.0.8")[0]!;
+    expect(await pool.freeExtents("pool/p", { within })).toEqual(extents("10.0.0.5", "10.0.0.7-10.0.0.8"));
+    pass(361);
+    expect(await pool.freeExtents("pool/p", { within })).toEqual([within]);
+    expect(await pool.freeExtents("pool/nosuch")).toEqual([]);
+  });
+
+  test("the leases of an owner are found without reading the others, a moved one and a quarantined one, too", async () => {
+    const { pool } = await createFixture(engine);
+    await opened(pool, { extents: extents("10.0.0.0/28") });
+    const want = (owner: string, value: string) => by(owner, { want: extents(value) });
+    await pool.claim(want("a", "10.0.0.9"));
+    await pool.claim(want("other", "10.0.0.2"));
+    const moved = await pool.claim(want("b", "10.0.0.4"));
+    await pool.amend("pool/p", moved.leaseId, { owner: "a" });
+    const ended = await pool.claim(want("a", "10.0.0.6"));
+    await pool.release("pool/p", ended.leaseId);
+    const found = await pool.leases("pool/p", { owner: "a" });
+    expect(found.map((lease) => [firstOf(lease), lease.state])).toEqual([
+      [extents("10.0.0.4")[0]!.first, "reserved"],
+      [extents("10.0.0.6")[0]!.first, "quarantined"],
+      [extents("10.0.0.9")[0]!.first, "reserved"],
+    ]);
+  });
 }
+
+const RANGES: Record<string, string> = {
+  a: "10.0.1.0/24",
+  b: "10.0.2.0/24",
+  "b-1": "10.0.3.0/24",
+  c: "10.0.4.0/24",
+  d: "10.0.5.0/24",
+};
