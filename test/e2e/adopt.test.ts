@@ -40,7 +40,7 @@ test("the program that scan writes is sound TypeScript, and adopts everything wi
 
   const preview = await stack.must("preview", "--json", "--stack", "dev");
   const planned = await overlayctl(["plan", "-", "--json"], preview);
-  expect(planned.json.map(({ machine, refused }) => [machine, refused])).toEqual(hosts.map((host) => [host, []]));
+  expect(planned.json.map(({ host, refused }) => [host, refused])).toEqual(hosts.map((host) => [host, []]));
   const changes = planned.json.flatMap(({ changes }) => changes as string[]);
   expect(changes).toContain("change link vxkr3");
   expect(changes.filter((change) => /^(add|remove) link/.test(change))).toEqual([]);

@@ -1,6 +1,6 @@
 import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
-import { type Host, type Hosts, machineKey } from "../../provider/host/connection";
+import { type Host, type Hosts, hostId } from "../../provider/host/connection";
 import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
@@ -18,7 +18,7 @@ export function labHost(lab: Lab, name: string, login = ""): Host {
     const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
     return { code: code ?? -1, stdout, stderr };
   };
-  return { name, machine: name, exec, withLock: (_, work) => work({ run: exec }) };
+  return { name, id: name, exec, withLock: (_, work) => work({ run: exec }) };
 }
 
 /** All of them, by their addresses, and as if somebody had come by SSH. */
@@ -31,7 +31,7 @@ export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: 
       if (!found && elsewhere) return elsewhere.connect(connection);
       const { name, address } = found!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
-      return { ...labHost(lab, name, login), name: connection.host, machine: machineKey(connection) };
+      return { ...labHost(lab, name, login), name: connection.host, id: hostId(connection) };
     },
     end: async () => {},
   };
@@ -39,16 +39,16 @@ export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: 
 
 const ownerOf = (type: string, name: string): string => `lab/urn:pulumi:dev::lab::overlay:index:${type}::${name}`;
 
-/** The whole core on lab machines, as an up drives it. */
+/** Lifecycle, pool and reconciler on hosts of a lab, as an up calls them. */
 export class LabStack {
   readonly reports: ConversationReport[] = [];
   readonly warnings: string[] = [];
-  /** Addresses at which no machine answers. */
+  /** Addresses at which no host answers. */
   readonly unreachable = new Set<string>();
   readonly deps: Dependencies;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  /** `elsewhere`: for machines that are not the lab's. */
+  /** `elsewhere`: for hosts that are not the lab's. */
   static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
     return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
   }

@@ -113,7 +113,7 @@ test("without records and boot scripts, and with its hub gone, what a runner has
 
 test("if the state lacks the address of a hub that is gone, destroy refuses with the commands that show what is left", async () => {
   await upWithoutHub();
-  delete stack.props("StaticIP", "web").machines;
+  delete stack.props("StaticIP", "web").underlays;
   await expect(stack.remove("StaticIP", "web")).rejects.toThrow(
     /^RECORD_LOST: 10\.254\.1\.1: .*\.json is missing, .* cannot be planned: 10\.254\.0\.1 does not answer\..*`ip route show table all proto 183`.*`pulumi state delete`.*`overlayctl gc`/,
   );
@@ -123,7 +123,7 @@ test("if the state lacks the address of a hub that is gone, destroy refuses with
 test("what a destroy has cleaned before it failed does not stop the next one", async () => {
   await up();
   stack.unreachable.add(lab.host("hub").address);
-  delete stack.props("RunnerSubnet", "r1").machines;
+  delete stack.props("RunnerSubnet", "r1").underlays;
   await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow("SSH_UNREACHABLE");
   expect(await leftOn(lab, "r1")).toBe("");
   stack.deps.unreachableOnDelete = "forget";

@@ -11,7 +11,7 @@ import { readUnderlay } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
-import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
+import { planHub, planRunner, planTunnel, type Underlay } from "../../provider/network/plan/hub";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/plan/static-ip";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
@@ -23,8 +23,8 @@ let reports: ConversationReport[];
 let warnings: string[];
 let reconciler: Reconciler;
 /** As they see each other in IPv4, and in IPv6. */
-const machines: Record<string, Machine> = {};
-const machines6: Record<string, Machine> = {};
+const machines: Record<string, Underlay> = {};
+const machines6: Record<string, Underlay> = {};
 
 const network = training({
   layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
@@ -79,7 +79,7 @@ beforeAll(async () => {
     machines6[name] = await readUnderlay(hostOf(name), { toward: CLIENT6, carries: IP6 });
     await lab.exec(name, "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
   }
-  const { hub, r1, r2 } = machines as Record<string, Machine>;
+  const { hub, r1, r2 } = machines as Record<string, Underlay>;
   await put("hub", "net", planHub(network));
   await Promise.all([
     put("hub", "t1", planTunnel(network, 1, hub!, r1!)),

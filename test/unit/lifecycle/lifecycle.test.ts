@@ -117,6 +117,19 @@ test("a failed move to another machine remembers the old one, and cleans it in t
   expect(fleet.standing("192.0.2.11")).toEqual([]);
 });
 
+test("a state of an earlier release has the underlay of its hosts in `machines`", async () => {
+  const network = await makeNetwork();
+  const made = await makeRunner(network, "a", "192.0.2.11");
+  const { underlays, ...others } = made;
+  expect(underlays).toMatchObject({ runner: { underlayIp: "192.0.2.11" } });
+  fleet.down.add("192.0.2.11");
+  const inputs = await checked(runners, "a", { ...runnerInputs(network, "a", "192.0.2.11"), mtu: 1400 }, made);
+  const error = (await runners
+    .update("training/a", { ...others, machines: underlays }, inputs)
+    .catch((e: unknown) => e)) as PartialFailure;
+  expect(error.properties).toMatchObject({ underlays });
+});
+
 test("a state of an earlier release names hosts to be cleaned in `leaving`", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");

@@ -6,7 +6,7 @@ import { type Item, itemKey } from "../../../provider/network/model/items";
 import { withAcceptRa } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
 const acceptRa = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });

@@ -29,10 +29,9 @@ function machine(links: object[], addresses: [dev: string, address: string][] = 
     return { ...each, addr_info: own.map(([local, prefix]) => ({ local, prefixlen: Number(prefix) })) };
   });
   return parseFacts(
-    [
-      `@@ machine\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`,
-      "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1",
-    ].join("\n"),
+    [`@@ ip\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`, "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1"].join(
+      "\n",
+    ),
   );
 }
 

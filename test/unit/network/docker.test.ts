@@ -11,7 +11,7 @@ import { planDocker } from "../../../provider/network/plan/hub";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const layouts = [parseLayout("10.128.0.0/12/6/14")];
 const plan = { name: "kohakuriver-overlay", required: false, share: 4 };

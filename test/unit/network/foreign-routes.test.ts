@@ -19,7 +19,7 @@ const MAIN: Raw[] = [
 ];
 const facts = (family: 4 | 6, routes: Raw[], rules: Raw[] = []) =>
   parseFacts(
-    `${family === 4 ? "@@ machine\n[]" : "@@ routing6"}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`,
+    `${family === 4 ? "@@ ip\n[]" : "@@ routing6"}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`,
   );
 
 const via = { gateway: "192.0.2.9", dev: "eth0" };

@@ -3,7 +3,7 @@ import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
 import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign";
 import { hub, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 const network = training();
 const desired = (uid: string, items: Item[], stack = "dev"): DesiredState => ({

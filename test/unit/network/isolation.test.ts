@@ -117,7 +117,7 @@ const vxlan = (ifname: string, data: object) => ({
   linkinfo: { info_kind: "vxlan", info_data: { id: 7, port: 4789, ...data } },
 });
 const facts = (links: object[], ...more: string[]): Facts =>
-  parseFacts([`@@ machine\n${JSON.stringify([ETH0, ...links])}`, "@@ rules6", ...more, ""].join("\n"));
+  parseFacts([`@@ ip\n${JSON.stringify([ETH0, ...links])}`, "@@ rules6", ...more, ""].join("\n"));
 const PLAN = planRunner(training(), 1, "vxkr1", hub, runner);
 const added = (host: Facts, plan = PLAN): string[] => {
   const before = rules([...plan], 4);
@@ -128,7 +128,7 @@ const DROP = "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP";
 test("workloads leave by the devices of the default route and of the underlay, and by no other", () => {
   const routes =
     '[{"dst":"default","gateway":"198.51.100.1","dev":"eth1","protocol":"dhcp"},{"dst":"172.17.0.0/16","dev":"docker0","protocol":"kernel"}]';
-  expect(added(facts([], `@@ machine\n[]\n${routes}`))).toEqual([
+  expect(added(facts([], `@@ ip\n[]\n${routes}`))).toEqual([
     "OVERLAY-FWD -i kohaku-overlay -o eth0 -j ACCEPT",
     "OVERLAY-FWD -i kohaku-overlay -o eth1 -j ACCEPT",
   ]);

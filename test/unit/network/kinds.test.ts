@@ -5,7 +5,7 @@ import type { DesiredState, Item, Link } from "../../../provider/network/model/i
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { preflightScript, readbackScript } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 const hasPart = (script: string, part: string): boolean => new RegExp(`@@ ${part}\\b`).test(script);
 

@@ -8,7 +8,7 @@ import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/
 import { planCarrier, planReturn } from "../../../provider/network/plan/static-ip";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
-import { recordFiles } from "./machine";
+import { recordFiles } from "./host-facts";
 
 const FILE = "/var/lib/overlay/training/u1.json";
 const network = training({ docker: { name: "kohakuriver-overlay", required: false, share: 4 } });

@@ -6,7 +6,7 @@ import { type Network, planHub, planRunner, planTunnel } from "../../../provider
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { onIpv4, training } from "../../network";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMtu });
@@ -21,7 +21,7 @@ const desired = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = f
 const dual = { layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] };
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
-  `@@ machine\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
+  `@@ ip\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
 const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;

@@ -6,7 +6,7 @@ import { scriptPath } from "../../../provider/network/model/record";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 /** What the removal of one owner takes from a host on which all records are lost. */
 const network = training();

@@ -18,7 +18,7 @@ const machine = (ssh: string): Facts =>
   parseFacts(
     [
       `@@ ssh\n${ssh}`,
-      "@@ machine",
+      "@@ ip",
       JSON.stringify([
         {
           ifname: "eth0",

@@ -155,7 +155,7 @@ test("what leaves, and what stays as it is, is not announced", () => {
 });
 
 test("policies and routes in tables are read back as they were made", () => {
-  const facts = parseFacts(`@@ machine
+  const facts = parseFacts(`@@ ip
 []
 []
 [{"dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"kohaku-overlay"},{"dst":"default","gateway":"10.128.64.254","dev":"kohaku-overlay","table":"3083008888"}]

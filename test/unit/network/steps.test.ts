@@ -9,7 +9,7 @@ import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith, recordPart } from "./machine";
+import { hostWith, recordPart } from "./host-facts";
 
 const network = training();
 
@@ -251,7 +251,7 @@ test("an address that the machine has for itself is refused, and left", () => {
   const wanted = desired("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
   const facts = machine();
   facts.addresses.add("fd00::5/64 eth0");
-  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5 on eth0");
+  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The host already has fd00::5 on eth0");
   expect(() => refuseForeign(wanted, machine(wanted))).not.toThrow();
 });
 
@@ -285,7 +285,7 @@ test("facts are read from what the tools print", () => {
   const record = { uid: "u", owner: "o", network: "n", store: "s", items: planHub(network) };
   const facts = parseFacts(
     [
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}},"addr_info":[]},' +
         '{"ifname":"br0","address":"","mtu":1450,"flags":[],"addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
       '[{"type":"unreachable","dst":"10.128.0.0/12","protocol":"183","metric":4096,"flags":[]}]',
@@ -323,7 +323,7 @@ test("one process says devices and IPv4 at once, and names the main table; IPv6 
     `{"type":"unicast","dst":"${dst}","gateway":"10.128.64.254","table":"${table}"}`;
   const { links, routes, policies } = parseFacts(
     [
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"eth0","mtu":1500,"flags":["UP"],"addr_info":[]}]',
       '[{"type":"unicast","dst":"default","gateway":"192.0.2.254","dev":"eth0","protocol":"static"}]',
       `[${ours("10.128.0.0/12", "main")},${ours("default", "7")}]`,

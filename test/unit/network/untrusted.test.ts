@@ -17,7 +17,7 @@ import { renderChange } from "../../../provider/network/render/script";
 import { quoteCommand, requireWord } from "../../../provider/network/render/shell";
 import { hub, runner, training } from "../../network";
 import { unquoted } from "../../unquoted";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 /** A host may be compromised, and can send any text about itself. None of it becomes a command, there or elsewhere. */
 const network = training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
@@ -86,7 +86,7 @@ const ZONES = "public (active)\n  target: default\n  interfaces: eth0\n  rich ru
 const factsText = (found: HostRecord): string =>
   [
     "@@ ssh\n10.254.0.2 40000 10.254.0.11 22",
-    `@@ machine\n${LINKS}\n${ROUTES}\n${ROUTES}\n[]`,
+    `@@ ip\n${LINKS}\n${ROUTES}\n${ROUTES}\n[]`,
     `@@ rules4\n${RULES}`,
     "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:0",
     "@@ files\n0000  /var/lib/overlay/boot.sh",
@@ -186,10 +186,10 @@ const members = (count: number, value: string): string =>
 const LINK = '{"ifname":"eth0","mtu":1500,"flags":';
 
 test.each<[string, string]>([
-  ["wrong elements", `@@ machine\n${many("0")}`],
-  ["wrong elements of an element", `@@ machine\n[${LINK}${many("0")}}]`],
-  ["more characters than any host needs", `@@ machine\n[${" ".repeat(17 * 2 ** 20)}]`],
-  ["more elements than any host has", `@@ machine\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
+  ["wrong elements", `@@ ip\n${many("0")}`],
+  ["wrong elements of an element", `@@ ip\n[${LINK}${many("0")}}]`],
+  ["more characters than any host needs", `@@ ip\n[${" ".repeat(17 * 2 ** 20)}]`],
+  ["more elements than any host has", `@@ ip\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
   ["wrong values of a million keys", `@@ docker\n[{"Name":"x","Containers":${members(1_000_000, "1")}}]`],
   ["wrong values of many keys", `@@ docker\n[{"Name":"x","Containers":${members(200_000, "1")}}]`],
   ["more keys than any host has", `@@ docker\n[{"Name":"x","Options":${members(300_000, '""')}}]`],
@@ -198,7 +198,7 @@ test.each<[string, string]>([
   ["a number for a name", '@@ docker\n[{"Name":7}]'],
   ["a list of null", "@@ docker\n[null]"],
   ["null", "@@ routing6\nnull"],
-  ["no JSON", "@@ machine\nip: command not found"],
+  ["no JSON", "@@ ip\nip: command not found"],
 ])("%s: the host's answer is refused at the first fault", (_, text) => {
   expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: its output is not in the form/);
 });

@@ -2,19 +2,19 @@ import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
-import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../../provider/network/plan/hub";
 import { withLocalRules } from "../../../provider/network/plan/this-host";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 /** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
 const network = training();
 
 interface State {
   network: Network;
-  hub: Machine;
-  runner: Machine;
+  hub: Underlay;
+  runner: Underlay;
 }
 const start: State = { network, hub, runner };
 

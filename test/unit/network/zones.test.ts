@@ -8,7 +8,7 @@ import { type HostAccess, planZone, planZoneDevice } from "../../../provider/net
 import { localWarnings } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordFiles, recordPart } from "./machine";
+import { recordFiles, recordPart } from "./host-facts";
 
 const layouts = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:6b6f::/48/16/64")];
 const tunnel: Link = {
@@ -53,7 +53,7 @@ const host = (
   parseFacts(
     [
       ...(docker ? ["@@ docker", '[{"Name":"bridge","Driver":"bridge"}]'] : []),
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"eth0","flags":["UP"],"mtu":1500,"addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
       "@@ zone",
       "public",
