@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import { by, extents, opened, wants } from "../../contract/fixture";
+import { by, createPool, extents, requestFor } from "../../contract/fixture";
 
 test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
   let [now, largest] = [1_000_000, 0];
@@ -18,7 +18,7 @@ test("however many leases are over, and however many claims come together, a tra
       }),
     );
   const pool = new StoredPool({ ...store, transact }, { offerTtl: 60, quarantine: 0 });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 3000 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;
   largest = 0;
@@ -36,10 +36,10 @@ test("what a refused operation would have cleaned up is left for the next one in
   let now = 1_000_000;
   const store = createMemoryStore(() => now);
   const pool = new StoredPool(store, { offerTtl: 60, quarantine: 0 });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 250 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;
-  const claims = [pool.claim(wants("refused", "10.1.0.1")), pool.claim(by("claimed"))];
+  const claims = [pool.claim(requestFor("refused", "10.1.0.1")), pool.claim(by("claimed"))];
   expect((await Promise.allSettled(claims)).map(({ status }) => status)).toEqual(["rejected", "fulfilled"]);
   expect(await waiting(store)).toBe(50);
 });

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import type { Row, Write } from "../../../provider/pool/storage/store";
-import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 
 const engine = memoryEngine();
 
 async function lively(): Promise<Fixture> {
   const made = await createFixture(engine);
   const { pool } = made;
-  await opened(pool, {
+  await createPool(pool, {
     extents: extents("10.0.0.0/24"),
     reserved: extents("10.0.0.0"),
     staticOnly: extents("10.0.0.9"),

@@ -18,7 +18,7 @@ import {
 } from "../../../provider/pool/storage/records";
 import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
-import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 
 /** A store that others write to. Every text in every row is replaced by something that a shell would run. */
 const engine = memoryEngine();
@@ -49,7 +49,7 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
 async function livelyStore(): Promise<Fixture> {
   const made = await createFixture(engine, { actor: "ops@controller", quarantine: 300 });
   const { pool, pass } = made;
-  await opened(pool, {
+  await createPool(pool, {
     extents: extents("10.0.0.0/24"),
     reserved: extents("10.0.0.0"),
     staticOnly: extents("10.0.0.9"),
@@ -66,7 +66,7 @@ async function livelyStore(): Promise<Fixture> {
   await pool.release("pool/p", released.leaseId);
   await pool.offer(ask("e", { want: extents("10.0.0.77") })).catch(() => {});
   await pool.amend("pool/p", (await pool.claim(ask("m"))).leaseId, { owner: "n" });
-  const gone = await opened(pool, { name: "pool/gone", extents: extents("10.9.0.0/24") });
+  const gone = await createPool(pool, { name: "pool/gone", extents: extents("10.9.0.0/24") });
   await pool.release("space/address", gone.leaseId);
   await pool.identity();
   pass(5);
@@ -179,13 +179,13 @@ test("through the pool: one damaged lease is named, and other pools go on", asyn
   await expect(pool.leases("pool/p")).rejects.toThrow(
     `STORE_CORRUPT: Row ${key} of the store is not valid (field uid)`,
   );
-  await opened(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
+  await createPool(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
   await pool.claim({ pool: "pool/q", owner: "q", type: "T" });
 });
 
 test("what could not be read again is not written", async () => {
   const { pool } = await livelyStore();
-  await opened(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
+  await createPool(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
   await expect(pool.claim({ pool: "pool/q", owner: "a\u001bb", type: "T" })).rejects.toThrow(
     /^INPUT_INVALID: The owner /,
   );

@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 test("a process that claims without a pause still gets to everything else", async () => {
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  await opened(pool, { kind: "id", extents: extents("1-10000"), allocation: "lowest" });
+  await createPool(pool, { kind: "id", extents: extents("1-10000"), allocation: "lowest" });
   let rang = false;
   setTimeout(() => {
     rang = true;

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/pool/extents";
 import type { Lease, Pool, Port, Request } from "../../../provider/pool/types";
-import { createFixture, extent, extents, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/metallb_allocator.json";
 
 /**
@@ -32,7 +32,7 @@ class Allocator {
     for (const [name, { cidr, avoidBuggyIPs, namespaces, selectors }] of Object.entries(pools)) {
       if (namespaces || selectors || cidr.some((text) => cidrs.has(text))) continue;
       for (const text of cidr) cidrs.add(text);
-      await opened(this.pool, { name, extents: extents(...cidr), avoidBoundaryIps: avoidBuggyIPs });
+      await createPool(this.pool, { name, extents: extents(...cidr), avoidBoundaryIps: avoidBuggyIPs });
       this.pools.push(name);
     }
   }

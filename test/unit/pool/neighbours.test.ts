@@ -3,7 +3,7 @@ import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
 import type { Lease } from "../../../provider/pool/types";
-import { extents, opened, wants } from "../../contract/fixture";
+import { createPool, extents, requestFor } from "../../contract/fixture";
 
 /** Who has a value, and who wants it, in one preview: what is said of them when they come at the same time. */
 const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`;
@@ -17,8 +17,8 @@ let held: Lease;
 beforeEach(async () => {
   store = createMemoryStore();
   earlier = new StoredPool(store, terms);
-  await opened(earlier, { extents: extents("10.0.0.0/24") });
-  held = await earlier.claim(wants(old, "10.0.0.7"));
+  await createPool(earlier, { extents: extents("10.0.0.0/24") });
+  held = await earlier.claim(requestFor(old, "10.0.0.7"));
 });
 
 test("one that stays is refused while its value is being promised: not both may pass", async () => {
@@ -29,7 +29,7 @@ test("one that stays is refused while its value is being promised: not both may 
     return result;
   };
   const preview = new StoredPool({ ...store, transact }, terms);
-  expect(await preview.offer(wants(fresh, "10.0.0.7"))).toMatchObject({ owner: fresh });
+  expect(await preview.offer(requestFor(fresh, "10.0.0.7"))).toMatchObject({ owner: fresh });
   expect(String(await refusal)).toMatch(/IP_IN_USE: .* is promised to \S*::fresh\./);
 });
 
@@ -39,7 +39,7 @@ test("a transaction that is tried again warns only of whom it met in the end", a
     await earlier.release("pool/p", held.leaseId);
     return store.transact(work);
   };
-  const lease = await new StoredPool({ ...store, transact }, terms).offer(wants(fresh, "10.0.0.7"));
+  const lease = await new StoredPool({ ...store, transact }, terms).offer(requestFor(fresh, "10.0.0.7"));
   expect(lease).toMatchObject({ state: "offered", owner: fresh });
   expect(lease.warnings).toBeUndefined();
 });

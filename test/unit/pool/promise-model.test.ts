@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { isCommitted } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
-import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import { OwnPool } from "./own-pool";
 import {
   Killed,
@@ -85,7 +85,7 @@ class Model {
 
   static async start(start: StartRun, ground: Ground): Promise<Model> {
     const made = await createFixture(memoryEngine());
-    if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
+    if (ground === "one pool") await createPool(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
     return new Model(made, start, ground);
   }
 

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
 import type { Lease } from "../../../provider/pool/types";
-import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
@@ -73,7 +73,7 @@ test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
   const reservations = new Reservations(await createFixture(engine, { quarantine: 0 }), names);
   for (const name of names) {
     const reserved = extents(name === "node1" ? "10.128.64.254" : "10.128.128.254");
-    await opened(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
+    await createPool(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
   }
   for (const step of steps as Step[]) await play(reservations, step);
   expect(await reservations.fixture.pool.fsck()).toEqual([]);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { createFixture, extents, type Fixture, firstOf, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
 /** KohakuRiver's registrations. It marks runners inactive; ours are inactive when they were not seen for an hour. */
@@ -48,7 +48,7 @@ test.each(allocation)("$name", async ({ subnet, steps }) => {
   const engine = memoryEngine();
   const registry = new Registry(await createFixture(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
-  await opened(registry.world.pool, {
+  await createPool(registry.world.pool, {
     name: "network/n",
     kind: "id",
     extents: extents(`1-${last}`),

@@ -6,7 +6,7 @@ import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
 afterAll(() => rmSync(top, { recursive: true }));
@@ -30,7 +30,7 @@ test("a new pool file and its folder are for their user only", async () => {
 
 test("what was claimed is there after the process has gone", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(first, { kind: "id", extents: extents("1-9") });
+  await createPool(first, { kind: "id", extents: extents("1-9") });
   const lease = await first.claim(by("a"));
   await first.end();
   const second = await openPool(`sqlite:${folder}/pool.db`, settings);
@@ -40,7 +40,7 @@ test("what was claimed is there after the process has gone", async () => {
 
 test("a read-only store shows what is there, says why it promises nothing, and refuses claims", async () => {
   const writer = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(writer, { kind: "id", extents: extents("1-9") });
+  await createPool(writer, { kind: "id", extents: extents("1-9") });
   await writer.claim(by("a"));
   const reader = await openPool(`sqlite:${folder}/pool.db?mode=ro`, settings);
   expect(reader.whyNoOffers).toBe("the store is read-only");
@@ -58,7 +58,7 @@ test("a file that is no database is said to be corrupt", async () => {
 
 test("a store with an older layout is migrated: index rows that are not needed are removed", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(first, { extents: extents("10.0.0.0/24") });
+  await createPool(first, { extents: extents("10.0.0.0/24") });
   const { uid } = await first.claim(by("a"));
   await first.end();
   const store = await openSqliteStore(join(folder, "pool.db"));

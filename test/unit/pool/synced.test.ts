@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 vi.mock("node:fs", async (original) => {
   const real = await original<typeof fs>();
@@ -30,7 +30,7 @@ async function syncs(act: () => Promise<unknown>): Promise<number> {
 test("on SQLite a lease is synced before it is answered, once for all that come together; a promise is not", async () => {
   const folder = fs.mkdtempSync(join(tmpdir(), "overlay-synced-"));
   const pool = await openPool(`sqlite:${folder}/pool.db`, { offerTtl: 3600, quarantine: 300 });
-  await opened(pool, { kind: "id", extents: extents("1-99") });
+  await createPool(pool, { kind: "id", extents: extents("1-99") });
   expect(await syncs(() => pool.claim(by("a")))).toBe(1);
   expect(await syncs(() => pool.offer(by("b")))).toBe(0);
   expect(await syncs(() => pool.claim(by("b")))).toBe(1);
@@ -45,7 +45,7 @@ test("after a power cut SQLite has the version that the last claim has told, wha
   const terms = { offerTtl: 3600, quarantine: 300 };
   const end = keepSynced(`${folder}/pool.db`, `${folder}/disk.db`);
   const pool = await openPool(`sqlite:${folder}/pool.db`, terms);
-  await opened(pool, { kind: "id", extents: extents("1-99") });
+  await createPool(pool, { kind: "id", extents: extents("1-99") });
   const { id } = await pool.identity();
   const lease = await pool.claim(by("a"));
   await pool.offer(by("b"));
