@@ -12,7 +12,7 @@ import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
-/** A lab host without SSH, which has tests of its own: the same scripts, run by the same shell. */
+/** A lab host without SSH, which has its own tests: the same scripts are run by the same shell. */
 export function labHost(lab: Lab, name: string, login = ""): Host {
   const exec: Host["exec"] = async (script) => {
     const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
@@ -21,7 +21,7 @@ export function labHost(lab: Lab, name: string, login = ""): Host {
   return { name, id: name, exec, withLock: (_, work) => work({ run: exec }) };
 }
 
-/** All of them, by their addresses, and as if somebody had come by SSH. */
+/** All hosts of a lab by their addresses, with `SSH_CONNECTION` set. */
 export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: Hosts): Hosts {
   return {
     async connect(connection) {
@@ -80,7 +80,7 @@ export class LabStack {
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
   }
 
-  /** What a preview makes of a runner. */
+  /** The checked inputs of a runner, as in a preview. */
   async checked(name: string): Promise<{ inputs: Values }> {
     const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
     const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
@@ -99,7 +99,7 @@ export class LabStack {
       ? lifecycle.update(live.id, live.props, inputs).then((props) => ({ id: live.id, props }))
       : lifecycle.create(inputs);
     const made = await making.catch((error: unknown) => {
-      // Pulumi keeps the state of what was claimed, though it is not finished.
+      // Pulumi keeps the state of a resource whose create failed after its claim.
       if (error instanceof PartialFailure)
         this.#live.set(`${type} ${name}`, { type, id: error.id, props: error.properties });
       throw error;
@@ -108,7 +108,7 @@ export class LabStack {
     return made.props;
   }
 
-  /** `--refresh`: what has drifted is in the state from now on, and the next put mends it. */
+  /** `--refresh`: drift is in the state from now on, and the next put repairs it. */
   async refresh(): Promise<void> {
     for (const live of this.#live.values()) {
       const { props } = await new Lifecycle(resourceOf(live.type), this.deps).read(live.id, live.props);
@@ -157,7 +157,7 @@ export class LabStack {
     this.#live.delete(key);
   }
 
-  /** Innermost first, as Pulumi does. */
+  /** In reverse order of their dependencies, as Pulumi does. */
   async destroy(): Promise<void> {
     for (const [key, { type, props }] of [...this.#live].reverse()) {
       await new Lifecycle(resourceOf(type), this.deps).delete(props);

@@ -4,7 +4,7 @@ import type { Values } from "../../provider/lifecycle/values";
 import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
-/** `overlayctl plan`: what it prints is what an up then does, and printing it changes nothing. */
+/** `overlayctl plan`: it prints what the next up does, and changes nothing. */
 let lab: Lab;
 let ctl: LabCtl;
 let stack: LabStack;
@@ -45,7 +45,7 @@ const seen = () =>
     "ip -o -4 addr; ip route; find /var/lib/overlay -type f | xargs cat; iptables-save | grep -v '^[#:]'",
   );
 
-test("nothing to do is nothing to run; drift is mended by the very commands that are shown", async () => {
+test("without a change it prints no commands; the printed commands repair drift", async () => {
   const both = [step("same", "OverlayNetwork", network), step("same", "RunnerSubnet", runner)];
   expect((await plan(...both)).map(({ host, changes }) => [host, changes])).toEqual([
     ["10.254.0.1", []],
@@ -109,7 +109,7 @@ test("a runner that is created, one that is removed, and one that takes the othe
   );
 });
 
-test("what would be refused is printed, and sets the exit code", async () => {
+test("a refusal is printed, and sets the exit code", async () => {
   await must(lab, "hub", "ip link add vxkr2 type vxlan id 7 remote 10.254.9.9 dstport 4790");
   const { inputs } = await stack.checked("r2");
   const { code, stdout } = await ctl.run(["plan"], JSON.stringify({ steps: [step("create", "RunnerSubnet", inputs)] }));

@@ -1,11 +1,11 @@
 import { afterAll, expect, test } from "vitest";
 import { Ctl, deploy, lifecyclesOn, ownerOf } from "./ctl";
 
-/** A network as the pool knows it, with a runner that only a preview has promised. */
+/** A network in the store, with a runner that is only offered. */
 const ctl = new Ctl();
 afterAll(() => ctl.remove());
 
-test("a table, JSON and a drawing in which promises are dashed", async () => {
+test("a table, JSON and a chart in which offers are dashed", async () => {
   await ctl.withPool(async (pool) => {
     const { network } = await deploy(pool, ["node1"]);
     const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: object };

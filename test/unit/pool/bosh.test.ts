@@ -48,7 +48,7 @@ describe("allocation", () => {
     const { subnet } = steps.find((step) => "subnet" in step) as { subnet: Subnet };
     await createPool(pool, specOf(subnet));
     for (const [i, step] of steps.entries()) {
-      // What BOSH finds taken lies in reserved ranges, which ours does not give out anyway.
+      // Values that BOSH finds taken are in reserved ranges, which our pool never gives.
       if (step.op === "allocate") expect(await allocate(pool, `i${i}`, step.subnet as Subnet)).toBe(step.expect);
     }
     expect(await pool.fsck()).toEqual([]);

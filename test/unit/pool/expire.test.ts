@@ -4,7 +4,7 @@ import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
 import { by, createPool, extents, requestFor } from "../../contract/fixture";
 
-test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
+test("a transaction ends a bounded number of expired leases, however many there are and however many claims share it", async () => {
   let [now, largest] = [1_000_000, 0];
   const store = createMemoryStore(() => now);
   const transact: Store["transact"] = (work) =>
@@ -25,14 +25,14 @@ test("however many leases are over, and however many claims come together, a tra
   for (let wave = 0; wave < 20; wave++) {
     await Promise.all(Array.from({ length: 64 }, (_, i) => pool.claim(by(`claimed ${wave} ${i}`))));
   }
-  // 200 that go with four rows each, 64 that come with five.
+  // 200 ended leases with four rows each, 64 new ones with five.
   expect(largest).toBeLessThan(1200);
   expect(await pool.usage("pool/p")).toMatchObject({ offered: 0, reserved: 1280 });
   expect(await waiting(store)).toBe(0);
   expect(await pool.fsck()).toEqual([]);
 });
 
-test("what a refused operation would have cleaned up is left for the next one in its transaction", async () => {
+test("expired leases that a refused operation would have ended are ended by the next one in its transaction", async () => {
   let now = 1_000_000;
   const store = createMemoryStore(() => now);
   const pool = new StoredPool(store, { offerTtl: 60, quarantine: 0 });
@@ -44,5 +44,5 @@ test("what a refused operation would have cleaned up is left for the next one in
   expect(await waiting(store)).toBe(50);
 });
 
-/** How many leases have an end. */
+/** How many leases are in the expiry index. */
 const waiting = (store: Store): Promise<number> => store.read(async (tx) => (await tx.range("x/", "x0", 1000)).length);

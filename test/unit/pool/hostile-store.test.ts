@@ -20,10 +20,10 @@ import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
 import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 
-/** A store that others write to. Every text in every row is replaced by something that a shell would run. */
+/** A store that other programs write to. Every text in every row is replaced by one that a shell would run. */
 const engine = memoryEngine();
 
-/** By the beginning of the key; the longest counts. */
+/** By prefix of the key; the longest prefix counts. */
 const CODECS: [prefix: string, codec: Codec<unknown>][] = [
   ["v/head", headCodec],
   ["v/epoch/", epochCodec],
@@ -46,7 +46,7 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
 ] as [string, Codec<unknown>][];
 
 /** One row at least under each of the keys. */
-async function livelyStore(): Promise<Fixture> {
+async function createBusyStore(): Promise<Fixture> {
   const made = await createFixture(engine, { actor: "ops@controller", quarantine: 300 });
   const { pool, pass } = made;
   await createPool(pool, {
@@ -79,7 +79,7 @@ async function livelyStore(): Promise<Fixture> {
   return made;
 }
 
-/** Free text: shown to people, escaped, and a part of no command. Only control characters are refused there. */
+/** Free text: it is shown escaped, and is never part of a command. Only control characters are refused in it. */
 const FREE =
   /(^|\.)(owner|formerOwner|by|usedBy|takenBy|sharingKey|sharedAs|labels\..*|names\.\d+|org|project|data\..*)$/;
 
@@ -121,7 +121,7 @@ const refusal = (codec: Codec<unknown>, [key, text]: Row): string => {
 
 test("every text of every row that could be more than a word is refused on reading, and the row is named", async () => {
   const rows: Row[] = [
-    ...(await snapshot((await livelyStore()).store)),
+    ...(await snapshot((await createBusyStore()).store)),
     ["d/000000000001/pool%2Fgone", deletedPoolCodec.encode({ pool: "pool/gone", at: 1 })],
     ["w/pool%2Fp/1a2b", "3c4d"],
   ];
@@ -162,7 +162,7 @@ test.each([
 });
 
 test("a field that only a newer release knows is kept, and must be plain", async () => {
-  const [[key, text] = ["", "{}"]] = (await snapshot((await livelyStore()).store)).filter(([key]) =>
+  const [[key, text] = ["", "{}"]] = (await snapshot((await createBusyStore()).store)).filter(([key]) =>
     key.startsWith("l/"),
   );
   const withField = (value: unknown) => JSON.stringify({ ...JSON.parse(text), later: value });
@@ -170,8 +170,8 @@ test("a field that only a newer release knows is kept, and must be plain", async
   expect(refusal(leaseCodec as Codec<unknown>, [key, withField("a\u001b[2J")])).toMatch(/field later/);
 });
 
-test("through the pool: one damaged lease is named, and other pools go on", async () => {
-  const { pool, store } = await livelyStore();
+test("the pool names a damaged lease, and other pools still work", async () => {
+  const { pool, store } = await createBusyStore();
   const [[key, text] = ["", ""]] = (await snapshot(store)).filter(([key]) => key.startsWith("l/pool%2Fp/"));
   await store.transact(async (tx) => {
     await tx.write([[key, JSON.stringify({ ...JSON.parse(text), uid: "../../etc" })]]);
@@ -183,8 +183,8 @@ test("through the pool: one damaged lease is named, and other pools go on", asyn
   await pool.claim({ pool: "pool/q", owner: "q", type: "T" });
 });
 
-test("what could not be read again is not written", async () => {
-  const { pool } = await livelyStore();
+test("text that could not be decoded again is not written", async () => {
+  const { pool } = await createBusyStore();
   await createPool(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
   await expect(pool.claim({ pool: "pool/q", owner: "a\u001bb", type: "T" })).rejects.toThrow(
     /^INPUT_INVALID: The owner /,

@@ -5,7 +5,7 @@ import type { Store } from "../../../provider/pool/storage/store";
 import type { Lease } from "../../../provider/pool/types";
 import { createPool, extents, requestFor } from "../../contract/fixture";
 
-/** Who has a value, and who wants it, in one preview: what is said of them when they come at the same time. */
+/** The holder of a value and a request for it, concurrently in one preview. */
 const owner = (name: string): string => `org/urn:pulumi:dev::p::overlay:index:IPReservation::${name}`;
 const [old, fresh] = [owner("old"), owner("fresh")];
 const terms = { offerTtl: 3600, quarantine: 0, swapWait: 0.1 };
@@ -21,7 +21,7 @@ beforeEach(async () => {
   held = await earlier.claim(requestFor(old, "10.0.0.7"));
 });
 
-test("one that stays is refused while its value is being promised: not both may pass", async () => {
+test("a holder that keeps its value is refused while the value is being offered: only one of both succeeds", async () => {
   let refusal: Promise<unknown> | undefined;
   const transact: Store["transact"] = async (work, promised) => {
     const result = await store.transact(work, promised);
@@ -33,7 +33,7 @@ test("one that stays is refused while its value is being promised: not both may 
   expect(String(await refusal)).toMatch(/IP_IN_USE: .* is promised to \S*::fresh\./);
 });
 
-test("a transaction that is tried again warns only of whom it met in the end", async () => {
+test("a retried transaction warns only of the holders in its last attempt", async () => {
   const transact: Store["transact"] = async (work) => {
     await store.read((tx) => work({ ...tx, write: () => {} }));
     await earlier.release("pool/p", held.leaseId);

@@ -5,8 +5,8 @@ import { createFixture, createPool, extents, type Fixture, memoryEngine } from "
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
- * KohakuRiver's reservations, played on leases; a token stands for its lease id. Differences on purpose: the total of
- * `info`, which counts the hub's address as one to be had, and addresses that are not written in the canonical form,
+ * KohakuRiver's reservations, replayed on leases; a token stands for its lease id. Intended differences: the total of
+ * `info`, which counts the hub's address as free, and addresses that are not written in the canonical form,
  * which never reach the pool.
  */
 const poolOf = (runner: string) => `runner/n/${runner}`;
@@ -142,7 +142,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
         used: lease.state === "used",
         container: lease.usedBy ?? null,
       }));
-      // What was marked used without a reservation is no reservation there.
+      // There, an address that was marked used without a reservation is no reservation.
       const listed = step.result as { ip: string }[];
       return expect(facts.filter(({ ip, container }) => container !== "x" || listed.some((l) => l.ip === ip))).toEqual(
         listed,

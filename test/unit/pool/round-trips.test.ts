@@ -6,7 +6,7 @@ import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row } from "../../../provider/pool/storage/store";
 import { by, createPool, extents } from "../../contract/fixture";
 
-/** A server that nobody else uses, and that remembers what it was asked. */
+/** A server without other clients, which records its requests. */
 function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
   const [rows, log, asked] = [new SortedMap<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
@@ -25,7 +25,7 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
       return undefined;
     },
   };
-  const unused = () => Promise.reject(new Error("nobody else is here"));
+  const unused = () => Promise.reject(new Error("there are no other clients"));
   const place = "the server";
   return {
     engine: {
@@ -43,7 +43,7 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
 }
 
 test.each(["hashed", "random"] as const)(
-  "a %s pick in a large pool is one question and one commit",
+  "a %s choice in a large pool is one read and one commit",
   async (allocation) => {
     const { engine, asked } = server();
     const terms = { offerTtl: 3600, quarantine: 0 };

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
-/** KohakuRiver's registrations. It marks runners inactive; ours are inactive when they were not seen for an hour. */
+/** KohakuRiver's registrations. It marks runners inactive; here they are inactive if they were not seen for an hour. */
 const HOUR = 3600;
 
 const allocation = vectors.scenarios.filter(({ name }) => !name.startsWith("recovery"));
@@ -18,7 +18,7 @@ class Registry {
     return firstOf(lease);
   }
 
-  /** An hour goes by in which only the active ones give a sign of life. */
+  /** An hour passes in which only the active runners send heartbeats. */
   async passUnseen(): Promise<void> {
     const leases = await this.world.pool.leases("network/n");
     if (leases.every(({ owner }) => this.active.has(owner))) return this.world.pass(1);

@@ -21,14 +21,14 @@ const put = (key: string, value: string) => async (tx: Tx) => {
   await tx.write([[key, value]]);
 };
 
-test("a new pool file and its folder are for their user only", async () => {
+test("a new pool file and its folder are accessible to their user only", async () => {
   const pool = await openPool(`sqlite:${folder}/deep/er/pool.db`, settings);
   expect(statSync(join(folder, "deep")).mode & 0o777).toBe(0o700);
   expect(statSync(join(folder, "deep/er/pool.db")).mode & 0o777).toBe(0o600);
   await pool.end();
 });
 
-test("what was claimed is there after the process has gone", async () => {
+test("claimed leases are there after the process has ended", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
   await createPool(first, { kind: "id", extents: extents("1-9") });
   const lease = await first.claim(by("a"));
@@ -38,7 +38,7 @@ test("what was claimed is there after the process has gone", async () => {
   await second.end();
 });
 
-test("a read-only store shows what is there, says why it promises nothing, and refuses claims", async () => {
+test("a read-only store can be read, has a reason why it offers nothing, and refuses claims", async () => {
   const writer = await openPool(`sqlite:${folder}/pool.db`, settings);
   await createPool(writer, { kind: "id", extents: extents("1-9") });
   await writer.claim(by("a"));
@@ -51,7 +51,7 @@ test("a read-only store shows what is there, says why it promises nothing, and r
   await writer.end();
 });
 
-test("a file that is no database is said to be corrupt", async () => {
+test("a file that is not a database is STORE_CORRUPT", async () => {
   writeFileSync(join(folder, "pool.db"), "this was never a database, however long it is ".repeat(100));
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
 });
@@ -93,7 +93,7 @@ test("views of an older release are replaced; a table of the same name is not", 
   expect(query("SELECT mine FROM leases")).toEqual([]);
 });
 
-test("a store of a newer version is left alone", async () => {
+test("a store of a newer version is not changed", async () => {
   const store = await openSqliteStore(join(folder, "pool.db"));
   await store.transact(put("v", "5"));
   await store.close();
@@ -102,7 +102,7 @@ test("a store of a newer version is left alone", async () => {
   });
 });
 
-test("a path that cannot be a file is unavailable, with the reason", async () => {
+test("a path that cannot be a file is STORE_UNAVAILABLE, with the reason", async () => {
   mkdirSync(join(folder, "pool.db"));
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
   writeFileSync(join(folder, "file"), "");
