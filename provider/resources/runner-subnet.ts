@@ -1,13 +1,13 @@
 import { z } from "zod";
 import { exactNumber, overlaps, parseIp, tryParseIp } from "../addressing/ip";
 import { runnerLayout, tunnelName, withoutDockerRange } from "../addressing/layout";
-import { machineKey } from "../host/connection";
+import { hostId } from "../host/connection";
 import type { Container } from "../network/model/facts";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { containerOwner } from "../owner";
 import type { ExistingLease, Extent, Json, PoolSpec } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
-import { defineResource, type InputError, type Machines, parseSettings, type StoredSettings } from "../resource";
+import { defineResource, type InputError, parseSettings, type StoredSettings, type Underlays } from "../resource";
 import { cidrBlock, connection, deviceName, ipAddress, labels, plainName, resourceName } from "./inputs";
 import {
   dockerErrors,
@@ -130,7 +130,7 @@ const ping = (target: string, size: number): string =>
 
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
-  description: "A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
+  description: "A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
   inputs,
   computed,
   crossFieldErrors,
@@ -169,8 +169,8 @@ export const runnerSubnet = defineResource({
       addressPool(network.networkName, runnerName),
       ...(connection
         ? [
-            `host/${machineKey(connection)}/link/${network.bridgeName}`,
-            `host/${machineKey(connection)}/devices/${network.devicePrefix}`,
+            `host/${hostId(connection)}/link/${network.bridgeName}`,
+            `host/${hostId(connection)}/devices/${network.devicePrefix}`,
           ]
         : []),
     ],
@@ -207,7 +207,7 @@ export const runnerSubnet = defineResource({
     }),
     containerLeases: (props, containers) =>
       containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
-    probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
+    probe: (props, underlays) => (props.network.verify ? probe(props, underlays) : undefined),
   },
 });
 
@@ -263,16 +263,16 @@ function* crossFieldErrors({
   }
   yield* mtuErrors(mtu, layoutsOf(network.subnets));
   yield* dockerErrors(dockerFor(network, docker), layoutsOf(network.subnets));
-  if (machineKey(connection) === machineKey(hubConnection)) {
+  if (hostId(connection) === hostId(hubConnection)) {
     yield {
       property: "connection.host",
-      reason: `is ${connection.host}, the network's hub; a runner must be another machine`,
+      reason: `is ${connection.host}, the network's hub; a runner must be another host`,
     };
   }
 }
 
 /** Pings with the largest packet that must pass without fragmentation in each family: MTU less the IP and ICMP headers. */
-function probe(props: RunnerProps, { hub, runner }: Machines) {
+function probe(props: RunnerProps, { hub, runner }: Underlays) {
   const layouts = layoutsOf(props.network.subnets);
   const mtu = effectiveMtu(networkFor(props), hub!, runner!);
   const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");

@@ -80,7 +80,7 @@ describe.each([
   });
 });
 
-test("an address alone is enough to use and to free it, where one pool has it", async () => {
+test("an address can be used and freed without its pool, if one pool has it", async () => {
   const ip = parseIp("192.168.7.9");
   expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ pool: "pool/web", usedBy: "c1" });
   expect(await useByAddress(context, { ip, by: "c1" })).toMatchObject({ usedBy: "c1" });
@@ -97,7 +97,7 @@ test("an address alone is enough to use and to free it, where one pool has it", 
   expect(await codeOf(reserve(context, { pool: "ports", ip }))).toBe("INPUT_INVALID");
 });
 
-test("what a stack holds and a container used goes back to the stack, and its ttl runs again", async () => {
+test("a stack's lease that a container used is returned to the stack, and its ttl restarts", async () => {
   const made = await stage.make("IPReservation", "job", { pool: "web", ttl: 60 });
   await useByToken(context, { token: String(made.token), by: "c1" });
   stage.pass(3600);
@@ -112,7 +112,7 @@ test("what a stack holds and a container used goes back to the stack, and its tt
   await stage.of("IPReservation").delete(made as Values);
 });
 
-test("import enters addresses of networks and of pools, and names what fits nowhere", async () => {
+test("import adds addresses of networks and of pools, and names those that are in no pool", async () => {
   const rows = [
     { ip: parseIp("10.128.64.20"), by: "a" },
     { ip: parseIp("192.168.7.3"), by: "b" },
@@ -173,7 +173,7 @@ test("an address that no lease holds shows its offer or its quarantine, and one 
   await expect(showAddress(context, { ip: parseIp("8.8.8.8") })).rejects.toMatchObject({ code: "IP_OUTSIDE_POOL" });
 });
 
-test("an address shows its holder and who had it before", async () => {
+test("an address shows its holder and its earlier holders", async () => {
   const ip = parseIp("192.168.7.5");
   await useByAddress(context, { ip, by: "c1" });
   stage.pass(10);
@@ -194,7 +194,7 @@ describe("a caller with a tenant", () => {
   const block = { pool: "tenant/acme/shop/clusterIP" };
   const other = () => ({ ...context, tenant: { org: "globex", project: "shop" } });
 
-  test("is refused in a pool of another tenant, and serves its own and pools of none", async () => {
+  test("is refused in a pool of another tenant, and accepted in its own and in pools without a tenant", async () => {
     const { lease } = await reserve({ ...context, tenant }, { ...block, by: "c1" });
     const ip = lease.extents[0]!.first;
     expect(await codeOf(reserve(other(), block))).toBe("TENANT_MISMATCH");
