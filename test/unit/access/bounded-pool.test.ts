@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import { BoundedPool } from "../../../provider/access/bounded-pool";
-import type { Bounds } from "../../../provider/access/caller";
+import type { Bounds } from "../../../provider/access/bounds";
 import { parseIp } from "../../../provider/addressing/ip";
 import type { Lease, Pool, Request } from "../../../provider/pool/types";
 import { Stage } from "../lifecycle/stage";
