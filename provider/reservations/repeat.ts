@@ -74,8 +74,7 @@ export async function claimOnce(
 }
 
 async function findAnswer(context: Context, { label, request, names }: Repeatable): Promise<Lease[] | undefined> {
-  const holders = await Promise.all(names.map((name) => context.pool.holder(name)));
-  const leases = holders.filter((lease) => lease !== undefined);
+  const leases = await findHolders(context, names);
   const [first] = leases;
   if (!first) return undefined;
   refuseLeaseOfOther(first, context);
@@ -83,6 +82,14 @@ async function findAnswer(context: Context, { label, request, names }: Repeatabl
   if (!before || !isDeepStrictEqual(before, request)) throw otherRequestError(label, before, first);
   if (leases.length < names.length) throw partlyReleasedError(label, names.length, leases);
   return leases;
+}
+
+/** If some of them were read before the commit of another process and some after it, they are read again. */
+async function findHolders({ pool }: Context, names: string[]): Promise<Lease[]> {
+  const read = async () =>
+    (await Promise.all(names.map((name) => pool.holder(name)))).filter((lease) => lease !== undefined);
+  const leases = await read();
+  return leases.length === 0 || leases.length === names.length ? leases : read();
 }
 
 const otherRequestError = (label: string, before: StoredRequest | undefined, lease: Lease): OverlayError =>

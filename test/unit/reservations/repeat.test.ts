@@ -108,6 +108,25 @@ test("of a batch, what is left is not taken for the whole", async () => {
   );
 });
 
+test("a batch that another process commits while its names are read is found whole", async () => {
+  const input = { pool: "web", key: "k", count: 3 };
+  let committed: Promise<Reservation[]> | undefined;
+  const pool = new Proxy(stage.pool, {
+    get(target, key) {
+      const member = Reflect.get(target, key);
+      if (key !== "holder") return typeof member === "function" ? member.bind(target) : member;
+      return async (name: string) => {
+        if (committed) return committed.then(() => target.holder(name));
+        const first = target.holder(name);
+        committed = first.then(() => reserveMany(context, input));
+        await committed;
+        return first;
+      };
+    },
+  });
+  expect(idsOf(await reserveMany({ pool }, input))).toEqual(idsOf(await committed!));
+});
+
 test("a key and a container: the key finds the lease when it is used, another key does not", async () => {
   const { lease, token } = await reserve(context, { ...anywhere, by: "c1", key: "k1" });
   expect((await reserve(context, { ...anywhere, by: "c1", key: "k2" })).lease.leaseId).toBe(lease.leaseId);
