@@ -59,11 +59,17 @@ function buildApp(
   return buildServer(service, { log, version, ...(https && { https }) });
 }
 
-/** A socket that was passed to this process may have any address. */
+/** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
+  let isChecked = false;
+  app.server.prependListener("connection", (socket) => {
+    if (!isChecked) socket.destroy();
+  });
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
-  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch(throwListenError);
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch((error: Error) => {
+    throw listenError(error);
+  });
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -71,12 +77,16 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
     await app.close();
     throw error;
   }
+  isChecked = true;
 }
 
-function throwListenError(error: Error): never {
-  const fix = "Give another address or port with --listen.";
-  throw new OverlayError("SETTING_INVALID", `The service cannot listen: ${error.message}.`, fix, error);
-}
+const listenError = (cause: Error): OverlayError =>
+  new OverlayError(
+    "SETTING_INVALID",
+    `The service cannot listen: ${cause.message}.`,
+    "Give another address or port with --listen.",
+    cause,
+  );
 
 function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {
   if (!hasTls) log.warn("no TLS: the service listens on loopback only");
