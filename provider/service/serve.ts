@@ -5,6 +5,7 @@ import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
+import type { Context } from "../reservations";
 import type { App } from "./app";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
 import { createLog } from "./log";
@@ -18,6 +19,7 @@ const STOP_TIMEOUT = 10_000;
 export interface ServeContext {
   pool: Pool;
   tokenKeys?: string | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
@@ -47,13 +49,13 @@ const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | 
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
 function buildApp(
-  { pool, tokenKeys, actor, version }: ServeContext,
+  { pool, tokenKeys, tenantDefaults, actor, version }: ServeContext,
   settings: ServiceSettings,
   { log, stopping, tls }: { log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
 ): Promise<App> {
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
-  const service = { pool, tokenKeys, operator, ...authentication, limits: settings, stopping };
+  const service = { pool, tokenKeys, tenantDefaults, operator, ...authentication, limits: settings, stopping };
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   return buildServer(service, { log, version, ...(https && { https }) });
