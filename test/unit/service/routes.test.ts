@@ -157,7 +157,9 @@ describe("what is free and who holds it", () => {
 
   test("an address: its holder, its former holders, its changes", async () => {
     await post("use?ip=192.168.7.1&container=old");
+    stage.pass(1);
     await post("release?container=old");
+    stage.pass(1);
     await post("use?ip=192.168.7.1&container=new");
     expect(await get("/addresses/192.168.7.1")).toMatchObject({
       holders: [{ usedBy: "new" }],
@@ -239,6 +241,19 @@ describe("runners", () => {
       runnerId: 1,
       lastSeen: "2030-01-01T00:01:00Z",
     });
+  });
+
+  test("a token that is bound to its subnet is enough for a runner, and no more", async () => {
+    await stage.runner("node2", "192.0.2.12");
+    const own = await service.token("node1", ["read", "reserve"], { pool: "runner/training/node1" });
+    const outcomes = async (name: string) => [
+      await service.outcome(`GET ${API}/runners/${name}`, own),
+      await service.outcome(`POST ${API}/runners/${name}/heartbeat`, own),
+      await service.outcome(`POST ${API}/runners/${name}/report`, own, { payload: { containers: [] } }),
+      await service.outcome(`POST ${API}/ip/reserve?runner=${name}`, own),
+    ];
+    expect(await outcomes("training%2Fnode1")).toEqual(["200", "200", "200", "200"]);
+    expect(new Set(await outcomes("training%2Fnode2"))).toEqual(new Set(["403 ACCESS_DENIED"]));
   });
 
   test("reports what runs: used, gone, and contradictions", async () => {
