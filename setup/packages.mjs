@@ -46,6 +46,7 @@ const forTests = [
   { name: "busybox-static", isInstalled: hasCommand("busybox") },
   { name: "conntrack", isInstalled: hasCommand("conntrack") },
   { name: "openssl", isInstalled: hasCommand("openssl") },
+  { name: "curl", isInstalled: hasCommand("curl") },
   { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
   { name: "arping", isInstalled: hasCommand("arping") },
   { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] },

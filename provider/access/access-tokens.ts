@@ -2,7 +2,7 @@ import { z } from "zod";
 import { OverlayError } from "../errors";
 import { ACCESS_SCOPES, type AccessToken, type Pool, type Tenant } from "../pool/types";
 import { IP_POOLS, networkPool, poolNamed, RUNNERS } from "../pool-names";
-import { plainName, resourceName, tenant as tenantObject } from "../resources/inputs";
+import { resourceName, tenant as tenantObject } from "../resources/inputs";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
 
 /** Makes, lists and revokes access tokens. */
@@ -16,7 +16,7 @@ const tenantText = z
 const TEN_YEARS = 315_360_000;
 
 export const accessTokenInput = z.object({
-  name: plainName,
+  name: resourceName,
   scopes: z
     .array(z.enum(ACCESS_SCOPES, `must be one of ${ACCESS_SCOPES.join(", ")}`))
     .min(1, "must be given at least once"),
