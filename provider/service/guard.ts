@@ -2,8 +2,8 @@ import type { FastifyRequest } from "fastify";
 import { BoundedPool, isBounded } from "../access/bounded-pool";
 import { type Caller, requireScope } from "../access/caller";
 import { OverlayError } from "../errors";
+import { isLoopbackName } from "../loopback";
 import type { App, ServiceContext } from "./app";
-import { isLoopbackName } from "./listen";
 import { RateLimit } from "./rate-limit";
 
 /** Tokens that are not known from the last second, for each address: each costs a read of the store. */

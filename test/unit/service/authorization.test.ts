@@ -15,6 +15,8 @@ interface Held {
   ip: string;
   token: string;
   container: string;
+  /** Id of a webhook. */
+  webhook: string;
 }
 
 interface Sample {
@@ -23,7 +25,9 @@ interface Sample {
   /** How the route keeps other tenants out: it refuses them, or its answer leaves out what is not theirs. */
   others: "refused" | "filtered";
   scope: "read" | "reserve" | "admin";
-  body?: InjectOptions["payload"];
+  /** It refuses every token with bounds. */
+  isForOperators?: boolean;
+  payload?: NonNullable<InjectOptions["payload"]>;
 }
 
 const SAMPLES: Record<string, Sample> = {
@@ -57,6 +61,37 @@ const SAMPLES: Record<string, Sample> = {
     others: "filtered",
     scope: "read",
   },
+  "GET /api/overlay/events": {
+    request: () => "GET /api/overlay/events?after=0",
+    others: "filtered",
+    scope: "read",
+  },
+  "GET /api/overlay/webhooks": {
+    request: () => "GET /api/overlay/webhooks",
+    others: "refused",
+    scope: "admin",
+    isForOperators: true,
+  },
+  "POST /api/overlay/webhooks": {
+    request: () => "POST /api/overlay/webhooks",
+    payload: { url: "https://example.com/hook" },
+    others: "refused",
+    scope: "admin",
+    isForOperators: true,
+  },
+  "POST /api/overlay/webhooks/:id/resume": {
+    request: ({ webhook }) => `POST /api/overlay/webhooks/${webhook}/resume`,
+    others: "refused",
+    scope: "admin",
+    isForOperators: true,
+  },
+  "DELETE /api/overlay/webhooks/:id": {
+    request: ({ webhook }) => `DELETE /api/overlay/webhooks/${webhook}`,
+    others: "refused",
+    scope: "admin",
+    isForOperators: true,
+  },
+  "GET /metrics": { request: () => "GET /metrics", others: "refused", scope: "read", isForOperators: true },
 };
 
 /** Routes that need no access token. */
@@ -99,7 +134,9 @@ async function reserveForAcme(): Promise<Held> {
   const container = newName();
   const token = await tokenWith(["reserve"], { tenant: ACME });
   const answer = await service.send(`POST /api/overlay/ip/reserve?runner=node1&container=${container}`, token);
-  return { ...answer.json(), container };
+  const webhook = newName();
+  await stage.pool.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
+  return { ...answer.json(), container, webhook };
 }
 
 /** HEAD routes are those of GET. */
@@ -124,10 +161,7 @@ describe("the list of routes", () => {
   });
 
   test("a server with a route that declares no scope does not start", async () => {
-    const { log } = service.app;
-    const context = { pool: stage.pool, operator: { name: "x", scopes: [] }, stopping: new AbortController().signal };
-    const limits = { bodyLimit: 1, pageLimit: 1, rateLimit: 1, requestTimeout: 1 };
-    const app = await buildServer({ ...context, limits }, { log: log as never, version: "0" });
+    const app = await buildServer(service.context, { log: service.app.log as never, version: "0" });
     expect(() => app.get("/forgotten", async () => "")).toThrow("declares no scope");
     await app.close();
   });
@@ -137,50 +171,50 @@ describe("the list of routes", () => {
   });
 });
 
-describe.each(Object.entries(SAMPLES))("%s", (_, { request, others, scope }) => {
+describe.each(Object.entries(SAMPLES))("%s", (_, { request, others, scope, isForOperators = false, payload }) => {
   let held: Held;
   beforeEach(async () => {
     held = await reserveForAcme();
   });
+  const outcome = (token?: string, options: InjectOptions = {}) =>
+    service.outcome(request(held), token, { ...options, ...(payload && { payload }) });
 
   test.each([
-    ["of the tenant", { tenant: ACME }],
-    ["of the operator", {}],
-  ])("accepts a token %s that has its scope", async (_, bounds) => {
-    expect(await service.outcome(request(held), await tokenWith([scope], bounds))).toBe("200");
+    ["of the tenant", { tenant: ACME }, isForOperators ? "403 ACCESS_DENIED" : "200"],
+    ["of the operator", {}, "200"],
+  ])("answers a token %s that has its scope", async (_, bounds, expected) => {
+    expect(await outcome(await tokenWith([scope], bounds))).toBe(expected);
   });
 
   test("needs an access token", async () => {
-    expect(await service.outcome(request(held))).toBe("401 ACCESS_TOKEN_MISSING");
+    expect(await outcome()).toBe("401 ACCESS_TOKEN_MISSING");
     for (const authorization of ["", "Bearer", "Basic b3Zs", "ovl_00000000_x"])
-      expect(await service.outcome(request(held), undefined, { headers: { authorization } })).toBe(
-        "401 ACCESS_TOKEN_MISSING",
-      );
+      expect(await outcome(undefined, { headers: { authorization } })).toBe("401 ACCESS_TOKEN_MISSING");
     for (const unknown of ["nonsense", `ovl_00000000_${"A".repeat(43)}`])
-      expect(await service.outcome(request(held), unknown)).toBe("401 ACCESS_TOKEN_INVALID");
+      expect(await outcome(unknown)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses the right id with another secret", async () => {
     const text = await tokenWith([scope]);
     const forged = text.slice(0, -1) + (text.endsWith("A") ? "B" : "A");
-    expect(await service.outcome(request(held), forged)).toBe("401 ACCESS_TOKEN_INVALID");
+    expect(await outcome(forged)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses a token without its scope", async () => {
     const scopes = (["read", "reserve", "preview", "deploy"] as const).filter((each) => each !== scope);
-    expect(await service.outcome(request(held), await tokenWith(scopes))).toBe("403 ACCESS_DENIED");
+    expect(await outcome(await tokenWith(scopes))).toBe("403 ACCESS_DENIED");
   });
 
   test("refuses an expired token", async () => {
     const input = { name: newName(), scopes: ["admin" as const], expiresIn: 60 };
     const { text } = await createAccessToken({ pool: stage.pool, createdBy: "test" }, input, Date.now() - 61_000);
-    expect(await service.outcome(request(held), text)).toBe("401 ACCESS_TOKEN_INVALID");
+    expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses a revoked token", async () => {
     const text = await tokenWith(["admin"]);
     await revokeAccessToken(stage.pool, `n${made}`);
-    expect(await service.outcome(request(held), text)).toBe("401 ACCESS_TOKEN_INVALID");
+    expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test.each([
@@ -188,7 +222,7 @@ describe.each(Object.entries(SAMPLES))("%s", (_, { request, others, scope }) => 
     ["another network", { network: "staging" }],
     ["another pool", { pool: "web" }],
   ])("keeps out a token of %s", async (_, bounds) => {
-    const answer = await service.send(request(held), await tokenWith(["admin"], bounds));
+    const answer = await service.send(request(held), await tokenWith(["admin"], bounds), payload ? { payload } : {});
     if (others === "filtered") expect(answer.statusCode).toBe(200);
     else expect(REFUSALS).toContain(`${answer.statusCode} ${answer.json().code}`);
     expect(answer.body).not.toContain(others === "filtered" ? held.ip : "ipr1.");
