@@ -49,7 +49,7 @@ function callerFinder({ authenticator, operator }: ServiceContext): (request: Fa
   };
 }
 
-function readBearerToken(authorization: string | undefined): string {
+export function readBearerToken(authorization: string | undefined): string {
   const [, token] = /^Bearer +([^\s]+)$/i.exec(authorization ?? "") ?? [];
   if (token !== undefined) return token;
   throw new OverlayError(

@@ -2,13 +2,19 @@ import { Readable } from "node:stream";
 import type { FastifyReply } from "fastify";
 import { z } from "zod";
 import { type Bounds, expandPoolName, isEventInBounds, tenantText } from "../../access";
+import type { Authenticator } from "../../access/authenticate";
+import { isOverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
 import { textAnswers } from "../answers";
 import type { RouteGroup } from "../app";
 import { renderStream } from "../events/stream";
+import { readBearerToken } from "../guard";
 
 /** A client that takes nothing for so long is disconnected; it can go on by id. Milliseconds. */
 const SLOW_CLIENT_MS = 30_000;
+
+/** A token that was revoked or has expired ends its streams after so long. Milliseconds. */
+const RECHECK_MS = 10_000;
 
 const eventId = z.coerce.number().int().min(0).max(Number.MAX_SAFE_INTEGER);
 
@@ -21,7 +27,7 @@ const eventFields = z.strictObject({
 });
 
 /** Changes as they are made, by all instances, stacks and commands on the store. */
-export const eventRoutes: RouteGroup = (app, { feed, metrics, stopping }) => {
+export const eventRoutes: RouteGroup = (app, { feed, metrics, authenticator, stopping }) => {
   app.route({
     method: "GET",
     url: "/events",
@@ -40,15 +46,10 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, stopping }) => {
       await feed.mustHave(after);
       const filter = filterOf(query);
       const accepts = (event: LoggedEvent) => isEventInBounds(caller, event) && isEventInBounds(filter, event);
-      const closed = new AbortController();
-      const close = metrics.openStream();
-      raw.socket.once("close", () => closed.abort());
-      reply.raw.once("close", () => {
-        closed.abort();
-        close();
-      });
+      const closed = whenClosed(reply, metrics.openStream());
       disconnectSlow(reply);
-      const signal = AbortSignal.any([closed.signal, stopping]);
+      const denied = authenticator ? whenDenied(authenticator, raw.headers.authorization, closed) : closed;
+      const signal = AbortSignal.any([closed, denied, stopping]);
       return reply
         .type("text/event-stream; charset=utf-8")
         .headers({ "cache-control": "no-cache, no-transform", "x-accel-buffering": "no" })
@@ -56,6 +57,28 @@ export const eventRoutes: RouteGroup = (app, { feed, metrics, stopping }) => {
     },
   });
 };
+
+function whenClosed({ raw }: FastifyReply, report: () => void): AbortSignal {
+  const closed = new AbortController();
+  raw.once("close", () => {
+    closed.abort();
+    report();
+  });
+  return closed.signal;
+}
+
+/** Aborted when the token is no longer valid. Stops looking when the stream is closed. */
+function whenDenied(authenticator: Authenticator, authorization: string | undefined, closed: AbortSignal): AbortSignal {
+  const denied = new AbortController();
+  const check = async (): Promise<void> => {
+    await authenticator.authenticate(readBearerToken(authorization)).catch((error: unknown) => {
+      if (isOverlayError(error, "ACCESS_TOKEN_INVALID")) denied.abort(); // not while the store does not answer
+    });
+  };
+  const timer = setInterval(() => void check(), RECHECK_MS);
+  closed.addEventListener("abort", () => clearInterval(timer));
+  return denied.signal;
+}
 
 function filterOf({ pool, tenant }: z.output<typeof eventFields>): Bounds {
   return { ...(tenant && { tenant }), ...(pool !== undefined && { pool: expandPoolName(pool) }) };
