@@ -58,6 +58,7 @@ export async function buildServer(
   app.setErrorHandler(answerError);
   listRoutes(app);
   logRequests(app);
+  measureRequests(app, service);
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
   await registerDocs(app, version);
@@ -91,6 +92,15 @@ function logRequests(app: App): void {
       token: request.caller?.name,
       traceId: parseTraceParent(request.headers)?.traceId,
     });
+  });
+}
+
+/** Streams are left out: they last as long as their clients want. */
+function measureRequests(app: App, { metrics }: ServiceContext): void {
+  app.addHook("onResponse", async ({ method, routeOptions }, reply) => {
+    if (String(reply.getHeader("content-type")).startsWith("text/event-stream")) return;
+    const route = routeOptions.url ?? "none";
+    metrics.observeRequest({ method, route, status: reply.statusCode, seconds: reply.elapsedTime / 1000 });
   });
 }
 
