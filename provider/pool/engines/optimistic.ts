@@ -3,6 +3,9 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { OverlayError } from "../../errors";
 import { type ClockFinding, createMutex, EngineFault, type Store, type Tx } from "../storage/store";
 import { headAhead, judgeClock, serverLeapt } from "./clock-check";
+import { type Execution, execute, type KeyRange, type Outcome, unwrap } from "./execute";
+import { BurstDetector, LockBatch } from "./lock-batch";
+import { RowCache } from "./row-cache";
 import {
   type Commit,
   type CommitLog,
@@ -11,11 +14,7 @@ import {
   type ServerEngine,
   StoreUnavailable,
   type Version,
-} from "./commit-log";
-import { type Execution, execute, type KeyRange, type Outcome, unwrap } from "./execute";
-import { BurstDetector, LockBatch } from "./lock-batch";
-
-import { RowCache } from "./row-cache";
+} from "./server-engine";
 
 /**
  * Optimistic transactions: read at a version, commit if it is unchanged, retry, lock after the second conflict. See

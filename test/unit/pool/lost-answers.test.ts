@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
-import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provider/pool/engines/server-engine";
 import type { Tx } from "../../../provider/pool/storage/store";
 
 /** A server whose log updates have only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import type { Commit, CommitLog, ServerEngine } from "../../../provider/pool/engines/server-engine";
 import { StoredPool } from "../../../provider/pool/pool";
 import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row } from "../../../provider/pool/storage/store";

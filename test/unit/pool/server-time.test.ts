@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Commit, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
+import type { Commit, ServerEngine } from "../../../provider/pool/engines/server-engine";
 
 test("a server time that becomes too old during a transaction is read again", async () => {
   const commits: Required<Commit>[] = [{ number: 0, id: "none", at: 0, writes: [] }];

@@ -1,11 +1,11 @@
 import { isOverlayError } from "../../../errors";
 import type { Store, Tx, Write } from "../../storage/store";
 import { machineTime } from "../clock-check";
-import { type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";
 import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
 import { RowCache } from "../row-cache";
 import { ServerClock } from "../server-clock";
+import { type ServerEngine, StoreUnavailable, type Version } from "../server-engine";
 import { EtcdClient } from "./client";
 import {
   EtcdCommitLog,

@@ -2,8 +2,8 @@ import { escapeIdentifier, type QueryConfig, type QueryResult } from "pg";
 import { OverlayError } from "../../../errors";
 import { hasSecret, meetsSecrets } from "../../storage/secrets";
 import type { Row, Write } from "../../storage/store";
-import { type Commit, type CommitLog, Conflict, type LogUpdate, MAX_UPDATE, type Version } from "../commit-log";
 import { type KeyRange, toBytes, toText } from "../execute";
+import { type Commit, type CommitLog, Conflict, type LogUpdate, MAX_UPDATE, type Version } from "../server-engine";
 import { IS_SECRET } from "./schema";
 
 /** Runs one statement. Errors are `OverlayError`s. */

@@ -1,11 +1,11 @@
 import { Pool, type PoolClient, type QueryConfig, type QueryResult } from "pg";
 import type { Store, Tx } from "../../storage/store";
 import { machineTime } from "../clock-check";
-import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../commit-log";
 import { execute, type KeyRange, unwrap } from "../execute";
 import { createOptimisticStore, type ServerStoreOptions, timeAfter } from "../optimistic";
 import { RowCache } from "../row-cache";
 import { ServerClock } from "../server-clock";
+import { type CommitLog, type LockedLog, type ServerEngine, StoreUnavailable, type Version } from "../server-engine";
 import { createCommitLog, type Query, rowsByRange, rowsQuery, statementsFor } from "./commit-log";
 import { translateError } from "./errors";
 import { ensureTables, lockKey } from "./schema";
