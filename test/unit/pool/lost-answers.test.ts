@@ -11,7 +11,7 @@ function server() {
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: ServerEngine = {
     ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: () => 1 },
-    ...{ lock: unused, read: unused, close: unused },
+    ...{ lock: unused, openSnapshot: unused, close: unused },
     readUpdate: async () => ({ head: log.at(-1)! }),
     findId: async (number) => log.find((commit) => commit.number === number)?.id,
     readRows: async (_at, spans) => spans.map(() => []),

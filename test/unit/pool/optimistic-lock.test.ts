@@ -45,7 +45,7 @@ function server() {
   const unused = () => Promise.reject(new Error("not in this test"));
   const engine: ServerEngine = {
     ...commitLog,
-    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, lock, read: unused },
+    ...{ readOnly: false, place: "the server", clock: () => 1, machineTime: Date.now, lock, openSnapshot: unused },
     close: async () => void said.push("close"),
   };
   return { store: createOptimisticStore(engine), said, next, value: () => rows.get("sum") };

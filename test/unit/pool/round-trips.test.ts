@@ -35,7 +35,7 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
       clock,
       machineTime: Date.now,
       lock: unused,
-      read: unused,
+      openSnapshot: unused,
       close: unused,
     },
     asked,

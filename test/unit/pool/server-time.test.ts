@@ -22,7 +22,7 @@ test("a server time that becomes too old during a transaction is read again", as
       return undefined;
     },
     lock: never,
-    read: never,
+    openSnapshot: never,
     close: async () => {},
   };
   const store = createOptimisticStore(engine);
