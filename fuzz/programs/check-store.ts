@@ -5,9 +5,9 @@ import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
 
 /**
  * What is wrong with a store whose stacks have leases of these ids in their states. `hasFailed`: an up has just failed. Pulumi makes resources one
- * after another, so that one of two that swap their values may have taken the lease of the other, which the next up makes anew.
+ * after another, so that one of two that swap their values may have taken the lease of the other, which the next up creates again.
  */
-export async function checkStore(store: string, leaseIds: string[], hasFailed: boolean): Promise<string[]> {
+export async function findStoreFaults(store: string, leaseIds: string[], hasFailed: boolean): Promise<string[]> {
   const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
   try {
     const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
