@@ -51,8 +51,8 @@ export const withPool = <O>(work: (session: Session, options: O, ...words: strin
     const { openPool } = await import("../pool/index.js");
     const pool = await openPool(settings.store, settings);
     try {
-      const { tokenKeys, tenant } = settings;
-      await work({ settings, pool, context: { pool, tokenKeys, tenant }, out }, options, ...words);
+      const { tenant } = settings;
+      await work({ settings, pool, context: { pool, tenant }, out }, options, ...words);
     } finally {
       await pool.end();
     }

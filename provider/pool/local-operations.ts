@@ -3,7 +3,7 @@ import type { OverlayError } from "../errors";
 import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
-import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, StackPlan } from "./operations";
+import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "./operations";
 import { Queue } from "./queue";
 import { amend, closeChildPool, release, touch } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
@@ -16,6 +16,7 @@ import { adoptIdentity, findSeen, readIdentity } from "./storage/identity";
 import { accessTokenKey, accessTokens, secretKey } from "./storage/keys";
 import type { Store } from "./storage/store";
 import { type PoolOptions, type WriteBuffer, withBuffer } from "./storage/write-buffer";
+import { keyRing, newSecret, openToken, STORED_KEYS, tokenOf } from "./token";
 import type {
   AccessToken,
   AmendOptions,
@@ -23,6 +24,8 @@ import type {
   Changes,
   Condition,
   ExistingLease,
+  ExpectedToken,
+  Grant,
   ImportOptions,
   Lease,
   Request,
@@ -32,6 +35,10 @@ import type {
 export interface LocalSettings extends Omit<PoolOptions, "isAbandoned"> {
   /** Where the store is, for messages. */
   place?: string;
+  /** The keys of tokens; default: the store has one. */
+  tokenKeys?: string | undefined;
+  /** See `SessionOptions`. */
+  seed?: string;
   observer?: Observer;
 }
 
@@ -51,8 +58,8 @@ export class LocalOperations implements Operations {
     this.#queue = parent ? parent.#queue : new Queue(store, (events) => settings.observer?.committed?.(events));
   }
 
-  session({ actor }: { actor: string }): LocalOperations {
-    return new LocalOperations(this.store, { ...this.settings, actor }, this.parent ?? this);
+  session(options: SessionOptions): LocalOperations {
+    return new LocalOperations(this.store, { ...this.settings, ...options }, this.parent ?? this);
   }
 
   get whyNoOffers(): string | undefined {
@@ -68,7 +75,7 @@ export class LocalOperations implements Operations {
       wasPreviewed: false,
       inUp,
       offerTtl,
-      seed: randomUUID(),
+      seed: this.#seed(),
       willRelease: (holder) => mayBePromised(request, holder, plan),
       ...(plannedExtents && { plannedExtents }),
       ...(quota && { quota }),
@@ -78,11 +85,12 @@ export class LocalOperations implements Operations {
       let refusal: OverlayError | undefined;
       const refuseLater = (error: OverlayError) => {
         refusal = error;
+        plan.onRefusal?.(error);
       };
       const lease = await offer(tx, { ...context, refuseLater });
       return { lease, ...(refusal && { refusal }) };
     };
-    return this.#queue.add(request.pool, work, { options: this.#optionsFor(plan), promised: true });
+    return this.#queue.add(request.pool, attempting(plan, work), { options: this.#optionsFor(plan), promised: true });
   }
 
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
@@ -92,7 +100,10 @@ export class LocalOperations implements Operations {
   }
 
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
-    const contexts = requests.map((request) => ({ ...this.#claimContext(request), willRelease: () => false }));
+    const contexts = requests.map((request, i) => {
+      const context = this.#claimContext(request);
+      return { ...context, seed: `${context.seed}/${i}`, willRelease: () => false };
+    });
     const work = async (tx: WriteBuffer): Promise<Lease[]> => {
       const leases: Lease[] = [];
       for (const context of contexts) leases.push(await claim(tx, context));
@@ -197,14 +208,19 @@ export class LocalOperations implements Operations {
     });
   }
 
-  async secret(name: string, initial: string): Promise<string> {
-    const kept = await this.findSecret(name);
-    return kept ?? this.#write("", (tx) => initSecret(tx, name, initial));
+  async signToken(lease: Lease): Promise<string> {
+    const keys = this.settings.tokenKeys ?? (await this.#secret(STORED_KEYS, newSecret()));
+    return tokenOf(lease, keyRing(keys));
+  }
+
+  async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
+    const keys = this.settings.tokenKeys ?? (await this.findSecret(STORED_KEYS));
+    return openToken(token, keys === undefined ? undefined : keyRing(keys), expected);
   }
 
   async identity(): Promise<StoreIdentity> {
     const { recovered: _, ...found } = await this.#read(readIdentity);
-    return { ...found, id: found.id ?? (await this.secret("identity", randomUUID())) };
+    return { ...found, id: found.id ?? (await this.#secret("identity", randomUUID())) };
   }
 
   findSeen(seen: StoreIdentity): Promise<SeenEpoch> {
@@ -227,7 +243,11 @@ export class LocalOperations implements Operations {
 
   #claimContext(request: Request): Omit<GrantContext, "willRelease"> {
     const { offerTtl } = this.settings;
-    return { request, isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: randomUUID() };
+    return { request, isClaim: true, wasPreviewed: true, inUp: true, offerTtl, seed: this.#seed() };
+  }
+
+  #seed(): string {
+    return this.settings.seed ?? randomUUID();
   }
 
   /** Offers to other requests of an owner belong to other branches of its program. */
@@ -239,7 +259,9 @@ export class LocalOperations implements Operations {
   }
 
   async #commit<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
-    const [value, version] = await this.#queue.commit(pool, work, { options: this.#optionsFor(plan) });
+    const [value, version] = await this.#queue.commit(pool, attempting(plan, work), {
+      options: this.#optionsFor(plan),
+    });
     return { value, ...(version && { version }) };
   }
 
@@ -248,9 +270,20 @@ export class LocalOperations implements Operations {
   }
 
   #read<T>(view: (tx: WriteBuffer) => Promise<T>, plan?: StackPlan): Promise<T> {
-    return this.store.read((tx) => withBuffer(tx, this.#optionsFor(plan), view));
+    return this.store.read((tx) => withBuffer(tx, this.#optionsFor(plan), attempting(plan, view)));
+  }
+
+  /** Stored with the first call that needs it. */
+  async #secret(name: string, initial: string): Promise<string> {
+    const kept = await this.findSecret(name);
+    return kept ?? this.#write("", (tx) => initSecret(tx, name, initial));
   }
 }
+
+const attempting =
+  <T>(plan: StackPlan | undefined, work: (tx: WriteBuffer) => Promise<T>) =>
+  (tx: WriteBuffer): Promise<T> =>
+    plan?.attempt ? plan.attempt(() => work(tx)) : work(tx);
 
 /**
  * Whether an offer may promise values that another lease still holds: a lease of its own owner, or of a resource of the same stack that

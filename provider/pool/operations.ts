@@ -15,13 +15,14 @@ import type {
   Request,
   StoreIdentity,
   StoreVersion,
+  Tokens,
 } from "./types";
 
 /**
  * The operations on a store. They keep nothing between two calls: the state of a run of Pulumi is in `run.ts`, which calls them and answers
  * their questions about its stack.
  */
-export interface Operations extends Queries, LeaseChanges, Administration {
+export interface Operations extends Queries, LeaseChanges, Tokens, Administration {
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
   offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered>;
@@ -41,8 +42,17 @@ export interface Operations extends Queries, LeaseChanges, Administration {
   /** Rejects as `mustInclude` of a pool does. */
   findSeen(seen: StoreIdentity): Promise<SeenEpoch>;
   /** The same operations for another user. Their `end` does not close the store. */
-  session(options: { actor: string }): Operations;
+  session(options: SessionOptions): Operations;
   end(): Promise<void>;
+}
+
+export interface SessionOptions {
+  actor: string;
+  /** Default: those of the process. */
+  offerTtl?: number;
+  quarantine?: number;
+  /** Decides random choices: an operation that is repeated with it chooses the same. */
+  seed?: string;
 }
 
 /**
@@ -54,6 +64,10 @@ export interface StackPlan {
   willRelease(holder: Lease): boolean;
   /** Whether an offer is of an earlier run, to a resource that this run has not checked, or gives other values to. */
   isAbandoned(offer: Lease): boolean;
+  /** Called when an offer is refused for this run, but kept for the next one. */
+  onRefusal?(refusal: OverlayError): void;
+  /** Runs one attempt of the operation's transaction. What it throws rolls the attempt back. */
+  attempt?<T>(work: () => Promise<T>): Promise<T>;
 }
 
 export interface OfferTerms extends Pick<OfferOptions, "quota"> {

@@ -11,6 +11,7 @@ import type {
   Changes,
   Condition,
   ExistingLease,
+  ExpectedToken,
   Extent,
   ImportOptions,
   ImportResult,
@@ -228,8 +229,12 @@ export class PoolRun implements Pool {
     return this.operations.touch(pool, leaseId, options);
   }
 
-  secret(name: string, initial: string) {
-    return this.operations.secret(name, initial);
+  signToken(lease: Lease) {
+    return this.operations.signToken(lease);
+  }
+
+  openToken(token: string, expected?: ExpectedToken) {
+    return this.operations.openToken(token, expected);
   }
 
   findSecret(name: string) {

@@ -283,6 +283,25 @@ export interface AccessToken {
   revokedAt?: number;
 }
 
+/** What the token of a reservation permits: the use of one lease. */
+export interface Grant {
+  pool: string;
+  value: bigint;
+  /** `NETWORK/RUNNER`. */
+  runner: string;
+  owner: string;
+  leaseId: string;
+  /** Milliseconds since 1970; absent: as long as the lease stands. */
+  expiresAt?: number;
+}
+
+export interface ExpectedToken {
+  /** The token must be for this one: `NETWORK/RUNNER`, or the runner's name alone. */
+  runner?: string;
+  /** For callers that do not read the store. Others leave it out: the clock of the store decides. */
+  now?: number;
+}
+
 export interface Usage {
   /** How many values the pool can give out. */
   capacity: bigint;
@@ -369,11 +388,16 @@ export interface LeaseChanges {
   touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
 }
 
-/** What needs direct access to the store. */
+/** Tokens of reservations. Their keys stay where the store is opened. */
+export interface Tokens {
+  /** The token that lets its bearer use this lease on an address. */
+  signToken(lease: Lease): Promise<string>;
+  /** What a token permits. `TOKEN_FORMAT`, `TOKEN_SIGNATURE`, `TOKEN_RUNNER`, `TOKEN_EXPIRED`; whether the lease is held is not checked. */
+  openToken(token: string, expected?: ExpectedToken): Promise<Grant>;
+}
+
+/** What the operator of a store may do. A service does not do it for others: it answers `ACCESS_DENIED`. */
 export interface Administration {
-  /** The secret of this name; `initial` is stored if there is none. */
-  secret(name: string, initial: string): Promise<string>;
-  /** The same, without storing one. */
   findSecret(name: string): Promise<string | undefined>;
   replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
   /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
@@ -385,7 +409,7 @@ export interface Administration {
 }
 
 /** Allocates values to owners, on any store. Errors are OverlayError. */
-export interface Pool extends Queries, LeaseChanges, Administration {
+export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   /**
    * Finds the owner's lease, else writes an offer that the owner's next claim gets. `IP_IN_USE`, `POOL_EXHAUSTED`, … An offer
    * that was promised earlier and is gone: a preview gets another value and a warning, an up gets `PLAN_STALE`.

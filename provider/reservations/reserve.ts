@@ -1,5 +1,4 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { tokenOf } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
 import {
@@ -11,7 +10,7 @@ import {
 } from "./address-pools";
 import type { ReserveInput } from "./inputs";
 import { ownerFor, RESERVATION, userLeaseNames, vmLabel } from "./leases";
-import { type Context, keyRingOf } from "./tokens";
+import type { Context } from "./tokens";
 
 export interface Reservation {
   lease: Lease;
@@ -26,7 +25,7 @@ export async function reserve(context: Context, input: ReserveInput): Promise<Re
   const place = await requireNamedPool(context.pool, input);
   refuseOtherTenant(place, context.tenant);
   const lease = await claimAddress(context.pool, place, { ...rest, ttl });
-  const token = tokenOf(lease, await keyRingOf(context));
+  const token = await context.pool.signToken(lease);
   return { lease, token, gateways: gatewaysOf(place) };
 }
 

@@ -1,28 +1,16 @@
-import {
-  type Grant,
-  isTokenExpired,
-  type KeyRing,
-  openToken,
-  ringOf,
-  tokenExpiredError,
-  tokenUsedError,
-} from "../pool/token";
-import type { Lease, Pool, Tenant } from "../pool/types";
+import { isTokenExpired, tokenExpiredError, tokenUsedError } from "../pool/token";
+import type { Grant, Lease, Pool, Tenant } from "../pool/types";
 
 /** Passed to all functions of this folder. */
 export interface Context {
   pool: Pool;
-  /** The setting of this name; default: the keys in the store. */
-  tokenKeys?: string | undefined;
   /** The setting of this name; without it the caller is the operator. */
   tenant?: Tenant | undefined;
 }
 
-export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);
-
 /** The content of a token. Rejects a wrong signature or another runner. */
-export const readToken = async (context: Context, token: string, runner?: string): Promise<Grant> =>
-  openToken(token, await keyRingOf(context), runner === undefined ? {} : { runner });
+export const readToken = ({ pool }: Context, token: string, runner?: string): Promise<Grant> =>
+  pool.openToken(token, runner === undefined ? {} : { runner });
 
 /** The lease of a token, if it is still in the store. */
 export async function leaseOfToken({ pool }: Context, grant: Grant): Promise<Lease> {

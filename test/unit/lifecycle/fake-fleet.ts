@@ -4,7 +4,7 @@ import type { Fleet } from "../../../provider/host/fleet";
 import type { Dependencies } from "../../../provider/lifecycle/dependencies";
 import type { Container } from "../../../provider/network/model/facts";
 import { type Item, itemKey } from "../../../provider/network/model/items";
-import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
+import { isSignedHere } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
@@ -15,8 +15,8 @@ export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
   unreachableOnDelete: "fail",
   warn: () => {},
   tenantDefaults: readSettings(() => undefined).tenantDefaults,
-  token: async (lease) => tokenOf(lease, await ringOf(pool, undefined)),
-  isSignedHere: (token) => isSignedHere(token, pool, undefined),
+  token: (lease) => pool.signToken(lease),
+  isSignedHere: (token) => isSignedHere(token, pool),
 });
 
 /** Machines that hold items and records, can be down, and count what is written to them. */
