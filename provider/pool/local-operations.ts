@@ -5,7 +5,7 @@ import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
 import type { Committed, Offered, OfferTerms, Operations, SeenEpoch, SessionOptions, StackPlan } from "./operations";
 import { Queue } from "./queue";
-import { amend, closeChildPool, release, touch } from "./rules/amend";
+import { amend, closeChildPool, release, touch, withdraw } from "./rules/amend";
 import type { GrantContext } from "./rules/choose";
 import { fsck } from "./rules/fsck";
 import { claim, offer } from "./rules/grant";
@@ -47,6 +47,8 @@ const UP_OFFER_TTL = 600;
 
 /** The rules, applied to the rows of a store. Operations that wait for the same pool are committed together. */
 export class LocalOperations implements Operations {
+  /** The store itself refuses what a user of it may not write. */
+  readonly whyNoClaims = undefined;
   readonly #queue: Queue;
 
   constructor(
@@ -134,6 +136,10 @@ export class LocalOperations implements Operations {
 
   release(pool: string, leaseId: string, { onlyIf }: { onlyIf?: Condition } = {}): Promise<boolean> {
     return this.#write(pool, (tx) => release(tx, pool, leaseId, onlyIf));
+  }
+
+  withdraw(pool: string, leaseId: string): Promise<boolean> {
+    return this.#write(pool, (tx) => withdraw(tx, pool, leaseId));
   }
 
   touch(pool: string, leaseId: string, { ttl }: { ttl?: number } = {}): Promise<void> {

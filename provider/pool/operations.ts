@@ -25,6 +25,8 @@ import type {
 export interface Operations extends Queries, LeaseChanges, Tokens, Administration {
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
+  /** Why this user may not change leases; undefined if it may. */
+  readonly whyNoClaims: OverlayError | undefined;
   offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered>;
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>>;
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>>;
@@ -36,6 +38,8 @@ export interface Operations extends Queries, LeaseChanges, Tokens, Administratio
     plan: StackPlan,
   ): Promise<Committed<Lease>>;
   importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult>;
+  /** Ends an offer, but no other lease. false: it is not an offer any more. */
+  withdraw(pool: string, leaseId: string): Promise<boolean>;
   /** A pool and the child pools of its leases, which end with it, and the committed leases in each. */
   poolsEndingWith(pool: string): Promise<{ spec: PoolSpec; held: Lease[] }[]>;
   identity(): Promise<StoreIdentity>;
@@ -53,6 +57,8 @@ export interface SessionOptions {
   quarantine?: number;
   /** Decides random choices: an operation that is repeated with it chooses the same. */
   seed?: string;
+  /** Where the store is, for messages. */
+  place?: string;
 }
 
 /**

@@ -64,6 +64,10 @@ export class PoolRun implements Pool {
     return this.operations.whyNoOffers;
   }
 
+  mustAllowClaims(): void {
+    if (this.operations.whyNoClaims) throw this.operations.whyNoClaims;
+  }
+
   async offer(
     request: Request,
     { inUp = false, movesAway = () => undefined, quota }: OfferOptions = {},
@@ -134,7 +138,7 @@ export class PoolRun implements Pool {
     const waiter = this.#waiters.get(lease.uid);
     const spec = waiter && (await this.spec(lease.pool));
     if (!spec) return;
-    await this.release(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
+    await this.operations.withdraw(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
     throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
   }
 

@@ -417,6 +417,8 @@ export interface Pool extends Queries, LeaseChanges, Tokens, Administration {
   offer(request: Request, options?: OfferOptions): Promise<Lease>;
   /** Why a preview can promise nothing; undefined when it can. */
   readonly whyNoOffers: string | undefined;
+  /** At the start of an up: rejects if this user may only preview. */
+  mustAllowClaims(): void;
   /** Commits a lease durably, with a new lease id. With `want`: exactly these values, or `PLAN_STALE`. */
   claim(request: Request): Promise<Lease>;
   /** Commits all of these claims, or none, in one transaction. */
