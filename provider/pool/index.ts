@@ -6,9 +6,10 @@ import { openSqliteStore } from "./engines/sqlite/store";
 import { observeStore } from "./observer";
 import { type Settings, StoredPool } from "./pool";
 import { isServiceUrl } from "./remote/url";
+import type { PoolRun } from "./run";
 import { ensureLayout } from "./storage/layout";
 import type { Store } from "./storage/store";
-import type { Finding, Pool } from "./types";
+import type { Finding } from "./types";
 
 export type { Settings } from "./pool";
 export type * from "./types";
@@ -101,7 +102,7 @@ export async function checkStore(url: string, settings: OpenSettings, repair: bo
 }
 
 /** The pool at a URL such as `sqlite:/var/lib/overlay/pool.db` (`?mode=ro`: previews only), `memory:` or `https://overlay.example`. */
-export async function openPool(url: string, settings: OpenSettings): Promise<Pool> {
+export async function openPool(url: string, settings: OpenSettings): Promise<PoolRun> {
   if (isServiceUrl(url)) return (await import("./remote/index.js")).openRemotePool(url, settings);
   const store = observeStore(await openStore(url, settings), settings.observer);
   await ensureLayout(store, settings.allowMoved).catch(async (error: unknown) => {

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import type { OverlayError } from "../errors";
+import { isOverlayError, type OverlayError } from "../errors";
 import { isSameStack } from "../owner";
 import { SPACES } from "../pool-names";
 import type { Observer } from "./observer";
@@ -30,7 +30,9 @@ import type {
   Lease,
   Request,
   StoreIdentity,
+  Webhooks,
 } from "./types";
+import { StoredWebhooks } from "./webhooks";
 
 export interface LocalSettings extends Omit<PoolOptions, "isAbandoned"> {
   /** Where the store is, for messages. */
@@ -50,6 +52,10 @@ export class LocalOperations implements Operations {
   /** The store itself refuses what a user of it may not write. */
   readonly whyNoClaims = undefined;
   readonly #queue: Queue;
+  readonly webhooks: Webhooks = new StoredWebhooks(
+    (view) => this.#read(view),
+    (work) => this.#write("", work),
+  );
 
   constructor(
     private readonly store: Store,
@@ -61,7 +67,12 @@ export class LocalOperations implements Operations {
   }
 
   session(options: SessionOptions): LocalOperations {
-    return new LocalOperations(this.store, { ...this.settings, ...options }, this.parent ?? this);
+    const { offerTtl, quarantine } = this.settings;
+    const limits = {
+      offerTtl: Math.min(options.offerTtl ?? offerTtl, offerTtl),
+      quarantine: Math.max(options.quarantine ?? quarantine, quarantine),
+    };
+    return new LocalOperations(this.store, { ...this.settings, ...options, ...limits }, this.parent ?? this);
   }
 
   get whyNoOffers(): string | undefined {
@@ -98,7 +109,7 @@ export class LocalOperations implements Operations {
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
     const willRelease = (holder: Lease) => isSameStack(holder.owner, request.owner) && plan.willRelease(holder);
     const context = { ...this.#claimContext(request), willRelease };
-    return this.#commit(request.pool, (tx) => claim(tx, context), plan);
+    return this.#commitClaims(request.pool, (tx) => claim(tx, context), plan);
   }
 
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
@@ -111,7 +122,7 @@ export class LocalOperations implements Operations {
       for (const context of contexts) leases.push(await claim(tx, context));
       return leases;
     };
-    return this.#commit(requests[0]?.pool ?? "", work, plan);
+    return this.#commitClaims(requests[0]?.pool ?? "", work, plan);
   }
 
   async amend(
@@ -186,7 +197,7 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.history(tx, pool, options));
   }
 
-  events({ after, limit = 1000 }: { after: number; limit?: number }) {
+  events({ after, limit = 1000 }: { after?: number; limit?: number }) {
     return this.#read((tx) => readEvents(tx, after, limit));
   }
 
@@ -269,6 +280,13 @@ export class LocalOperations implements Operations {
       options: this.#optionsFor(plan),
     });
     return { value, ...(version && { version }) };
+  }
+
+  #commitClaims<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
+    return this.#commit(pool, work, plan).catch((error: unknown) => {
+      if (isOverlayError(error)) this.settings.observer?.claimFailed?.(pool, error);
+      throw error;
+    });
   }
 
   #write<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>): Promise<T> {

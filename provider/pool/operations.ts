@@ -52,8 +52,9 @@ export interface Operations extends Queries, LeaseChanges, Tokens, Administratio
 
 export interface SessionOptions {
   actor: string;
-  /** Default: those of the process. */
+  /** Seconds: at most, and by default, that of the process. */
   offerTtl?: number;
+  /** Seconds: at least, and by default, that of the process. */
   quarantine?: number;
   /** Decides random choices: an operation that is repeated with it chooses the same. */
   seed?: string;

@@ -50,7 +50,8 @@ export class PoolRun implements Pool {
   readonly #versions = new WeakMap<Lease, StoreVersion>();
 
   constructor(
-    private readonly operations: Operations,
+    /** On its store. They know nothing of this run. */
+    readonly operations: Operations,
     private readonly settings: RunSettings,
   ) {
     this.#replacements = new Replacements(operations, this.#kept);
@@ -217,7 +218,7 @@ export class PoolRun implements Pool {
     return this.operations.history(pool, options);
   }
 
-  events(options: { after: number; limit?: number }) {
+  events(options: { after?: number; limit?: number }) {
     return this.operations.events(options);
   }
 
@@ -263,6 +264,10 @@ export class PoolRun implements Pool {
 
   putAccessToken(token: AccessToken) {
     return this.operations.putAccessToken(token);
+  }
+
+  get webhooks() {
+    return this.operations.webhooks;
   }
 
   fsck(options?: { repair?: boolean }) {

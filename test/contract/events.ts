@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { headKey, loggedEventKey } from "../../provider/pool/storage/keys";
-import type { AccessToken } from "../../provider/pool/types";
+import type { AccessToken, Delivery, Webhook } from "../../provider/pool/types";
 import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
 
-/** The event log, sessions of several users on one store, batches and access tokens. */
+/** The event log, sessions of several users on one store, batches, access tokens and webhooks. */
 export function eventContract(engine: Engine): void {
   test("changes of all processes are numbered without gaps, in the order of their commits", async () => {
     const { pool, another } = await createFixture(engine, { quarantine: 0 });
@@ -24,6 +24,7 @@ export function eventContract(engine: Engine): void {
       [6, "released", "c"],
     ]);
     expect(await pool.events({ after: last + 6 })).toEqual({ events: [], last: last + 6 });
+    expect(await pool.events({})).toEqual({ events: [], last: last + 6 });
     const page = await pool.events({ after: last + 1, limit: 2 });
     expect(page.events.map(({ id }) => id)).toEqual([last + 2, last + 3]);
   });
@@ -76,6 +77,7 @@ export function eventContract(engine: Engine): void {
     expect((await pool.events({ after: 20_000 })).events.map(({ id, owner }) => [id, owner])).toEqual([[20_001, "a"]]);
   });
 
+  const { actorName = (actor) => actor } = engine;
   test("a session carries its own actor into history and leases, also in a transaction with others", async () => {
     const { pool } = await createFixture(engine, { actor: "service@host", quarantine: 0 });
     await opened(pool, { extents: extents("10.0.0.0/24") });
@@ -84,13 +86,13 @@ export function eventContract(engine: Engine): void {
     await bob.release("pool/p", a.leaseId);
     const events = (await pool.history("pool/p")).map(({ what, owner, by }) => [what, owner, by]);
     expect(events.sort()).toEqual([
-      ["claimed", "a", "ann"],
-      ["claimed", "b", "bob"],
-      ["claimed", "c", "service@host"],
-      ["released", "a", "bob"],
+      ["claimed", "a", actorName("ann")],
+      ["claimed", "b", actorName("bob")],
+      ["claimed", "c", actorName("service@host")],
+      ["released", "a", actorName("bob")],
     ]);
     await ann.end();
-    expect(await pool.claim(by("d"))).toMatchObject({ by: "service@host" });
+    expect(await pool.claim(by("d"))).toMatchObject({ by: actorName("service@host") });
   });
 
   test("claims of a batch are committed all or none", async () => {
@@ -115,5 +117,40 @@ export function eventContract(engine: Engine): void {
     await another().putAccessToken({ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } });
     expect(await pool.accessTokens()).toEqual([{ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } }]);
     expect(await pool.findAccessToken("ffffffff")).toBeUndefined();
+  });
+
+  test("a webhook begins behind the newest event, and one process at a time changes its delivery", async () => {
+    const { pool, another, pass } = await createFixture(engine);
+    const second = another();
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const { last } = await pool.events({});
+    const webhook: Webhook = {
+      id: "0a1b2c3d",
+      url: "https://example.com/",
+      secret: "s3cret",
+      createdAt: 7,
+      pool: "pool/p",
+    };
+    await pool.webhooks.add(webhook);
+    expect(await second.webhooks.list()).toEqual([webhook]);
+    expect(await second.webhooks.delivery(webhook.id)).toEqual({ delivered: last });
+
+    const hold = (holder: string) => (delivery: Delivery, now: number) =>
+      (delivery.heldUntil ?? 0) > now ? undefined : { ...delivery, holder, heldUntil: now + 1000 };
+    const holders = await Promise.all(
+      [pool, second].map((each, i) => each.webhooks.updateDelivery(webhook.id, hold(`p${i}`))),
+    );
+    expect(new Set(holders.map((delivery) => delivery?.holder)).size).toBe(1);
+    pass(2);
+    expect(await second.webhooks.updateDelivery(webhook.id, hold("p9"))).toMatchObject({
+      delivered: last,
+      holder: "p9",
+    });
+
+    expect(await second.webhooks.remove(webhook.id)).toBe(true);
+    expect(await pool.webhooks.remove(webhook.id)).toBe(false);
+    expect(await pool.webhooks.updateDelivery(webhook.id, hold("p1"))).toBeUndefined();
+    expect(await pool.webhooks.list()).toEqual([]);
+    expect(await pool.fsck()).toEqual([]);
   });
 }

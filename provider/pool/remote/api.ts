@@ -29,20 +29,18 @@ export interface PoolUser {
 }
 
 /** Why the user may not do this; undefined if it may. */
-export function denialOf(user: PoolUser, scope: PoolScope): OverlayError | undefined {
-  if (user.may(scope) || (scope === "preview" && user.may("deploy"))) return undefined;
-  return scope === "deploy" && user.may("preview")
-    ? new OverlayError(
-        "ACCESS_DENIED",
-        `Access token ${user.name} may only preview: it may not change leases.`,
-        "Use a token with the scope deploy for up, refresh and destroy.",
-      )
+export const denialOf = (user: PoolUser, scope: PoolScope): OverlayError | undefined =>
+  user.may(scope)
+    ? undefined
     : new OverlayError(
         "ACCESS_DENIED",
-        `Access token ${user.name} may not use the service as a store.`,
-        "Use a token with the scope preview or deploy.",
+        scope === "deploy"
+          ? `Access token ${user.name} may only preview: it may not change leases.`
+          : `Access token ${user.name} may not use the service as a store.`,
+        scope === "deploy"
+          ? "Use a token with the scope deploy for up, refresh and destroy."
+          : "Use a token with the scope preview or deploy.",
       );
-}
 
 const define = <I extends z.ZodType, O extends z.ZodType>(procedure: Procedure<I, O>): Procedure<I, O> => procedure;
 
@@ -309,7 +307,7 @@ export const API = {
   }),
 
   events: define({
-    input: z.strictObject({ after: wire.count, limit: wire.count.max(MOST_EVENTS).exactOptional() }),
+    input: z.strictObject({ after: wire.count.exactOptional(), limit: wire.count.max(MOST_EVENTS).exactOptional() }),
     output: z.object({ events: z.array(wire.loggedEvent), last: wire.count }),
     scope: "preview",
     run: (operations, options) => operations.events(options),
@@ -335,7 +333,7 @@ export const PROCEDURES = Object.keys(API) as ProcedureName[];
 export type InputOf<N extends ProcedureName> = z.output<(typeof API)[N]["input"]>;
 export type OutputOf<N extends ProcedureName> = z.output<(typeof API)[N]["output"]>;
 
-/** The settings of the client. A service limits them by its own. */
+/** The settings of the client. Those of the service limit them: see `SessionOptions`. */
 export const session = z.strictObject({
   actor: wire.text.max(500),
   offerTtl: wire.count,

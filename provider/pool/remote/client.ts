@@ -198,7 +198,7 @@ export class RemoteOperations implements Operations {
     return (await this.#call("history", { pool, ...limited(options) })).events;
   }
 
-  events(options: { after: number; limit?: number }) {
+  events(options: { after?: number; limit?: number }) {
     return this.#call("events", limited(options));
   }
 
@@ -232,6 +232,10 @@ export class RemoteOperations implements Operations {
 
   async putAccessToken(): Promise<never> {
     throw this.#onlyAtStore("change access tokens");
+  }
+
+  get webhooks(): never {
+    throw this.#onlyAtStore("show webhooks");
   }
 
   async fsck(): Promise<never> {

@@ -1,6 +1,5 @@
 import { OverlayError } from "../../errors";
 import { PoolRun, type RunSettings } from "../run";
-import type { Pool } from "../types";
 import { RemoteOperations } from "./client";
 import { Transport } from "./transport";
 import { parseServiceUrl } from "./url";
@@ -15,7 +14,7 @@ export interface RemoteSettings extends RunSettings {
 }
 
 /** The pool of a service, such as `https://overlay.example`. */
-export async function openRemotePool(url: string, settings: RemoteSettings): Promise<Pool> {
+export async function openRemotePool(url: string, settings: RemoteSettings): Promise<PoolRun> {
   const address = parseServiceUrl(url);
   const token = requireToken(settings.storeToken);
   if (settings.tokenKeys !== undefined) throw tokenKeysError();

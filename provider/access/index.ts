@@ -1,0 +1,7 @@
+/** Who may do what over the network: access tokens, their scopes and bounds. */
+
+export * from "./access-tokens";
+export { Authenticator } from "./authenticate";
+export { openSession, operationsFor } from "./bounded-operations";
+export * from "./bounds";
+export * from "./caller";

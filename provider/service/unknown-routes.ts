@@ -1,0 +1,24 @@
+import { OverlayError } from "../errors";
+import type { App } from "./app";
+
+/** Answers requests for which there is no route: 405 if the path has other methods, else 404. */
+export function answerUnknownRoutes(app: App): void {
+  app.setNotFoundHandler(async (request, reply) => {
+    const path = request.url.split("?")[0]!;
+    const methods = app.allRoutes.filter(({ url }) => patternOf(url).test(path)).flatMap(({ method }) => method);
+    if (methods.length === 0)
+      throw new OverlayError("NOT_FOUND", `There is no route ${request.method} ${path}.`, "See /docs.");
+    const allowed = [...new Set(methods)].sort().join(", ");
+    reply.header("allow", allowed);
+    throw new OverlayError("METHOD_NOT_ALLOWED", `${path} has no method ${request.method}.`, `It has ${allowed}.`);
+  });
+}
+
+/** The paths of a route such as `/ip/info/:runner` or `/docs/*`. */
+function patternOf(url: string): RegExp {
+  const parts = url.split("/").map((part) => {
+    if (part === "*") return ".*";
+    return part.startsWith(":") ? "[^/]+" : part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  });
+  return new RegExp(`^${parts.join("/")}$`);
+}
