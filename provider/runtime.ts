@@ -82,7 +82,7 @@ function buildDependencies(settings: Settings): Dependencies {
     tenantDefaults: settings.tenantDefaults,
     tenant: settings.tenant,
     warn: warnOnce,
-    token: async (lease) => (await thePool()).signToken(lease),
+    token: async (lease) => (await (await thePool()).signTokens([lease]))[0]!,
     isSignedHere: async (token) => isSignedHere(token, await thePool()),
   };
 }

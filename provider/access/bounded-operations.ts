@@ -24,7 +24,9 @@ import type {
   ImportOptions,
   ImportResult,
   Lease,
+  LeaseFilter,
   Pool,
+  PoolPage,
   PoolSpec,
   Request,
   StoreIdentity,
@@ -130,8 +132,8 @@ class BoundedOperations implements Operations {
     return this.operations.touch(pool, leaseId, options);
   }
 
-  async signToken(lease: Lease): Promise<string> {
-    return this.operations.signToken(this.#mustBeOwn(lease));
+  async signTokens(leases: Lease[]): Promise<string[]> {
+    return this.operations.signTokens(leases.map((lease) => this.#mustBeOwn(lease)));
   }
 
   openToken(token: string, expected?: ExpectedToken): Promise<Grant> {
@@ -169,7 +171,7 @@ class BoundedOperations implements Operations {
     return new Map([...usages].filter(([name]) => names.has(name)));
   }
 
-  async leases(pool: string, options: { after?: bigint; limit?: number } = {}): Promise<Lease[]> {
+  async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
     await this.spec(pool);
     return fillPage(
       options.limit,
@@ -178,8 +180,17 @@ class BoundedOperations implements Operations {
     );
   }
 
-  async pools(prefix?: string): Promise<PoolSpec[]> {
-    return (await this.operations.pools(prefix)).filter((spec) => this.#isReadable(spec));
+  pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
+    return fillPage(
+      options.limit,
+      (limit) => this.operations.pools(prefix, limit === undefined ? options : { ...options, limit }),
+      (spec) => this.#isReadable(spec),
+    );
+  }
+
+  async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
+    await this.spec(pool);
+    return this.operations.freeExtents(pool, options);
   }
 
   /** None of the leases is left out: a pool with leases of others cannot end. */

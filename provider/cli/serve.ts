@@ -16,9 +16,9 @@ export const serveCommand = () =>
     .option("--request-timeout <seconds>", "in which a request must arrive; default 30")
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
-      withPool<{ auth: boolean }>(async ({ pool, settings: { actor } }, { auth, ...options }) => {
+      withPool<{ auth: boolean }>(async ({ pool, settings: { tokenKeys, actor } }, { auth, ...options }) => {
         const { readServiceSettings, serve } = await import("../service/index.js");
         const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
-        await serve({ pool, actor, version }, settings);
+        await serve({ pool, tokenKeys, actor, version }, settings);
       }),
     );

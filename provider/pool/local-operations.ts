@@ -25,9 +25,12 @@ import type {
   Condition,
   ExistingLease,
   ExpectedToken,
+  Extent,
   Grant,
   ImportOptions,
   Lease,
+  LeaseFilter,
+  PoolPage,
   Request,
   StoreIdentity,
   Webhooks,
@@ -181,12 +184,16 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.usages(tx, prefix));
   }
 
-  leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
+  leases(pool: string, options: LeaseFilter = {}) {
     return this.#read((tx) => queries.leases(tx, pool, options));
   }
 
-  pools(prefix = "") {
-    return this.#read((tx) => queries.pools(tx, prefix));
+  pools(prefix = "", options: PoolPage = {}) {
+    return this.#read((tx) => queries.pools(tx, prefix, options));
+  }
+
+  freeExtents(pool: string, options: { within?: Extent; limit?: number } = {}) {
+    return this.#read((tx) => queries.freeExtents(tx, pool, options));
   }
 
   poolsEndingWith(pool: string) {
@@ -225,9 +232,9 @@ export class LocalOperations implements Operations {
     });
   }
 
-  async signToken(lease: Lease): Promise<string> {
-    const keys = this.settings.tokenKeys ?? (await this.#secret(STORED_KEYS, newSecret()));
-    return tokenOf(lease, keyRing(keys));
+  async signTokens(leases: Lease[]): Promise<string[]> {
+    const ring = keyRing(this.settings.tokenKeys ?? (await this.#secret(STORED_KEYS, newSecret())));
+    return leases.map((lease) => tokenOf(lease, ring));
   }
 
   async openToken(token: string, expected?: ExpectedToken): Promise<Grant> {

@@ -16,8 +16,10 @@ import type {
   ImportOptions,
   ImportResult,
   Lease,
+  LeaseFilter,
   OfferOptions,
   Pool,
+  PoolPage,
   Replacement,
   Request,
   StoreIdentity,
@@ -198,12 +200,16 @@ export class PoolRun implements Pool {
     return this.operations.spec(pool);
   }
 
-  leases(pool: string, options?: { after?: bigint; limit?: number }) {
+  leases(pool: string, options?: LeaseFilter) {
     return this.operations.leases(pool, options);
   }
 
-  pools(prefix?: string) {
-    return this.operations.pools(prefix);
+  pools(prefix?: string, options?: PoolPage) {
+    return this.operations.pools(prefix, options);
+  }
+
+  freeExtents(pool: string, options?: { within?: Extent; limit?: number }) {
+    return this.operations.freeExtents(pool, options);
   }
 
   usage(pool: string) {
@@ -234,8 +240,8 @@ export class PoolRun implements Pool {
     return this.operations.touch(pool, leaseId, options);
   }
 
-  signToken(lease: Lease) {
-    return this.operations.signToken(lease);
+  signTokens(leases: Lease[]) {
+    return this.operations.signTokens(leases);
   }
 
   openToken(token: string, expected?: ExpectedToken) {

@@ -404,6 +404,21 @@ export interface Replacement {
   spec?: PoolSpec;
 }
 
+/** Which leases of a pool are read. */
+export interface LeaseFilter {
+  /** Those of this owner; `after` and `limit` do not apply then. */
+  owner?: string;
+  /** Those with higher values. */
+  after?: bigint;
+  limit?: number;
+}
+
+export interface PoolPage {
+  /** Those after the pool of this name. */
+  after?: string;
+  limit?: number;
+}
+
 /** Reads of the store. They do not return leases that have expired. */
 export interface Queries {
   /** undefined when there is none, or it has expired. */
@@ -413,8 +428,11 @@ export interface Queries {
   /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
-  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
-  pools(prefix?: string): Promise<PoolSpec[]>;
+  leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
+  /** By name. */
+  pools(prefix?: string, options?: PoolPage): Promise<PoolSpec[]>;
+  /** What the pool can give to a request without values, in order, up to `limit` extents; not what is quarantined. */
+  freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]>;
   usage(pool: string): Promise<Usage | undefined>;
   /** Of all pools whose name begins so, by name. */
   usages(prefix: string): Promise<Map<string, Usage>>;
@@ -442,8 +460,8 @@ export interface LeaseChanges {
 
 /** Tokens of reservations. Their keys stay where the store is opened. */
 export interface Tokens {
-  /** The token that lets its bearer use this lease on an address. */
-  signToken(lease: Lease): Promise<string>;
+  /** For each of these leases on addresses, the token that lets its bearer use it. */
+  signTokens(leases: Lease[]): Promise<string[]>;
   /** What a token permits. `TOKEN_FORMAT`, `TOKEN_SIGNATURE`, `TOKEN_RUNNER`, `TOKEN_EXPIRED`; whether the lease is held is not checked. */
   openToken(token: string, expected?: ExpectedToken): Promise<Grant>;
 }

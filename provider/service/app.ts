@@ -36,6 +36,7 @@ export type App = FastifyInstance<
 /** What routes need. */
 export interface ServiceContext {
   pool: PoolRun;
+  tokenKeys?: string | undefined;
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

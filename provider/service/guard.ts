@@ -26,7 +26,8 @@ export function guardRoutes(app: App, service: ServiceContext): void {
     request.caller = caller;
     if (!requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, service.limits.rateLimit);
     requireScope(caller, scope);
-    request.overlay = { pool: openSession(service.pool, caller), tenant: caller.tenant };
+    const pool = openSession(service.pool, caller);
+    request.overlay = { pool, tokenKeys: service.tokenKeys, tenant: caller.tenant };
   });
 }
 

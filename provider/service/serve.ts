@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
+import { OverlayError } from "../errors";
 import type { PoolRun } from "../pool/run";
 import type { App } from "./app";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
@@ -16,6 +17,7 @@ const STOP_TIMEOUT = 10_000;
 
 export interface ServeContext {
   pool: PoolRun;
+  tokenKeys?: string | undefined;
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
@@ -45,13 +47,13 @@ const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | 
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
 function buildApp(
-  { pool, actor, version }: ServeContext,
+  { pool, tokenKeys, actor, version }: ServeContext,
   settings: ServiceSettings,
   { log, stopping, tls }: { log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
 ): Promise<App> {
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
-  const service = { pool, operator, ...authentication, limits: settings, stopping };
+  const service = { pool, tokenKeys, operator, ...authentication, limits: settings, stopping };
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   return buildServer(service, { log, version, ...(https && { https }) });
@@ -61,7 +63,7 @@ function buildApp(
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
-  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` });
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch(throwListenError);
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -69,6 +71,11 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
     await app.close();
     throw error;
   }
+}
+
+function throwListenError(error: Error): never {
+  const fix = "Give another address or port with --listen.";
+  throw new OverlayError("SETTING_INVALID", `The service cannot listen: ${error.message}.`, fix, error);
 }
 
 function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { OverlayError } from "../../errors";
 import { fencedError, notClaimedError } from "../errors";
 import type { Operations } from "../operations";
-import { isCommitted, type Request } from "../types";
+import { isCommitted, type Lease, type Request } from "../types";
 import { answers, OpenQuestions, questions, RemotePlan } from "./questions";
 import * as wire from "./wire";
 
@@ -84,6 +84,9 @@ function toRequest({ childPool, ...request }: z.output<typeof wire.request>, pla
 export const PAGE = 1000;
 /** More than the history of a pool, and the event log, have. */
 export const MOST_EVENTS = 25_000;
+
+/** Free extents of one answer. A pool that is more fragmented is not read further. */
+export const MOST_EXTENTS = 100_000;
 
 const version = wire.storeVersion.exactOptional();
 const place = { pool: wire.poolName, leaseId: wire.leaseId };
@@ -206,16 +209,15 @@ export const API = {
     },
   }),
 
-  /** Of a lease that the store has: the client says which one, not what the token permits. */
-  signToken: define({
-    input: z.strictObject(place),
-    output: z.object({ token: z.string() }),
+  /** Of leases that the store has: the client says which, not what the tokens permit. */
+  signTokens: define({
+    input: z.strictObject({ leases: z.array(z.strictObject(place)).max(PAGE) }),
+    output: z.object({ tokens: z.array(z.string()) }),
     scope: "deploy",
-    run: async (operations, { pool, leaseId }) => {
-      const lease = await operations.find(pool, { leaseId });
-      if (!lease) throw fencedError(pool, leaseId);
-      if (!isCommitted(lease)) throw notClaimedError(lease);
-      return { token: await operations.signToken(lease) };
+    run: async (operations, input) => {
+      const leases: Lease[] = [];
+      for (const { pool, leaseId } of input.leases) leases.push(await findHeld(operations, pool, leaseId));
+      return { tokens: await operations.signTokens(leases) };
     },
   }),
 
@@ -259,6 +261,7 @@ export const API = {
   leases: define({
     input: z.strictObject({
       pool: wire.poolName,
+      owner: wire.text.exactOptional(),
       after: wire.bigint.exactOptional(),
       limit: wire.count.max(PAGE),
     }),
@@ -268,10 +271,25 @@ export const API = {
   }),
 
   pools: define({
-    input: z.strictObject({ prefix: wire.text }),
+    input: z.strictObject({
+      prefix: wire.text,
+      after: wire.poolName.exactOptional(),
+      limit: wire.count.max(PAGE),
+    }),
     output: z.object({ pools: z.array(wire.poolSpec) }),
     scope: "preview",
-    run: async (operations, { prefix }) => ({ pools: await operations.pools(prefix) }),
+    run: async (operations, { prefix, ...options }) => ({ pools: await operations.pools(prefix, options) }),
+  }),
+
+  freeExtents: define({
+    input: z.strictObject({
+      pool: wire.poolName,
+      within: wire.extent.exactOptional(),
+      limit: wire.count.max(MOST_EXTENTS),
+    }),
+    output: z.object({ extents: z.array(wire.extent) }),
+    scope: "preview",
+    run: async (operations, { pool, ...options }) => ({ extents: await operations.freeExtents(pool, options) }),
   }),
 
   poolsEndingWith: define({
@@ -365,6 +383,13 @@ export function decodeAnswer<N extends ProcedureName>(name: N, json: unknown, pl
     `The answer of the service at ${place} to ${name} is not valid: ${[...path, ""].join(".")} ${message}.`,
     "Set overlay:store to the URL of `overlayctl serve`, of this release or a newer one.",
   );
+}
+
+async function findHeld(operations: Operations, pool: string, leaseId: string): Promise<Lease> {
+  const lease = await operations.find(pool, { leaseId });
+  if (!lease) throw fencedError(pool, leaseId);
+  if (!isCommitted(lease)) throw notClaimedError(lease);
+  return lease;
 }
 
 const optional = <K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } =>

@@ -15,6 +15,9 @@ import {
   type ImportOptions,
   type ImportResult,
   type Lease,
+  type LeaseFilter,
+  type PoolPage,
+  type PoolSpec,
   type Request,
   type StoreIdentity,
   type Usage,
@@ -25,6 +28,7 @@ import {
   encodeCall,
   type InputOf,
   MOST_EVENTS,
+  MOST_EXTENTS,
   type OutputOf,
   PAGE,
   type ProcedureName,
@@ -138,8 +142,12 @@ export class RemoteOperations implements Operations {
     await this.#call("touch", { pool, leaseId, ...options });
   }
 
-  async signToken({ pool, leaseId }: Lease): Promise<string> {
-    return (await this.#call("signToken", { pool, leaseId })).token;
+  async signTokens(leases: Lease[]): Promise<string[]> {
+    if (leases.length === 0) return [];
+    const { tokens } = await this.#call("signTokens", {
+      leases: leases.map(({ pool, leaseId }) => ({ pool, leaseId })),
+    });
+    return tokens;
   }
 
   async openToken(token: string, { now, ...expected }: ExpectedToken = {}): Promise<Grant> {
@@ -165,7 +173,8 @@ export class RemoteOperations implements Operations {
   }
 
   /** Reads pages: leases that change meanwhile may be missing, or have changed. */
-  async leases(pool: string, { after, limit = Infinity }: { after?: bigint; limit?: number } = {}): Promise<Lease[]> {
+  async leases(pool: string, { owner, after, limit = Infinity }: LeaseFilter = {}): Promise<Lease[]> {
+    if (owner !== undefined) return (await this.#call("leases", { pool, owner, limit: PAGE })).leases;
     const found: Lease[] = [];
     for (let from = after; found.length < limit; ) {
       const size = Math.min(PAGE, limit - found.length);
@@ -178,8 +187,22 @@ export class RemoteOperations implements Operations {
     return found;
   }
 
-  async pools(prefix = "") {
-    return (await this.#call("pools", { prefix })).pools;
+  async pools(prefix = "", { after, limit = Infinity }: PoolPage = {}): Promise<PoolSpec[]> {
+    const found: PoolSpec[] = [];
+    for (let from = after; found.length < limit; ) {
+      const size = Math.min(PAGE, limit - found.length);
+      const { pools } = await this.#call("pools", { prefix, limit: size, ...(from !== undefined && { after: from }) });
+      found.push(...pools);
+      const next = pools.length < size ? undefined : pools.at(-1)!.name;
+      if (next === undefined || next === from) break;
+      from = next;
+    }
+    return found;
+  }
+
+  async freeExtents(pool: string, { within, limit }: { within?: Extent; limit?: number } = {}): Promise<Extent[]> {
+    const bounds = { ...(within && { within }), limit: Math.min(limit ?? Infinity, MOST_EXTENTS) };
+    return (await this.#call("freeExtents", { pool, ...bounds })).extents;
   }
 
   async poolsEndingWith(pool: string) {
