@@ -266,8 +266,10 @@ class BoundedOperations implements Operations {
     if (!this.#isInBounds(request.pool)) throw this.#denied(describePool(request.pool));
     const { tenant } = this.caller;
     if (!tenant || !spec) return request;
-    this.#mustBeOwn(await this.operations.find(request.pool, { owner: request.owner }));
-    if (isOwnerForAllTenants(request.owner)) return request;
+    const held = await this.operations.find(request.pool, { owner: request.owner });
+    const isForAll = isOwnerForAllTenants(request.owner);
+    if (!isForAll || held?.state !== "offered") this.#mustBeOwn(held);
+    if (isForAll) return request;
     const { childPool } = request;
     if (childPool === undefined) return { ...request, tenant };
     const withTenant =

@@ -97,9 +97,12 @@ export const poolSpec = fieldsOf<PoolSpec>()({
 });
 export const givenSpec = poolSpec.strict();
 
+/** An owner of leases that a client makes. The service itself is the owner of others. */
+const owner = text.refine((name) => !name.startsWith("service/"), "must not begin with service/");
+
 const requestFields = {
   pool: poolName,
-  owner: text,
+  owner,
   type: word,
   names: list(text).exactOptional(),
   tenant: tenant.exactOptional(),
@@ -111,7 +114,7 @@ const requestFields = {
   takes: z.boolean().exactOptional(),
   idempotent: z.boolean().exactOptional(),
   prefer: extents.exactOptional(),
-  formerOwner: text.exactOptional(),
+  formerOwner: owner.exactOptional(),
   program: word.exactOptional(),
 };
 
@@ -146,7 +149,7 @@ export const changes = fieldsOf<Omit<Changes, "by">>()({
   usedBy: text.exactOptional(),
   data: json.exactOptional(),
   tenant: tenant.nullable().exactOptional(),
-  owner: text.exactOptional(),
+  owner: owner.exactOptional(),
   state: z.enum(["reserved", "used"]).exactOptional(),
   ttl: count.nullable().exactOptional(),
   extents: extents.exactOptional(),

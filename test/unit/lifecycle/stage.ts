@@ -21,7 +21,14 @@ export class Stage {
   /** Another run of Pulumi, which has a process of its own. */
   newRun!: () => void;
 
-  static async up({ store = "memory:", ...more }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
+  static async up({
+    store = "memory:",
+    ...more
+  }: {
+    store?: string;
+    quarantine?: number;
+    tokenKeys?: string;
+  } = {}): Promise<Stage> {
     const stage = new Stage();
     // A file is also opened by other processes, which use this machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
