@@ -1,5 +1,5 @@
 import type { FastifyRequest } from "fastify";
-import { BoundedPool, isBounded } from "../access/bounded-pool";
+import { openSession } from "../access/bounded-operations";
 import { type Caller, requireScope } from "../access/caller";
 import { OverlayError } from "../errors";
 import { isLoopbackName } from "../loopback";
@@ -26,10 +26,9 @@ export function guardRoutes(app: App, service: ServiceContext): void {
     request.caller = caller;
     if (!requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, service.limits.rateLimit);
     requireScope(caller, scope);
-    const session = service.pool.session({ actor: caller.name });
-    const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
     const { tokenKeys, tenantDefaults, authenticator } = service;
     const name = authenticator && { caller: caller.name };
+    const pool = openSession(service.pool, caller);
     request.overlay = { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
   });
 }
