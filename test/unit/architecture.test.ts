@@ -154,6 +154,10 @@ const RULES: [folder: string, may: string[]][] = [
     ],
   ],
   [
+    "provider/service/grpc",
+    ["@grpc/grpc-js", "@grpc/proto-loader", "@grpc/reflection", "grpc-health-check", "node:path"],
+  ],
+  [
     "provider/cli",
     [
       "provider/errors",
