@@ -1,66 +1,100 @@
+/** What kind of failure an error is. Interfaces map it to their own status: HTTP in service/problem.ts. */
+export type Category =
+  | "invalid"
+  | "unauthenticated"
+  | "forbidden"
+  | "notFound"
+  | "conflict"
+  | "exhausted"
+  | "gone"
+  | "rateLimited"
+  | "hostFailed"
+  | "unavailable"
+  | "internal";
+
 /** All error codes. */
-export type Code =
-  | "SUBNET_FORMAT"
-  | "SUBNET_BITS"
-  | "SUBNET_RANGE"
-  | "SUBNET_NOT_ALIGNED"
-  | "INPUT_INVALID"
-  | "SETTING_INVALID"
-  | "POOL_NOT_FOUND"
-  | "POOL_EXHAUSTED"
-  | "POOL_OVERLAP"
-  | "POOL_IN_USE"
-  | "POOL_QUOTA"
-  | "TENANT_MISMATCH"
-  | "IP_IN_USE"
-  | "IP_RESERVED"
-  | "IP_OUTSIDE_POOL"
-  | "IP_NOT_REQUESTED"
-  | "EVENTS_LOST"
-  | "LEASE_EXPIRED"
-  | "LEASE_FENCED"
-  | "LEASE_CHANGED"
-  | "RESERVATION_EXISTS"
-  | "PLAN_STALE"
-  | "TOKEN_FORMAT"
-  | "TOKEN_SIGNATURE"
-  | "TOKEN_EXPIRED"
-  | "TOKEN_RUNNER"
-  | "TOKEN_USED"
-  | "PORT_CONFLICT"
-  | "SHARING_CONFLICT"
-  | "RUNNER_IDS_EXHAUSTED"
-  | "RUNNER_ID_TAKEN"
-  | "RUNNER_NAME_TAKEN"
-  | "NETWORK_EXISTS"
-  | "DEVICE_FOREIGN"
-  | "FILE_FOREIGN"
-  | "ROUTE_OVERLAP"
-  | "RULE_FOREIGN"
-  | "SSH_UNREACHABLE"
-  | "SSH_AUTH"
-  | "SSH_HOST_KEY"
-  | "SSH_SUDO"
-  | "SSH_CUT"
-  | "HOST_TIMEOUT"
-  | "HOST_LOCKED"
-  | "HOST_TOOL_MISSING"
-  | "HOST_COMMAND_FAILED"
-  | "RECORD_LOST"
-  | "FIREWALL_BLOCKED"
-  | "DOCKER_UNAVAILABLE"
-  | "DOCKER_NETWORK_FOREIGN"
-  | "DOCKER_NETWORK_IN_USE"
-  | "MTU_TOO_SMALL"
-  | "VERIFY_FAILED"
-  | "STORE_UNAVAILABLE"
-  | "STORE_READ_ONLY"
-  | "STORE_LOST"
-  | "STORE_MOVED"
-  | "STORE_CONFLICT"
-  | "STORE_CORRUPT"
-  | "STORE_VERSION"
-  | "STORE_CLOCK";
+const CATEGORIES = {
+  SUBNET_FORMAT: "invalid",
+  SUBNET_BITS: "invalid",
+  SUBNET_RANGE: "invalid",
+  SUBNET_NOT_ALIGNED: "invalid",
+  INPUT_INVALID: "invalid",
+  SETTING_INVALID: "internal",
+  POOL_NOT_FOUND: "notFound",
+  POOL_EXHAUSTED: "exhausted",
+  POOL_OVERLAP: "conflict",
+  POOL_IN_USE: "conflict",
+  POOL_QUOTA: "exhausted",
+  TENANT_MISMATCH: "forbidden",
+  IP_IN_USE: "conflict",
+  IP_RESERVED: "conflict",
+  IP_OUTSIDE_POOL: "invalid",
+  IP_NOT_REQUESTED: "invalid",
+  EVENTS_LOST: "gone",
+  LEASE_EXPIRED: "gone",
+  LEASE_FENCED: "conflict",
+  LEASE_CHANGED: "conflict",
+  RESERVATION_EXISTS: "conflict",
+  PLAN_STALE: "conflict",
+  TOKEN_FORMAT: "invalid",
+  TOKEN_SIGNATURE: "forbidden",
+  TOKEN_EXPIRED: "gone",
+  TOKEN_RUNNER: "forbidden",
+  TOKEN_USED: "conflict",
+  PORT_CONFLICT: "conflict",
+  SHARING_CONFLICT: "conflict",
+  RUNNER_IDS_EXHAUSTED: "exhausted",
+  RUNNER_ID_TAKEN: "conflict",
+  RUNNER_NAME_TAKEN: "conflict",
+  NETWORK_EXISTS: "conflict",
+  DEVICE_FOREIGN: "hostFailed",
+  FILE_FOREIGN: "hostFailed",
+  ROUTE_OVERLAP: "hostFailed",
+  RULE_FOREIGN: "hostFailed",
+  SSH_UNREACHABLE: "hostFailed",
+  SSH_AUTH: "hostFailed",
+  SSH_HOST_KEY: "hostFailed",
+  SSH_SUDO: "hostFailed",
+  SSH_CUT: "hostFailed",
+  HOST_TIMEOUT: "hostFailed",
+  HOST_LOCKED: "hostFailed",
+  HOST_TOOL_MISSING: "hostFailed",
+  HOST_COMMAND_FAILED: "hostFailed",
+  RECORD_LOST: "hostFailed",
+  FIREWALL_BLOCKED: "hostFailed",
+  DOCKER_UNAVAILABLE: "hostFailed",
+  DOCKER_NETWORK_FOREIGN: "hostFailed",
+  DOCKER_NETWORK_IN_USE: "hostFailed",
+  MTU_TOO_SMALL: "hostFailed",
+  VERIFY_FAILED: "hostFailed",
+  STORE_UNAVAILABLE: "unavailable",
+  STORE_READ_ONLY: "unavailable",
+  STORE_LOST: "internal",
+  STORE_MOVED: "unavailable",
+  STORE_CONFLICT: "unavailable",
+  STORE_CORRUPT: "internal",
+  STORE_VERSION: "internal",
+  STORE_CLOCK: "internal",
+  ACCESS_TOKEN_MISSING: "unauthenticated",
+  ACCESS_TOKEN_INVALID: "unauthenticated",
+  ACCESS_TOKEN_EXISTS: "conflict",
+  ACCESS_TOKEN_NOT_FOUND: "notFound",
+  ACCESS_DENIED: "forbidden",
+  NOT_FOUND: "notFound",
+  METHOD_NOT_ALLOWED: "invalid",
+  BODY_TOO_LARGE: "invalid",
+  BODY_TYPE: "invalid",
+  REQUEST_TIMEOUT: "invalid",
+  RATE_LIMITED: "rateLimited",
+  SERVICE_STOPPING: "unavailable",
+  INTERNAL: "internal",
+} as const satisfies Record<string, Category>;
+
+export type Code = keyof typeof CATEGORIES;
+
+export const CODES = Object.keys(CATEGORIES) as Code[];
+
+export const categoryOf = (code: Code): Category => CATEGORIES[code];
 
 /** Terminal control characters and characters that change the direction of text, except line ends and tabs. */
 const CONTROLS = /(?![\n\t])[\p{Cc}\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;

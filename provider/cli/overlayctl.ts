@@ -30,6 +30,10 @@ const COMMANDS: Record<string, Load> = {
   topology: async () => (await import("./topology.js")).topologyCommand(),
   plan: async () => (await import("./plan.js")).planCommand(),
   verify: async () => (await import("./verify.js")).verifyCommand(),
+  serve: async () => (await import("./serve.js")).serveCommand(),
+  "access create": async () => (await import("./access.js")).accessCreateCommand(),
+  "access list": async () => (await import("./access.js")).accessListCommand(),
+  "access revoke": async () => (await import("./access.js")).accessRevokeCommand(),
   "store check": async () => (await import("./store.js")).checkCommand(),
   "store dump": async () => (await import("./store.js")).dumpCommand(),
   "store keys": async () => (await import("./store.js")).keysCommand(),
@@ -40,6 +44,7 @@ const COMMANDS: Record<string, Load> = {
 const GROUPS: Record<string, string> = {
   pool: "Pools and their leases.",
   ip: "Addresses on runners and in pools.",
+  access: "Access tokens for callers of `overlayctl serve`.",
   store: "The store that contains the pools.",
 };
 

@@ -1,20 +1,9 @@
 import { isContainerOwner, isSameStack } from "../owner";
 import { cannotReplaceError, exhaustedError, quotaError } from "./errors";
 import { capacityOf, total } from "./extents";
+import type { Operations } from "./operations";
 import { canGive, mustAssign, mustBeGivable } from "./rules/choose";
-import { findPool } from "./rules/pools";
-import { leasesOf } from "./storage/keys";
-import { isLive } from "./storage/leases";
-import type { WriteBuffer } from "./storage/write-buffer";
-import {
-  type Extent,
-  isCommitted,
-  isWithinQuota,
-  type Lease,
-  type PoolSpec,
-  type Replacement,
-  type Request,
-} from "./types";
+import { type Extent, isWithinQuota, type Lease, type PoolSpec, type Replacement, type Request } from "./types";
 
 /**
  * Pools that one run replaces. Pulumi first deletes the resources that refer to a pool, then the pool, then creates it again. The delete of
@@ -32,7 +21,7 @@ export class Replacements {
   readonly #verified = new Map<Replacement, Promise<unknown>>();
 
   constructor(
-    private readonly read: <T>(view: (tx: WriteBuffer) => Promise<T>) => Promise<T>,
+    private readonly operations: Pick<Operations, "spec" | "poolsEndingWith">,
     /** Uids of leases that their owners keep in this run. */
     private readonly kept: ReadonlySet<string>,
   ) {}
@@ -70,8 +59,8 @@ export class Replacements {
   /** Refuses a lease that its owner keeps, in a pool that is replaced. */
   async refuseKept(lease: Lease): Promise<void> {
     const replacement = this.#byPool.get(lease.pool);
-    const pool = replacement && (await this.read((tx) => findPool(tx, lease.pool)));
-    if (pool) throw cannotReplaceError(replacement, pool.spec, [lease]);
+    const spec = replacement && (await this.operations.spec(lease.pool));
+    if (spec) throw cannotReplaceError(replacement, spec, [lease]);
   }
 
   /** Before a lease of this pool ends. */
@@ -91,7 +80,7 @@ export class Replacements {
   }
 
   async #mustBeEmpty(replacement: Replacement, ends: (lease: Lease) => boolean): Promise<PoolSpec[]> {
-    const pools = await this.read((tx) => poolsDeletedWith(tx, replacement.pool));
+    const pools = await this.operations.poolsEndingWith(replacement.pool);
     for (const { spec, held } of pools) {
       const rest = held.filter((lease) => !ends(lease) && !isDeletedWithRunner(lease));
       if (rest.length > 0) throw cannotReplaceError(replacement, spec, rest.slice(0, 10));
@@ -102,17 +91,3 @@ export class Replacements {
 
 /** Leases that the delete of a runner releases itself. */
 const isDeletedWithRunner = ({ owner, state }: Lease): boolean => isContainerOwner(owner) && state === "used";
-
-/** A pool and the child pools of its leases, with the committed leases in each. */
-async function poolsDeletedWith(tx: WriteBuffer, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
-  const found: { spec: PoolSpec; held: Lease[] }[] = [];
-  for (const names = [root]; names.length > 0; ) {
-    const name = names.shift()!;
-    const pool = await findPool(tx, name);
-    if (!pool) continue;
-    const held = (await tx.all(leasesOf(name))).filter((lease) => isCommitted(lease) && isLive(lease, tx.now));
-    found.push({ spec: pool.spec, held });
-    names.push(...held.flatMap(({ childPool }) => childPool ?? []));
-  }
-  return found;
-}

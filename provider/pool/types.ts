@@ -186,6 +186,11 @@ export interface Condition {
   data?: Record<string, Json | undefined>;
 }
 
+export interface AmendOptions {
+  dryRun?: boolean;
+  onlyIf?: Condition;
+}
+
 /** How a lease is looked up; `name` is one of its names. */
 export type By = { leaseId: string } | { uid: string } | { owner: string } | { value: bigint } | { name: string };
 
@@ -203,6 +208,11 @@ export interface ExistingLease
 /** A child pool that an import needs, and its lease. */
 export interface MissingPool extends Pick<Lease, "pool" | "leaseId"> {
   childPool: PoolSpec;
+}
+
+export interface ImportOptions {
+  missing?: MissingPool[];
+  dryRun?: boolean;
 }
 
 export interface ImportResult {
@@ -326,8 +336,56 @@ export interface Replacement {
   spec?: PoolSpec;
 }
 
+/** Reads of the store. They do not return leases that have expired. */
+export interface Queries {
+  /** undefined when there is none, or it has expired. */
+  find(pool: string, by: By): Promise<Lease | undefined>;
+  /** How the lease with this uid ended, if it did within the last thirty days. */
+  endOf(pool: string, uid: string): Promise<Lease | undefined>;
+  /** The lease that has this name, in any pool. */
+  holder(name: string): Promise<Lease | undefined>;
+  spec(pool: string): Promise<PoolSpec | undefined>;
+  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
+  pools(prefix?: string): Promise<PoolSpec[]>;
+  usage(pool: string): Promise<Usage | undefined>;
+  /** Of all pools whose name begins so, by name. */
+  usages(prefix: string): Promise<Map<string, Usage>>;
+  /** Oldest first; also of the hundred pools that were deleted last. */
+  history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
+  /** Changes of all pools after the event with this id, in the order of their commits. `EVENTS_LOST` if some of them are no longer kept. */
+  events(options: { after: number; limit?: number }): Promise<EventPage>;
+}
+
+/** Changes of leases by their lease ids. */
+export interface LeaseChanges {
+  /**
+   * Before a delete: refuses claims in the child pool from now on; `POOL_IN_USE` with its leases if it has any. `onlyIf`: `LEASE_CHANGED`
+   * unless the lease meets the condition.
+   */
+  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
+  /** false: not the current lease, or it does not meet `onlyIf`; nothing was changed. */
+  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
+  /** A heartbeat: sets `lastSeen`; a lease that expires ends `ttl` seconds from now. Not in the history. */
+  touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
+}
+
+/** What needs direct access to the store. */
+export interface Administration {
+  /** The secret of this name; `initial` is stored if there is none. */
+  secret(name: string, initial: string): Promise<string>;
+  /** The same, without storing one. */
+  findSecret(name: string): Promise<string | undefined>;
+  replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
+  /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
+  adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
+  accessTokens(): Promise<AccessToken[]>;
+  findAccessToken(id: string): Promise<AccessToken | undefined>;
+  putAccessToken(token: AccessToken): Promise<void>;
+  fsck(options?: { repair?: boolean }): Promise<Finding[]>;
+}
+
 /** Allocates values to owners, on any store. Errors are OverlayError. */
-export interface Pool {
+export interface Pool extends Queries, LeaseChanges, Administration {
   /**
    * Finds the owner's lease, else writes an offer that the owner's next claim gets. `IP_IN_USE`, `POOL_EXHAUSTED`, … An offer
    * that was promised earlier and is gone: a preview gets another value and a warning, an up gets `PLAN_STALE`.
@@ -341,12 +399,6 @@ export interface Pool {
   claimAll(requests: Request[]): Promise<Lease[]>;
   /** Of a lease that `claim` or `amend` has returned: the version that its commit made, which is as durable as the lease. */
   versionOf(lease: Lease): StoreVersion | undefined;
-  /** undefined when there is none, or it has expired. */
-  find(pool: string, by: By): Promise<Lease | undefined>;
-  /** How the lease with this uid ended, if it did within the last thirty days. */
-  endOf(pool: string, uid: string): Promise<Lease | undefined>;
-  /** The lease that has this name, in any pool. */
-  holder(name: string): Promise<Lease | undefined>;
   /** For this run: its owner keeps it. Later requests of the run for its values are refused; if there was an earlier one, this call rejects. */
   markKept(lease: Lease): Promise<void>;
   /**
@@ -362,33 +414,13 @@ export interface Pool {
   markEnding(lease: Lease): void;
   /** Before a lease in this pool ends: `POOL_IN_USE` if the pool is to be replaced in this run, and has leases that do not end before it. */
   mustBeReplaceable(pool: string): Promise<void>;
-  spec(pool: string): Promise<PoolSpec | undefined>;
   /**
    * Changes details, or the owner (a rename), of exactly this lease; `LEASE_FENCED` when it is no longer current. `dryRun`:
    * only checks it. `onlyIf`: `LEASE_CHANGED` unless the lease meets the condition.
    */
-  amend(
-    pool: string,
-    leaseId: string,
-    changes: Changes,
-    options?: { dryRun?: boolean; onlyIf?: Condition },
-  ): Promise<Lease>;
-  /**
-   * Before a delete: refuses claims in the child pool from now on; `POOL_IN_USE` with its leases if it has any. `onlyIf`: `LEASE_CHANGED`
-   * unless the lease meets the condition.
-   */
-  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<void>;
-  /** false: not the current lease, or it does not meet `onlyIf`; nothing was changed. */
-  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }): Promise<boolean>;
-  /** A heartbeat: sets `lastSeen`; a lease that expires ends `ttl` seconds from now. Not in the history. */
-  touch(pool: string, leaseId: string, options?: { ttl?: number }): Promise<void>;
+  amend(pool: string, leaseId: string, changes: Changes, options?: AmendOptions): Promise<Lease>;
   /** Adds leases that exist in Pulumi's state or on hosts; with a conflict, none of them. */
-  importLeases(leases: ExistingLease[], options?: { missing?: MissingPool[]; dryRun?: boolean }): Promise<ImportResult>;
-  /** The secret of this name; `initial` is stored if there is none. */
-  secret(name: string, initial: string): Promise<string>;
-  /** The same, without storing one. */
-  findSecret(name: string): Promise<string | undefined>;
-  replaceSecret(name: string, change: (kept: string | undefined) => string): Promise<string>;
+  importLeases(leases: ExistingLease[], options?: ImportOptions): Promise<ImportResult>;
   /** The store gets an id with the first call. */
   identity(): Promise<StoreIdentity>;
   /**
@@ -396,21 +428,6 @@ export interface Pool {
    * and holds only what it was rebuilt from.
    */
   mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }>;
-  /** After a recovery: stacks that were deployed with the stores `from`, and have seen `version`, accept this one. */
-  adoptIdentity(from: string[], version: number, options?: { complete?: boolean }): Promise<void>;
-  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
-  pools(prefix?: string): Promise<PoolSpec[]>;
-  usage(pool: string): Promise<Usage | undefined>;
-  /** Of all pools whose name begins so, by name. */
-  usages(prefix: string): Promise<Map<string, Usage>>;
-  /** Oldest first; also of the hundred pools that were deleted last. */
-  history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
-  /** Changes of all pools after the event with this id, in the order of their commits. `EVENTS_LOST` if some of them are no longer kept. */
-  events(options: { after: number; limit?: number }): Promise<EventPage>;
-  accessTokens(): Promise<AccessToken[]>;
-  findAccessToken(id: string): Promise<AccessToken | undefined>;
-  putAccessToken(token: AccessToken): Promise<void>;
-  fsck(options?: { repair?: boolean }): Promise<Finding[]>;
   /** The same store for another user, whose name is in the history of its changes, as a run of its own. Its `end` does not close the store. */
   session(options: { actor: string }): Pool;
   end(): Promise<void>;

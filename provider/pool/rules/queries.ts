@@ -6,6 +6,7 @@ import {
   countsKey,
   eventsFrom,
   leaseKey,
+  leasesOf,
   nameKey,
   poolOfKey,
   poolsFrom,
@@ -118,4 +119,18 @@ export async function usages(tx: WriteBuffer, prefix: string): Promise<Map<strin
 
 export async function history(tx: WriteBuffer, pool: string, { after = -1, limit = 1000 } = {}): Promise<Event[]> {
   return await tx.range(eventsFrom(pool, after + 1), limit);
+}
+
+/** A pool and the child pools of its leases, which end with it, and the committed leases in each. */
+export async function poolsEndingWith(tx: WriteBuffer, root: string): Promise<{ spec: PoolSpec; held: Lease[] }[]> {
+  const found: { spec: PoolSpec; held: Lease[] }[] = [];
+  for (const names = [root]; names.length > 0; ) {
+    const name = names.shift()!;
+    const pool = await findPool(tx, name);
+    if (!pool) continue;
+    const held = (await tx.all(leasesOf(name))).filter((lease) => isCommitted(lease) && isLive(lease, tx.now));
+    found.push({ spec: pool.spec, held });
+    names.push(...held.flatMap(({ childPool }) => childPool ?? []));
+  }
+  return found;
 }

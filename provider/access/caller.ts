@@ -1,0 +1,27 @@
+import { OverlayError } from "../errors";
+import type { AccessToken } from "../pool/types";
+
+/** `admin` includes all others. */
+export type Scope = AccessToken["scopes"][number];
+
+/** The part of the store that a caller may see and change. Without any, the caller is the operator. */
+export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
+
+/** The sender of a request. */
+export interface Caller extends Bounds {
+  /** The name of its access token, which the history gets. */
+  name: string;
+  scopes: readonly Scope[];
+}
+
+export const hasScope = ({ scopes }: Pick<Caller, "scopes">, scope: Scope): boolean =>
+  scopes.includes(scope) || scopes.includes("admin");
+
+export function requireScope(caller: Caller, scope: Scope): void {
+  if (hasScope(caller, scope)) return;
+  throw new OverlayError(
+    "ACCESS_DENIED",
+    `This needs the scope ${scope}; access token ${caller.name} has ${caller.scopes.join(", ")}.`,
+    `Use a token that was made with \`overlayctl access create NAME --scope ${scope}\`.`,
+  );
+}

@@ -1,0 +1,24 @@
+import { command, withPool } from "./command";
+
+/** By package name: this works from sources and from dist/. */
+const { version } = require("pulumi-overlay/package.json") as { version: string };
+
+export const serveCommand = () =>
+  command("serve", "Serve reservations over HTTP until SIGTERM. Logs are JSON lines on stdout. See docs/service.md.")
+    .option("--listen <host:port>", "default 127.0.0.1:7447; other addresses than loopback need TLS")
+    .option("--tls-cert <file>", "certificate with its chain (PEM); read again when it changes")
+    .option("--tls-key <file>", "its key (PEM)")
+    .option("--client-ca <file>", "accept only clients with a certificate of these authorities (PEM)")
+    .option("--no-auth", "without access tokens; on loopback only")
+    .option("--body-limit <bytes>", "default 65536")
+    .option("--page-limit <entries>", "default 1000")
+    .option("--rate-limit <requests>", "in a second for each access token; default 1000")
+    .option("--request-timeout <seconds>", "in which a request must arrive; default 30")
+    .option("--log-level <level>", "debug, info, warn, error or silent; default info")
+    .action(
+      withPool<{ auth: boolean }>(async ({ pool, settings: { tokenKeys, actor } }, { auth, ...options }) => {
+        const { readServiceSettings, serve } = await import("../service/index.js");
+        const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
+        await serve({ pool, tokenKeys, actor, version }, settings);
+      }),
+    );

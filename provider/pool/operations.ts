@@ -1,0 +1,84 @@
+import type { OverlayError } from "../errors";
+import type {
+  Administration,
+  AmendOptions,
+  Changes,
+  ExistingLease,
+  Extent,
+  ImportOptions,
+  ImportResult,
+  Lease,
+  LeaseChanges,
+  OfferOptions,
+  PoolSpec,
+  Queries,
+  Request,
+  StoreIdentity,
+  StoreVersion,
+} from "./types";
+
+/**
+ * The operations on a store. They keep nothing between two calls: the state of a run of Pulumi is in `run.ts`, which calls them and answers
+ * their questions about its stack.
+ */
+export interface Operations extends Queries, LeaseChanges, Administration {
+  /** Why a preview can promise nothing; undefined when it can. */
+  readonly whyNoOffers: string | undefined;
+  offer(request: Request, terms: OfferTerms, plan: StackPlan): Promise<Offered>;
+  claim(request: Request, plan: StackPlan): Promise<Committed<Lease>>;
+  claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>>;
+  amend(
+    pool: string,
+    leaseId: string,
+    changes: Changes,
+    options: AmendOptions,
+    plan: StackPlan,
+  ): Promise<Committed<Lease>>;
+  importLeases(leases: ExistingLease[], options: ImportOptions, plan: StackPlan): Promise<ImportResult>;
+  /** A pool and the child pools of its leases, which end with it, and the committed leases in each. */
+  poolsEndingWith(pool: string): Promise<{ spec: PoolSpec; held: Lease[] }[]>;
+  identity(): Promise<StoreIdentity>;
+  /** Rejects as `mustInclude` of a pool does. */
+  findSeen(seen: StoreIdentity): Promise<SeenEpoch>;
+  /** The same operations for another user. Their `end` does not close the store. */
+  session(options: { actor: string }): Operations;
+  end(): Promise<void>;
+}
+
+/**
+ * What a run knows about the other resources of its stack. Operations ask about leases of these resources that are in the way of a request.
+ * The answers are about this run only, so that a transaction that is tried again may ask again.
+ */
+export interface StackPlan {
+  /** Whether the resource that holds this lease releases its values in this run, as in a swap. */
+  willRelease(holder: Lease): boolean;
+  /** Whether an offer is of an earlier run, to a resource that this run has not checked, or gives other values to. */
+  isAbandoned(offer: Lease): boolean;
+}
+
+export interface OfferTerms extends Pick<OfferOptions, "quota"> {
+  /** See `OfferOptions`. */
+  inUp: boolean;
+  /** What this run has already offered to the owner. */
+  plannedExtents?: Extent[];
+}
+
+export interface Offered {
+  lease: Lease;
+  /** The request is refused in this run, but its offer is kept for the next run. */
+  refusal?: OverlayError;
+}
+
+/** A result, and the version of the store that its commit has made; absent if nothing was written. */
+export interface Committed<T> {
+  value: T;
+  version?: StoreVersion;
+}
+
+/** The versions of the epoch in which a store was seen. */
+export interface SeenEpoch {
+  first: number;
+  last: number;
+  /** The epoch is accepted because the store was rebuilt since. */
+  recovered: boolean;
+}

@@ -1,0 +1,310 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { isOverlayError } from "../errors";
+import { takenError } from "./errors";
+import { overlapsAny } from "./extents";
+import type { Committed, Operations, SeenEpoch, StackPlan } from "./operations";
+import { Replacements } from "./replacements";
+import type {
+  AccessToken,
+  AmendOptions,
+  By,
+  Changes,
+  Condition,
+  ExistingLease,
+  Extent,
+  ImportOptions,
+  ImportResult,
+  Lease,
+  OfferOptions,
+  Pool,
+  Replacement,
+  Request,
+  StoreIdentity,
+  StoreVersion,
+} from "./types";
+
+export interface RunSettings {
+  /** How long a claim waits for another resource of its stack to release the value. Seconds; default 5. */
+  swapWait?: number;
+}
+
+/** The pool during one run of Pulumi: what the run plans for the resources of its stack, and the operations on the store. */
+export class PoolRun implements Pool {
+  /** What owners get in this run. Not stored: a preview that is not merged must not change anything. */
+  readonly #planned = new Map<string, Extent[]>();
+  /** Uids of leases whose owners ask for other values in this run, as the program declares; their owners may not be checked yet. */
+  readonly #releasing = new Set<string>();
+  /** Uids of leases that their owners keep in this run. */
+  readonly #kept = new Set<string>();
+  readonly #replacements: Replacements;
+  /** Offers of this run, by the leases that must end or move for them. */
+  readonly #waiters = new Map<string, Lease>();
+  /** Offers that are being made. */
+  readonly #offering = new Set<Promise<Lease>>();
+  /** Owners that this run has checked. */
+  readonly #requested = new Set<string>();
+  /** Epochs that the store has. They are never removed while it runs, so one read serves all resources of an epoch. */
+  readonly #included: (StoreIdentity & SeenEpoch)[] = [];
+  /** The version of the store that the commit of a lease has made. */
+  readonly #versions = new WeakMap<Lease, StoreVersion>();
+
+  constructor(
+    private readonly operations: Operations,
+    private readonly settings: RunSettings,
+  ) {
+    this.#replacements = new Replacements(operations, this.#kept);
+  }
+
+  session(options: { actor: string }): Pool {
+    return new PoolRun(this.operations.session(options), this.settings);
+  }
+
+  get whyNoOffers(): string | undefined {
+    return this.operations.whyNoOffers;
+  }
+
+  async offer(
+    request: Request,
+    { inUp = false, movesAway = () => undefined, quota }: OfferOptions = {},
+  ): Promise<Lease> {
+    const plannedExtents = this.#planned.get(planKey(request));
+    this.#notePlan(request, request.want);
+    const terms = { inUp, ...(plannedExtents && { plannedExtents }), ...(quota && { quota }) };
+    const plan = this.#planWith((holder) => this.#mayBeReleased(holder, movesAway));
+    const granted = this.operations.offer(request, terms, plan).then(({ lease, refusal }) => {
+      this.#notePlan(request, lease.extents);
+      for (const uid of lease.waitsFor ?? []) this.#waiters.set(uid, lease);
+      if (refusal) throw refusal;
+      return lease;
+    });
+    this.#offering.add(granted);
+    return granted.finally(() => this.#offering.delete(granted));
+  }
+
+  async claim(request: Request): Promise<Lease> {
+    this.#notePlan(request, request.want);
+    const deadline = Date.now() + (this.settings.swapWait ?? 5) * 1000;
+    for (;;) {
+      let isHeldInStack = false;
+      const plan = this.#planWith((holder) => {
+        isHeldInStack = true;
+        return this.#isReleasing(holder);
+      });
+      try {
+        const lease = this.#noteVersion(await this.operations.claim(request, plan));
+        this.#notePlan(request, lease.extents);
+        if (lease.childPool !== undefined) this.#replacements.finish(lease.childPool);
+        return lease;
+      } catch (error) {
+        // The other resource may be about to claim another value, or to release this one.
+        if (!isHeldInStack || !isOverlayError(error, "PLAN_STALE") || Date.now() > deadline) throw error;
+      }
+      await sleep(100);
+    }
+  }
+
+  async claimAll(requests: Request[]): Promise<Lease[]> {
+    const { value: leases, version } = await this.operations.claimAll(
+      requests,
+      this.#planWith(() => false),
+    );
+    for (const lease of leases) if (version) this.#versions.set(lease, version);
+    return leases;
+  }
+
+  async amend(pool: string, leaseId: string, changes: Changes, options: AmendOptions = {}): Promise<Lease> {
+    const plan = this.#planWith(() => false);
+    return this.#noteVersion(await this.operations.amend(pool, leaseId, changes, options, plan));
+  }
+
+  importLeases(leases: ExistingLease[], options: ImportOptions = {}): Promise<ImportResult> {
+    return this.operations.importLeases(
+      leases,
+      options,
+      this.#planWith(() => false),
+    );
+  }
+
+  async markKept(lease: Lease): Promise<void> {
+    this.#notePlan(lease, lease.extents);
+    this.#kept.add(lease.uid);
+    await this.#replacements.refuseKept(lease);
+    await Promise.allSettled(this.#offering); // Later ones find that it is kept.
+    const waiter = this.#waiters.get(lease.uid);
+    const spec = waiter && (await this.spec(lease.pool));
+    if (!spec) return;
+    await this.release(waiter.pool, waiter.leaseId); // Refused with this lease: it promises nothing.
+    throw takenError(spec, lease.extents[0]!, waiter, lease.owner);
+  }
+
+  planReplacement(replacement: Replacement): Promise<void> {
+    return this.#replacements.plan(replacement);
+  }
+
+  mustFitReplacement(request: Request): void {
+    this.#replacements.mustFit(request);
+  }
+
+  fitsReplacement(request: Request, extents: Extent[]): boolean {
+    return this.#replacements.fits(request, extents);
+  }
+
+  markEnding(lease: Lease): void {
+    this.#replacements.markEnding(lease);
+  }
+
+  mustBeReplaceable(pool: string): Promise<void> {
+    return this.#replacements.mustBePossible(pool);
+  }
+
+  versionOf(lease: Lease): StoreVersion | undefined {
+    return this.#versions.get(lease);
+  }
+
+  identity(): Promise<StoreIdentity> {
+    return this.operations.identity();
+  }
+
+  async mustInclude(seen: StoreIdentity): Promise<{ recovered: boolean }> {
+    const known = this.#included.find(
+      ({ id, epoch, first, last }) =>
+        id === seen.id && epoch === seen.epoch && first <= seen.version && seen.version <= last,
+    );
+    if (known) return known;
+    const { first, last, recovered } = await this.operations.findSeen(seen);
+    this.#included.push({ ...seen, first, last, recovered });
+    return { recovered };
+  }
+
+  find(pool: string, by: By) {
+    return this.operations.find(pool, by);
+  }
+
+  endOf(pool: string, uid: string) {
+    return this.operations.endOf(pool, uid);
+  }
+
+  holder(name: string) {
+    return this.operations.holder(name);
+  }
+
+  spec(pool: string) {
+    return this.operations.spec(pool);
+  }
+
+  leases(pool: string, options?: { after?: bigint; limit?: number }) {
+    return this.operations.leases(pool, options);
+  }
+
+  pools(prefix?: string) {
+    return this.operations.pools(prefix);
+  }
+
+  usage(pool: string) {
+    return this.operations.usage(pool);
+  }
+
+  usages(prefix: string) {
+    return this.operations.usages(prefix);
+  }
+
+  history(pool: string, options?: { after?: number; limit?: number }) {
+    return this.operations.history(pool, options);
+  }
+
+  events(options: { after: number; limit?: number }) {
+    return this.operations.events(options);
+  }
+
+  close(pool: string, leaseId: string, options?: { onlyIf?: Condition }) {
+    return this.operations.close(pool, leaseId, options);
+  }
+
+  release(pool: string, leaseId: string, options?: { onlyIf?: Condition }) {
+    return this.operations.release(pool, leaseId, options);
+  }
+
+  touch(pool: string, leaseId: string, options?: { ttl?: number }) {
+    return this.operations.touch(pool, leaseId, options);
+  }
+
+  secret(name: string, initial: string) {
+    return this.operations.secret(name, initial);
+  }
+
+  findSecret(name: string) {
+    return this.operations.findSecret(name);
+  }
+
+  replaceSecret(name: string, change: (kept: string | undefined) => string) {
+    return this.operations.replaceSecret(name, change);
+  }
+
+  adoptIdentity(from: string[], version: number, options?: { complete?: boolean }) {
+    return this.operations.adoptIdentity(from, version, options);
+  }
+
+  accessTokens() {
+    return this.operations.accessTokens();
+  }
+
+  findAccessToken(id: string) {
+    return this.operations.findAccessToken(id);
+  }
+
+  putAccessToken(token: AccessToken) {
+    return this.operations.putAccessToken(token);
+  }
+
+  fsck(options?: { repair?: boolean }) {
+    return this.operations.fsck(options);
+  }
+
+  end(): Promise<void> {
+    return this.operations.end();
+  }
+
+  #noteVersion({ value: lease, version }: Committed<Lease>): Lease {
+    if (version) this.#versions.set(lease, version);
+    return lease;
+  }
+
+  #notePlan(owner: Pick<Request, "pool" | "owner" | "formerOwner">, extents: Extent[] | undefined): void {
+    for (const name of [owner.owner, owner.formerOwner]) {
+      if (name === undefined) continue;
+      const key = planKey({ pool: owner.pool, owner: name });
+      this.#requested.add(key);
+      if (extents) this.#planned.set(key, extents);
+    }
+  }
+
+  #planWith(willRelease: StackPlan["willRelease"]): StackPlan {
+    return { willRelease, isAbandoned: (offer) => !this.#isPlanned(offer) };
+  }
+
+  /** Whether the resource that holds this lease asks for other values in this run, or may do so. */
+  #mayBeReleased(holder: Lease, movesAway: NonNullable<OfferOptions["movesAway"]>): boolean {
+    if (this.#kept.has(holder.uid)) return false;
+    const planned = this.#planned.get(planKey(holder));
+    if (planned) return !overlap(planned, holder.extents);
+    const moves = movesAway(holder);
+    if (moves) this.#releasing.add(holder.uid);
+    return moves !== false;
+  }
+
+  /** Whether this run has checked the owner of an offer, and may give it these values. */
+  #isPlanned(offer: Lease): boolean {
+    const key = planKey(offer);
+    const planned = this.#planned.get(key);
+    return this.#requested.has(key) && (!planned || overlap(planned, offer.extents));
+  }
+
+  #isReleasing(holder: Lease): boolean {
+    const planned = this.#planned.get(planKey(holder));
+    return planned ? !overlap(planned, holder.extents) : this.#releasing.has(holder.uid);
+  }
+}
+
+const overlap = (some: Extent[], others: Extent[]): boolean => some.some((extent) => overlapsAny(others, extent));
+
+const planKey = ({ pool, owner }: { pool: string; owner: string }): string => JSON.stringify([pool, owner]);

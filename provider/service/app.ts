@@ -1,0 +1,58 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
+import type { ZodTypeProvider } from "fastify-type-provider-zod";
+import type { Authenticator } from "../access/authenticate";
+import type { Caller, Scope } from "../access/caller";
+import type { Pool } from "../pool/types";
+import type { Context } from "../reservations";
+
+/** What a route demands of its caller; `public`: no access token. */
+export type RouteScope = Scope | "public";
+
+declare module "fastify" {
+  interface FastifyContextConfig {
+    scope?: RouteScope;
+  }
+  interface FastifyRequest {
+    /** Set before the handler of every route that is not public. */
+    caller: Caller;
+    /** For the functions of `reservations/`, in the bounds of the caller. */
+    overlay: Context;
+  }
+}
+
+/** The server, with routes whose types follow from their zod schemas. */
+export type App = FastifyInstance<
+  RawServerDefault,
+  IncomingMessage,
+  ServerResponse,
+  FastifyBaseLogger,
+  ZodTypeProvider
+>;
+
+/** What routes need. */
+export interface ServiceContext {
+  pool: Pool;
+  tokenKeys?: string | undefined;
+  /** Without one, every caller is the operator. */
+  authenticator?: Authenticator;
+  /** Of requests without authentication. */
+  operator: Caller;
+  limits: Limits;
+  /** Aborted when the process was told to end. */
+  stopping: AbortSignal;
+}
+
+export interface Limits {
+  /** Bytes of a body. */
+  bodyLimit: number;
+  /** Entries of a page. */
+  pageLimit: number;
+  /** Requests in a second for each access token. */
+  rateLimit: number;
+  /** Seconds in which a request must arrive. */
+  requestTimeout: number;
+}
+
+/** A group of routes, registered under a prefix. */
+export type RouteGroup = (app: App, service: ServiceContext) => void;

@@ -1,0 +1,68 @@
+import { z } from "zod";
+import { releaseInput, reserveInput, searchInput } from "../reservations";
+
+/**
+ * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
+ * the query may have all inputs.
+ */
+
+/** In a query, all values are text. */
+const flag = z.union(
+  [z.boolean(), z.enum(["true", "false"]).transform((text) => text === "true")],
+  "must be true or false",
+);
+
+const runner = z
+  .string()
+  .regex(/^[\w.-]{1,63}(\/[\w.-]{1,63})?$/, "must be a runner: NAME or NETWORK/NAME")
+  .describe("The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.");
+
+const where = {
+  runner: runner.optional(),
+  network: reserveInput.shape.network.describe("The network of the runner."),
+  pool: reserveInput.shape.pool.describe("Instead of a runner: an IPPool, or any pool of addresses or ports."),
+};
+
+const container = reserveInput.shape.by.describe("The container or virtual machine.");
+const token = releaseInput.shape.token.describe("The token that `ip/reserve` answered.");
+const vm = flag.optional().describe("For a virtual machine.");
+const address = {
+  ip: reserveInput.shape.ip.describe("The address."),
+  port: reserveInput.shape.port.describe("In a pool of ports: the port."),
+};
+
+export const reserveFields = z.strictObject({
+  ...where,
+  ...address,
+  container: container.describe("The container that it is for; the same container gets the same reservation again."),
+  ttl: reserveInput.shape.ttl.describe("Seconds for which it may stay unused; default 300, 1800 with `vm`."),
+  vm,
+});
+
+export const validateFields = z.strictObject({ token, runner: where.runner });
+
+export const useFields = z.strictObject({ ...where, ...address, token, container, vm });
+
+export const releaseFields = z.strictObject({ ...where, token, container });
+
+export const freeFields = z.strictObject({
+  ...where,
+  ...address,
+  force: flag.optional().describe("Also if a Pulumi stack holds it; its next run requests it again."),
+});
+
+export const searchFields = z.strictObject({
+  ...where,
+  ip: searchInput.shape.ip.describe("Only this address."),
+  owner: searchInput.shape.owner.describe("Only of owners whose name contains this text."),
+  container: container.describe("Only of this container."),
+  label: z
+    .union([z.string(), z.array(z.string())])
+    .transform((given) => [given].flat())
+    .pipe(searchInput.shape.labels.unwrap())
+    .optional()
+    .describe("Only with this label, KEY=VALUE; may be repeated."),
+  state: searchInput.shape.state.describe("Default: reserved and used."),
+  limit: z.coerce.number().int().min(1).optional().describe("Entries of the page."),
+  cursor: z.string().optional().describe("`next` of the page before."),
+});

@@ -1,0 +1,131 @@
+import { z } from "zod";
+import { type Category, type Code, categoryOf, OverlayError } from "../errors";
+
+/** Errors as HTTP answers: RFC 9457, `application/problem+json`. */
+
+export const PROBLEM_TYPE = "application/problem+json";
+
+export const problemSchema = z
+  .object({
+    type: z.string().describe("`urn:pulumi-overlay:error:CODE`."),
+    title: z.string().describe("The kind of failure in words; the same for all errors of a status."),
+    status: z.number().int().describe("The status of the answer."),
+    detail: z.string().describe("`what` and `fix`."),
+    code: z.string().describe("The error code, such as `POOL_EXHAUSTED`."),
+    what: z.string().describe("What is wrong, with names and numbers."),
+    fix: z.string().describe("What to do."),
+    property: z.string().optional().describe("The input that causes it, if one does."),
+  })
+  .meta({ id: "Problem" });
+
+export type Problem = z.output<typeof problemSchema>;
+
+/** Each category has one status. */
+const STATUSES: Record<Category, number> = {
+  invalid: 400,
+  unauthenticated: 401,
+  forbidden: 403,
+  notFound: 404,
+  conflict: 409,
+  exhausted: 409,
+  gone: 410,
+  rateLimited: 429,
+  internal: 500,
+  hostFailed: 502,
+  unavailable: 503,
+};
+
+/** Errors about HTTP itself for which HTTP has a status of their own. */
+const HTTP_STATUSES: Partial<Record<Code, number>> = {
+  METHOD_NOT_ALLOWED: 405,
+  REQUEST_TIMEOUT: 408,
+  BODY_TOO_LARGE: 413,
+  BODY_TYPE: 415,
+};
+
+const TITLES: Record<number, string> = {
+  400: "Invalid request",
+  401: "Not authenticated",
+  403: "Forbidden",
+  404: "Not found",
+  405: "Method not allowed",
+  408: "Request too slow",
+  409: "Conflict",
+  410: "Gone",
+  413: "Body too large",
+  415: "Unsupported content type",
+  429: "Too many requests",
+  500: "Internal error",
+  502: "A host failed",
+  503: "Unavailable",
+};
+
+export const statusOf = (code: Code): number => HTTP_STATUSES[code] ?? STATUSES[categoryOf(code)];
+
+/** An internal error shows its code only: its text is for the operator, who finds it in the log. */
+export function toProblem({ code, what, fix, property }: OverlayError): Problem {
+  const status = statusOf(code);
+  const shown =
+    status === 500
+      ? { what: "The service failed.", fix: "Its log has the reason, under the id in the header X-Request-Id." }
+      : { what, fix };
+  return {
+    type: `urn:pulumi-overlay:error:${code}`,
+    title: TITLES[status]!,
+    status,
+    detail: `${shown.what} ${shown.fix}`,
+    code,
+    ...shown,
+    ...(property !== undefined && { property }),
+  };
+}
+
+/** Headers that a status demands. */
+export function problemHeaders({ code }: OverlayError): Record<string, string> {
+  switch (categoryOf(code)) {
+    case "unauthenticated":
+      return { "www-authenticate": 'Bearer realm="overlay"' };
+    case "rateLimited":
+    case "unavailable":
+      return { "retry-after": "1" };
+    default:
+      return {};
+  }
+}
+
+/** Errors of fastify and of Node's HTTP parser, by their codes. */
+const FOREIGN_ERRORS: Record<string, (error: Error) => OverlayError> = {
+  FST_ERR_CTP_BODY_TOO_LARGE: () =>
+    new OverlayError("BODY_TOO_LARGE", "The body of the request is too large.", "Send less at once."),
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: () =>
+    new OverlayError(
+      "BODY_TYPE",
+      "The body of the request is not JSON.",
+      "Send it with Content-Type: application/json.",
+    ),
+  FST_ERR_CTP_INVALID_JSON_BODY: (error) => badBody("is not valid JSON", error),
+  FST_ERR_CTP_EMPTY_JSON_BODY: (error) => badBody("is empty", error),
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: (error) => badBody("has another length than Content-Length says", error),
+  FST_ERR_BAD_URL: (error) =>
+    new OverlayError("INPUT_INVALID", "The path of the request is malformed.", "Encode it.", error),
+  ECONNRESET: (error) => badBody("was cut off", error),
+  ERR_HTTP_REQUEST_TIMEOUT: () => tooSlow(),
+  HPE_HEADER_OVERFLOW: (error) => new OverlayError("INPUT_INVALID", "The headers are too large.", "Send fewer.", error),
+};
+
+const badBody = (how: string, cause: Error): OverlayError =>
+  new OverlayError("INPUT_INVALID", `The body of the request ${how}.`, "Send a JSON object, or no body.", cause);
+
+const tooSlow = (): OverlayError =>
+  new OverlayError("REQUEST_TIMEOUT", "The request did not arrive in time.", "Send it in one go.");
+
+/** Any error as one of ours. What is unexpected is an internal error. */
+export function toOverlayError(error: unknown): OverlayError {
+  if (error instanceof OverlayError) return error;
+  const { code = "", statusCode } = error as { code?: string; statusCode?: number };
+  const known = FOREIGN_ERRORS[code];
+  if (known) return known(error as Error);
+  if (statusCode !== undefined && statusCode >= 400 && statusCode < 500)
+    return new OverlayError("INPUT_INVALID", "The request is malformed.", "See /docs.", error);
+  return new OverlayError("INTERNAL", error instanceof Error ? error.message : String(error), "See the cause.", error);
+}

@@ -1,0 +1,38 @@
+import type { z } from "zod";
+import { OverlayError } from "../errors";
+import { explainIssues, formatPath } from "../invalid-input";
+
+/** Parses what a request contains. */
+
+/** Never shown in an error. */
+const SECRET_INPUTS = ["token"];
+
+/** The validator of fastify for a zod schema: all that is wrong, in the words that resources use. */
+export const validatorFor = (schema: z.ZodType) => (given: unknown) => {
+  const parsed = schema.safeParse(given);
+  return parsed.success ? { value: parsed.data } : { error: invalidInputError(schema, given, parsed.error) };
+};
+
+function invalidInputError(schema: z.ZodType, given: unknown, { issues }: z.ZodError): OverlayError {
+  const refusals = explainIssues(issues, { schema, given, isSecret: ([key]) => SECRET_INPUTS.includes(key!) });
+  const what = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, ""))).join(" ");
+  return new OverlayError("INPUT_INVALID", what, "See /docs.").about(formatPath(refusals[0]!.path));
+}
+
+const capitalize = (text: string): string => (/^unknown /.test(text) ? `U${text.slice(1)}` : text);
+
+/** Inputs may be in the query or in a JSON body. */
+export function mergeInputs<T extends object>({ query, body }: { query: T; body?: T | null | undefined }): T {
+  const twice = Object.keys(query).find((key) => Object.hasOwn(body ?? {}, key));
+  if (twice === undefined) return { ...query, ...body };
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `${twice} is both in the query and in the body.`,
+    "Give it in one of them.",
+  ).about(twice);
+}
+
+export function requireInput<T>(value: T | undefined, name: string): T {
+  if (value !== undefined) return value;
+  throw new OverlayError("INPUT_INVALID", `${name} is missing.`, "Give it in the query or in the body.").about(name);
+}

@@ -1,0 +1,108 @@
+import type { Server as HttpsServer } from "node:https";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Logger } from "pino";
+import { Authenticator } from "../access/authenticate";
+import type { Caller } from "../access/caller";
+import type { Pool } from "../pool/types";
+import type { App } from "./app";
+import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
+import { createLog } from "./log";
+import { buildServer } from "./server";
+import type { ServiceSettings } from "./settings";
+import { readTls, type TlsFiles, watchTls } from "./tls";
+
+/** Milliseconds that requests under way have to end. */
+const STOP_TIMEOUT = 10_000;
+
+export interface ServeContext {
+  pool: Pool;
+  tokenKeys?: string | undefined;
+  /** The user that runs the service; without authentication, all changes are its own. */
+  actor: string;
+  version: string;
+}
+
+/** Serves until the process gets SIGTERM or SIGINT. Requests that are under way then are answered. */
+export async function serve(context: ServeContext, settings: ServiceSettings): Promise<void> {
+  const stop = new AbortController();
+  const log = createLog(settings.logLevel, (line) => process.stdout.write(line));
+  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
+  const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
+  if ("host" in address) refuseOpenAddress(address.host, protection);
+  const tls = tlsFilesOf(settings);
+  const app = await buildApp(context, settings, { log, stopping: stop.signal, tls });
+  const signal = receiveSignal();
+  await listen(app, address, protection);
+  logStart(log, app, protection);
+  const unwatch = tls ? reloadTls(app, tls, log) : () => {};
+  log.info({ signal: await signal }, "stopping");
+  stop.abort();
+  unwatch();
+  await closeServer(app);
+  log.info("stopped");
+}
+
+const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | undefined =>
+  tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
+
+function buildApp(
+  { pool, tokenKeys, actor, version }: ServeContext,
+  settings: ServiceSettings,
+  { log, stopping, tls }: { log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
+): Promise<App> {
+  const operator: Caller = { name: actor, scopes: ["admin"] };
+  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
+  const service = { pool, tokenKeys, operator, ...authentication, limits: settings, stopping };
+  const mutual = { requestCert: true, rejectUnauthorized: true };
+  const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
+  return buildServer(service, { log, version, ...(https && { https }) });
+}
+
+/** A socket that was passed to this process may have any address. */
+async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
+  // `host` keeps fastify from listening on a second address beside the passed socket.
+  await app.listen("fd" in address ? ({ ...address, host: "passed" } as object) : address);
+  const bound = app.server.address();
+  try {
+    refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
+  } catch (error) {
+    await app.close();
+    throw error;
+  }
+}
+
+function logStart(log: Logger, app: App, { hasTls, hasAuthentication }: Protection): void {
+  const bound = app.server.address();
+  const address = bound && typeof bound === "object" ? { host: bound.address, port: bound.port } : { path: bound };
+  log.info({ ...address, tls: hasTls }, "listening");
+  if (!hasTls) log.warn("no TLS: the service listens on loopback only");
+  if (!hasAuthentication) log.warn("no authentication: every local user may do everything");
+}
+
+function reloadTls(app: App, tls: TlsFiles, log: Logger): () => void {
+  return watchTls(tls, {
+    apply: (options) => {
+      (app.server as unknown as HttpsServer).setSecureContext(options);
+      log.info("TLS files were read again");
+    },
+    refuse: (error) => log.error({ code: error.code }, `The old TLS files stay in use. ${error.message}`),
+  });
+}
+
+/** A second signal ends the process at once. */
+function receiveSignal(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
+    for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, resolve);
+  });
+}
+
+/** Refuses new connections, and waits for requests that are under way. */
+async function closeServer(app: App): Promise<void> {
+  const closed = app.close();
+  const timeout = new AbortController();
+  const late = sleep(STOP_TIMEOUT, undefined, { signal: timeout.signal }).catch(() => {});
+  await Promise.race([closed, late]);
+  timeout.abort();
+  app.server.closeAllConnections();
+  await closed;
+}

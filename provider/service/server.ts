@@ -1,0 +1,115 @@
+import type { ServerOptions as HttpsOptions } from "node:https";
+import type { Socket } from "node:net";
+import fastify, { type FastifyBaseLogger, type FastifyReply, type FastifyRequest, LogController } from "fastify";
+import { serializerCompiler, type ZodTypeProvider } from "fastify-type-provider-zod";
+import type { Logger } from "pino";
+import type { z } from "zod";
+import { OverlayError } from "../errors";
+import type { App, ServiceContext } from "./app";
+import { guardRoutes } from "./guard";
+import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./problem";
+import { validatorFor } from "./requests";
+import { ROUTE_GROUPS } from "./routes";
+import { registerDocs } from "./routes/docs";
+import { parseTraceParent, requestIdOf } from "./trace";
+import { answerUnknownRoutes } from "./unknown-routes";
+
+/** Milliseconds for which an idle connection stays open; longer than that of common proxies, so that the proxy closes it. */
+const KEEP_ALIVE = 75_000;
+/** Milliseconds between checks for requests that arrive too slowly. */
+const CHECK_INTERVAL = 1000;
+/** Milliseconds in which the headers of a request must arrive. */
+const HEADERS_TIMEOUT = 10_000;
+const MOST_CONNECTIONS = 10_000;
+
+/** The HTTP server with all its routes. It does not listen yet. */
+export async function buildServer(
+  service: ServiceContext,
+  { log, version, https }: { log: Logger; version: string; https?: HttpsOptions },
+): Promise<App> {
+  const { bodyLimit, requestTimeout } = service.limits;
+  const timeouts = {
+    headersTimeout: Math.min(HEADERS_TIMEOUT, requestTimeout * 1000),
+    connectionsCheckingInterval: CHECK_INTERVAL,
+  };
+  const app = fastify({
+    ...(https ? { https: { ...timeouts, ...https } } : { http: timeouts }),
+    loggerInstance: log as FastifyBaseLogger,
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: "requestId" }),
+    bodyLimit,
+    requestTimeout: requestTimeout * 1000,
+    keepAliveTimeout: KEEP_ALIVE,
+    return503OnClosing: false, // answered by `refuseWhileStopping`, as a problem
+    genReqId: ({ headers }) => requestIdOf(headers),
+    clientErrorHandler: answerClientError,
+    frameworkErrors: answerError,
+    routerOptions: { maxParamLength: 300 },
+  }).withTypeProvider<ZodTypeProvider>() as unknown as App;
+  app.server.maxConnections = MOST_CONNECTIONS;
+  app.removeContentTypeParser("text/plain");
+  app.setValidatorCompiler(({ schema }) => validatorFor(schema as z.ZodType));
+  app.setSerializerCompiler(serializerCompiler);
+  app.setErrorHandler(answerError);
+  logRequests(app);
+  refuseWhileStopping(app, service);
+  answerUnknownRoutes(app);
+  await registerDocs(app, version);
+  guardRoutes(app, service);
+  for (const [prefix, group] of ROUTE_GROUPS)
+    await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
+  return app;
+}
+
+/** One line for each request, without its query: that may contain a token. */
+function logRequests(app: App): void {
+  app.addHook("onRequest", async (request, reply) => {
+    reply.header("x-request-id", request.id);
+    const trace = parseTraceParent(request.headers);
+    if (trace) reply.header("traceparent", trace.text);
+  });
+  app.addHook("onResponse", async (request, reply) => {
+    request.log.info({
+      method: request.method,
+      route: request.routeOptions.url ?? "none",
+      status: reply.statusCode,
+      ms: Math.round(reply.elapsedTime * 1000) / 1000,
+      token: request.caller?.name,
+      traceId: parseTraceParent(request.headers)?.traceId,
+    });
+  });
+}
+
+/** Requests that arrive on open connections while the process ends. */
+function refuseWhileStopping(app: App, { stopping }: ServiceContext): void {
+  app.addHook("onRequest", async (request, reply) => {
+    if (!stopping.aborted || request.routeOptions.url === "/healthz") return;
+    reply.header("connection", "close");
+    throw new OverlayError("SERVICE_STOPPING", "The service is being stopped.", "Try again, or use another instance.");
+  });
+}
+
+function answerError(given: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const error = toOverlayError(given);
+  const problem = toProblem(error);
+  if (problem.status >= 500)
+    request.log.error({ code: error.code, err: error.cause ?? error }, error.message);
+  reply.code(problem.status).headers(problemHeaders(error)).type(PROBLEM_TYPE).send(JSON.stringify(problem));
+}
+
+/** Answers what Node's HTTP parser refuses. There is no request object yet. */
+function answerClientError(given: Error & { code?: string }, socket: Socket): void {
+  if (given.code === "ECONNRESET" || socket.destroyed) return;
+  const error = given.code?.startsWith("HPE_") ? malformedError(given) : toOverlayError(given);
+  const problem = toProblem(error);
+  const body = JSON.stringify(problem);
+  if (socket.writable)
+    socket.write(
+      `HTTP/1.1 ${problem.status} ${problem.title}\r\nContent-Type: ${PROBLEM_TYPE}\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+    );
+  socket.destroySoon();
+}
+
+const malformedError = (cause: Error & { code?: string }): OverlayError =>
+  cause.code === "HPE_HEADER_OVERFLOW"
+    ? toOverlayError(cause)
+    : new OverlayError("INPUT_INVALID", "The request is not valid HTTP.", "Check the client.", cause);
