@@ -18,7 +18,8 @@ import type {
   StoreIdentity,
   Tenant,
 } from "../pool/types";
-import { describePool, networkPool, RUNNERS, runnerOfPool } from "../pool-names";
+import { describePool, networkPool, runnerOfPool } from "../pool-names";
+import { isEventInBounds, isPoolInBounds } from "./bounds";
 import type { Caller } from "./caller";
 
 /**
@@ -62,8 +63,10 @@ export class BoundedPool implements Pool {
     return this.#mustBeVisible(await this.pool.endOf(pool, uid));
   }
 
+  /** Names are unique in the store: a name that another caller holds is not shown, and a claim of it fails. */
   async holder(name: string): Promise<Lease | undefined> {
-    return this.#mustBeVisible(await this.pool.holder(name));
+    const lease = await this.pool.holder(name);
+    return lease && this.#isVisible(lease) ? lease : undefined;
   }
 
   async spec(name: string): Promise<PoolSpec | undefined> {
@@ -83,10 +86,13 @@ export class BoundedPool implements Pool {
     return new Map([...usages].filter(([name]) => names.has(name)));
   }
 
-  /** A page may have fewer leases than `limit` although others follow. */
-  async leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]> {
+  async leases(pool: string, options: { after?: bigint; limit?: number } = {}): Promise<Lease[]> {
     await this.spec(pool);
-    return (await this.pool.leases(pool, options)).filter((lease) => this.#isVisible(lease));
+    return fillPage(
+      options.limit,
+      (limit) => this.pool.leases(pool, limit === undefined ? options : { ...options, limit }),
+      (lease) => this.#isVisible(lease),
+    );
   }
 
   async pools(prefix?: string): Promise<PoolSpec[]> {
@@ -99,7 +105,7 @@ export class BoundedPool implements Pool {
   }
 
   /** Ids of other callers' events are missing in it. */
-  async events(options: { after: number; limit?: number }): Promise<EventPage> {
+  async events(options: { after?: number; limit?: number }): Promise<EventPage> {
     const { events, last } = await this.pool.events(options);
     return { events: events.filter((event) => this.#isOwnEvent(event)), last };
   }
@@ -168,6 +174,10 @@ export class BoundedPool implements Pool {
 
   async putAccessToken(): Promise<never> {
     throw this.#denied("access tokens");
+  }
+
+  get webhooks(): never {
+    throw this.#denied("webhooks");
   }
 
   session(options: { actor: string }): Pool {
@@ -245,7 +255,7 @@ export class BoundedPool implements Pool {
   }
 
   #isOwnEvent(event: Event): boolean {
-    return this.#isInBounds(event.pool) && this.#isOwn(event);
+    return isEventInBounds(this.caller, event);
   }
 
   #isOwn({ tenant }: { tenant?: Tenant }): boolean {
@@ -264,10 +274,7 @@ export class BoundedPool implements Pool {
   }
 
   #isInBounds(name: string): boolean {
-    const { network, pool } = this.caller;
-    if (network === undefined && pool === undefined) return true;
-    const isOfNetwork = name === networkPool(network ?? "") || name.startsWith(`${RUNNERS}${network}/`);
-    return (network !== undefined && isOfNetwork) || name === pool;
+    return isPoolInBounds(this.caller, name);
   }
 
   /** The network of the runner to whose subnet the caller is bound. */
@@ -288,6 +295,19 @@ export class BoundedPool implements Pool {
       `Access token ${name} is bound to ${bounds.join(" and ")}, and may not use ${what}.`,
       "Use a token without this bound.",
     );
+  }
+}
+
+/** Reads more until at least `limit` entries are left, so that a page with fewer is the last one. */
+async function fillPage<T>(
+  limit: number | undefined,
+  read: (limit: number | undefined) => Promise<T[]>,
+  isShown: (entry: T) => boolean,
+): Promise<T[]> {
+  for (let size = limit; ; size = size! * 4) {
+    const page = await read(size);
+    const shown = page.filter(isShown);
+    if (size === undefined || page.length < size || shown.length >= limit!) return shown;
   }
 }
 

@@ -1,13 +1,11 @@
 import { OverlayError } from "../errors";
 import type { AccessToken } from "../pool/types";
+import type { Bounds } from "./bounds";
 
 /** `admin` includes all others. */
 export type Scope = AccessToken["scopes"][number];
 
-/** The part of the store that a caller may see and change. Without any, the caller is the operator. */
-export type Bounds = Pick<AccessToken, "tenant" | "network" | "pool">;
-
-/** The sender of a request. */
+/** The sender of a request, and the part of the store that it may see and change. Without bounds, it is the operator. */
 export interface Caller extends Bounds {
   /** The name of its access token, which the history gets. */
   name: string;

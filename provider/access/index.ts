@@ -3,4 +3,5 @@
 export * from "./access-tokens";
 export { Authenticator } from "./authenticate";
 export { BoundedPool, isBounded } from "./bounded-pool";
+export * from "./bounds";
 export * from "./caller";

@@ -27,7 +27,9 @@ import type {
   Lease,
   Request,
   StoreIdentity,
+  Webhooks,
 } from "./types";
+import { StoredWebhooks } from "./webhooks";
 
 export interface LocalSettings extends Omit<PoolOptions, "isAbandoned"> {
   /** Where the store is, for messages. */
@@ -41,6 +43,10 @@ const UP_OFFER_TTL = 600;
 /** The rules, applied to the rows of a store. Operations that wait for the same pool are committed together. */
 export class LocalOperations implements Operations {
   readonly #queue: Queue;
+  readonly webhooks: Webhooks = new StoredWebhooks(
+    (view) => this.#read(view),
+    (work) => this.#write("", work),
+  );
 
   constructor(
     private readonly store: Store,
@@ -88,7 +94,7 @@ export class LocalOperations implements Operations {
   claim(request: Request, plan: StackPlan): Promise<Committed<Lease>> {
     const willRelease = (holder: Lease) => isSameStack(holder.owner, request.owner) && plan.willRelease(holder);
     const context = { ...this.#claimContext(request), willRelease };
-    return this.#commit(request.pool, (tx) => claim(tx, context), plan);
+    return this.#commitClaims(request.pool, (tx) => claim(tx, context), plan);
   }
 
   claimAll(requests: Request[], plan: StackPlan): Promise<Committed<Lease[]>> {
@@ -98,7 +104,7 @@ export class LocalOperations implements Operations {
       for (const context of contexts) leases.push(await claim(tx, context));
       return leases;
     };
-    return this.#commit(requests[0]?.pool ?? "", work, plan);
+    return this.#commitClaims(requests[0]?.pool ?? "", work, plan);
   }
 
   async amend(
@@ -169,7 +175,7 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.history(tx, pool, options));
   }
 
-  events({ after, limit = 1000 }: { after: number; limit?: number }) {
+  events({ after, limit = 1000 }: { after?: number; limit?: number }) {
     return this.#read((tx) => readEvents(tx, after, limit));
   }
 
@@ -241,6 +247,13 @@ export class LocalOperations implements Operations {
   async #commit<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
     const [value, version] = await this.#queue.commit(pool, work, { options: this.#optionsFor(plan) });
     return { value, ...(version && { version }) };
+  }
+
+  #commitClaims<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>, plan: StackPlan): Promise<Committed<T>> {
+    return this.#commit(pool, work, plan).catch((error: unknown) => {
+      this.settings.observer?.claimFailed?.(pool, error);
+      throw error;
+    });
   }
 
   #write<T>(pool: string, work: (tx: WriteBuffer) => Promise<T>): Promise<T> {

@@ -5,6 +5,8 @@ import type { LoggedEvent } from "./types";
 export interface Observer {
   /** After each commit: the changes that it has made. */
   committed?(events: LoggedEvent[]): void;
+  /** A claim in this pool has failed. */
+  claimFailed?(pool: string, error: unknown): void;
   /** After each transaction of the store; `error`: why it failed. */
   transaction?(kind: "read" | "write", seconds: number, error?: unknown): void;
   /** A transaction is tried again, because another process was first or has a lock. */

@@ -212,7 +212,7 @@ export class PoolRun implements Pool {
     return this.operations.history(pool, options);
   }
 
-  events(options: { after: number; limit?: number }) {
+  events(options: { after?: number; limit?: number }) {
     return this.operations.events(options);
   }
 
@@ -254,6 +254,10 @@ export class PoolRun implements Pool {
 
   putAccessToken(token: AccessToken) {
     return this.operations.putAccessToken(token);
+  }
+
+  get webhooks() {
+    return this.operations.webhooks;
   }
 
   fsck(options?: { repair?: boolean }) {

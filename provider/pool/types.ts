@@ -283,6 +283,55 @@ export interface AccessToken {
   revokedAt?: number;
 }
 
+/** A receiver of events by HTTP. */
+export interface Webhook {
+  id: string;
+  url: string;
+  /** Signs what is sent. */
+  secret: string;
+  /** The only events that it gets. */
+  tenant?: Tenant;
+  network?: string;
+  pool?: string;
+  createdAt: number;
+  createdBy?: string;
+}
+
+/** How far a webhook has come. Every process may go on with it, one at a time. */
+export interface Delivery {
+  /** The newest event that its receiver has accepted, or that is not for it. */
+  delivered: number;
+  /** The process that sends, and until when no other one may. */
+  holder?: string;
+  heldUntil?: number;
+  /** Failures in a row: how many, the first and the latest reason, and when it is tried again. */
+  failures?: number;
+  failedSince?: number;
+  error?: string;
+  retryAt?: number;
+  /** It failed for too long, and is not tried again before an operator resumes it. */
+  suspended?: boolean;
+}
+
+/** The webhooks of a store. */
+export interface Webhooks {
+  list(): Promise<Webhook[]>;
+  /** It gets the events from now on. */
+  add(webhook: Webhook): Promise<void>;
+  /** false: there is none. */
+  remove(id: string): Promise<boolean>;
+  /** undefined: there is no such webhook. */
+  delivery(id: string): Promise<Delivery | undefined>;
+  /**
+   * Compares and changes a delivery in one transaction. `change` gets the present state and the time of the store; it may run several times.
+   * Where it returns undefined, nothing changes. Returns the state after it.
+   */
+  updateDelivery(
+    id: string,
+    change: (delivery: Delivery, now: number) => Delivery | undefined,
+  ): Promise<Delivery | undefined>;
+}
+
 export interface Usage {
   /** How many values the pool can give out. */
   capacity: bigint;
@@ -352,8 +401,11 @@ export interface Queries {
   usages(prefix: string): Promise<Map<string, Usage>>;
   /** Oldest first; also of the hundred pools that were deleted last. */
   history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]>;
-  /** Changes of all pools after the event with this id, in the order of their commits. `EVENTS_LOST` if some of them are no longer kept. */
-  events(options: { after: number; limit?: number }): Promise<EventPage>;
+  /**
+   * Changes of all pools after the event with this id, in the order of their commits. `EVENTS_LOST` if some of them are no longer kept.
+   * Without `after`: only the id of the newest one.
+   */
+  events(options: { after?: number; limit?: number }): Promise<EventPage>;
 }
 
 /** Changes of leases by their lease ids. */
@@ -381,6 +433,7 @@ export interface Administration {
   accessTokens(): Promise<AccessToken[]>;
   findAccessToken(id: string): Promise<AccessToken | undefined>;
   putAccessToken(token: AccessToken): Promise<void>;
+  readonly webhooks: Webhooks;
   fsck(options?: { repair?: boolean }): Promise<Finding[]>;
 }
 

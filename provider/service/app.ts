@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import type { FastifyBaseLogger, FastifyInstance, RawServerDefault } from "fastify";
+import type { FastifyBaseLogger, FastifyInstance, RawServerDefault, RouteOptions } from "fastify";
 import type { ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
@@ -12,6 +12,9 @@ export type RouteScope = Scope | "public";
 declare module "fastify" {
   interface FastifyContextConfig {
     scope?: RouteScope;
+  }
+  interface FastifyInstance {
+    allRoutes: RouteOptions[];
   }
   interface FastifyRequest {
     /** Set before the handler of every route that is not public. */

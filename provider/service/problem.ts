@@ -86,8 +86,10 @@ export function toProblem(error: OverlayError): Problem {
 /** Headers that a status demands. */
 export function problemHeaders({ code }: OverlayError): Record<string, string> {
   switch (categoryOf(code)) {
-    case "unauthenticated":
-      return { "www-authenticate": 'Bearer realm="overlay"' };
+    case "unauthenticated": // RFC 6750: a request without a token gets no error code
+      return {
+        "www-authenticate": `Bearer realm="overlay"${code === "ACCESS_TOKEN_INVALID" ? ', error="invalid_token"' : ""}`,
+      };
     case "rateLimited":
     case "unavailable":
       return { "retry-after": "1" };

@@ -1,4 +1,4 @@
-import type { z } from "zod";
+import { z } from "zod";
 import { OverlayError } from "../errors";
 import { explainIssues, formatPath } from "../invalid-input";
 
@@ -19,10 +19,18 @@ export function invalidInputError(
   { issues }: z.ZodError,
   fix = "See /docs.",
 ): OverlayError {
-  const refusals = explainIssues(issues, { schema, given, isSecret: ([key]) => SECRET_INPUTS.includes(key!) });
+  const refusals = explainIssues(issues, {
+    schema: unwrap(schema),
+    given,
+    isSecret: ([key]) => SECRET_INPUTS.includes(key!),
+  });
   const what = refusals.map(({ reason }) => capitalize(reason.replace(/^[A-Z_]+: /, ""))).join(" ");
   return new OverlayError("INPUT_INVALID", what, fix).about(formatPath(refusals[0]!.path));
 }
+
+/** The schema of what is given, without that it may be absent. */
+const unwrap = (schema: z.ZodType): z.ZodType =>
+  schema instanceof z.ZodOptional || schema instanceof z.ZodNullable ? unwrap(schema.unwrap() as z.ZodType) : schema;
 
 const capitalize = (text: string): string => (/^unknown /.test(text) ? `U${text.slice(1)}` : text);
 

@@ -33,7 +33,7 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
   const app = await buildApp(context, settings, { log, stopping: stop.signal, tls });
   const signal = receiveSignal();
   await listen(app, address, protection);
-  logStart(log, app, protection);
+  logProtection(log, protection);
   const unwatch = tls ? reloadTls(app, tls, log) : () => {};
   log.info({ signal: await signal }, "stopping");
   stop.abort();
@@ -61,7 +61,8 @@ function buildApp(
 /** A socket that was passed to this process may have any address. */
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
   // `host` keeps fastify from listening on a second address beside the passed socket.
-  await app.listen("fd" in address ? ({ ...address, host: "passed" } as object) : address);
+  const where = "fd" in address ? { ...address, host: "passed" } : address;
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` });
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -71,10 +72,7 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
   }
 }
 
-function logStart(log: Logger, app: App, { hasTls, hasAuthentication }: Protection): void {
-  const bound = app.server.address();
-  const address = bound && typeof bound === "object" ? { host: bound.address, port: bound.port } : { path: bound };
-  log.info({ ...address, tls: hasTls }, "listening");
+function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {
   if (!hasTls) log.warn("no TLS: the service listens on loopback only");
   if (!hasAuthentication) log.warn("no authentication: every local user may do everything");
 }

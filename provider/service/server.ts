@@ -1,6 +1,12 @@
 import type { ServerOptions as HttpsOptions } from "node:https";
 import type { Socket } from "node:net";
-import fastify, { type FastifyBaseLogger, type FastifyReply, type FastifyRequest, LogController } from "fastify";
+import fastify, {
+  type FastifyBaseLogger,
+  type FastifyReply,
+  type FastifyRequest,
+  LogController,
+  type RouteOptions,
+} from "fastify";
 import { serializerCompiler, type ZodTypeProvider } from "fastify-type-provider-zod";
 import type { Logger } from "pino";
 import type { z } from "zod";
@@ -56,6 +62,7 @@ export async function buildServer(
   app.setValidatorCompiler(({ schema }) => validatorFor(schema as z.ZodType));
   app.setSerializerCompiler(serializerCompiler);
   app.setErrorHandler(answerError);
+  listRoutes(app);
   logRequests(app);
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
@@ -64,6 +71,14 @@ export async function buildServer(
   for (const [prefix, group] of ROUTE_GROUPS)
     await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
   return app;
+}
+
+function listRoutes(app: App): void {
+  const routes: RouteOptions[] = [];
+  app.decorate("allRoutes", routes);
+  app.addHook("onRoute", (route) => {
+    routes.push(route);
+  });
 }
 
 /** One line for each request, without its query: that may contain a token. */

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { headKey, loggedEventKey } from "../../provider/pool/storage/keys";
-import type { AccessToken } from "../../provider/pool/types";
+import type { AccessToken, Delivery, Webhook } from "../../provider/pool/types";
 import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
 
-/** The event log, sessions of several users on one store, batches and access tokens. */
+/** The event log, sessions of several users on one store, batches, access tokens and webhooks. */
 export function eventContract(engine: Engine): void {
   test("changes of all processes are numbered without gaps, in the order of their commits", async () => {
     const { pool, another } = await createFixture(engine, { quarantine: 0 });
@@ -24,6 +24,7 @@ export function eventContract(engine: Engine): void {
       [6, "released", "c"],
     ]);
     expect(await pool.events({ after: last + 6 })).toEqual({ events: [], last: last + 6 });
+    expect(await pool.events({})).toEqual({ events: [], last: last + 6 });
     const page = await pool.events({ after: last + 1, limit: 2 });
     expect(page.events.map(({ id }) => id)).toEqual([last + 2, last + 3]);
   });
@@ -115,5 +116,40 @@ export function eventContract(engine: Engine): void {
     await another().putAccessToken({ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } });
     expect(await pool.accessTokens()).toEqual([{ ...token, revokedAt: 9, tenant: { org: "acme", project: "web" } }]);
     expect(await pool.findAccessToken("ffffffff")).toBeUndefined();
+  });
+
+  test("a webhook begins behind the newest event, and one process at a time changes its delivery", async () => {
+    const { pool, another, pass } = await createFixture(engine);
+    const second = another();
+    await opened(pool, { extents: extents("10.0.0.0/29") });
+    const { last } = await pool.events({});
+    const webhook: Webhook = {
+      id: "0a1b2c3d",
+      url: "https://example.com/",
+      secret: "s3cret",
+      createdAt: 7,
+      pool: "pool/p",
+    };
+    await pool.webhooks.add(webhook);
+    expect(await second.webhooks.list()).toEqual([webhook]);
+    expect(await second.webhooks.delivery(webhook.id)).toEqual({ delivered: last });
+
+    const hold = (holder: string) => (delivery: Delivery, now: number) =>
+      (delivery.heldUntil ?? 0) > now ? undefined : { ...delivery, holder, heldUntil: now + 1000 };
+    const holders = await Promise.all(
+      [pool, second].map((each, i) => each.webhooks.updateDelivery(webhook.id, hold(`p${i}`))),
+    );
+    expect(new Set(holders.map((delivery) => delivery?.holder)).size).toBe(1);
+    pass(2);
+    expect(await second.webhooks.updateDelivery(webhook.id, hold("p9"))).toMatchObject({
+      delivered: last,
+      holder: "p9",
+    });
+
+    expect(await second.webhooks.remove(webhook.id)).toBe(true);
+    expect(await pool.webhooks.remove(webhook.id)).toBe(false);
+    expect(await pool.webhooks.updateDelivery(webhook.id, hold("p1"))).toBeUndefined();
+    expect(await pool.webhooks.list()).toEqual([]);
+    expect(await pool.fsck()).toEqual([]);
   });
 }

@@ -18,6 +18,7 @@ const CLIENTS = [
     (name) => `node:${name}`,
   ),
 ];
+const GRPC = ["@grpc/grpc-js", "@grpc/proto-loader", "@grpc/reflection", "grpc-health-check"];
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "ip-address", "node:crypto"]],
   [`${NETWORK}/model`, ["provider/errors", "provider/json", "provider/addressing", "zod"]],
@@ -154,12 +155,61 @@ const RULES: [folder: string, may: string[]][] = [
     ],
   ],
   [
+    "provider/access",
+    [
+      "provider/errors",
+      "provider/owner",
+      "provider/pool-names",
+      "provider/pool/types",
+      "provider/resources/inputs",
+      "node:crypto",
+      "zod",
+    ],
+  ],
+  [
+    "provider/service",
+    [
+      "provider/errors",
+      "provider/invalid-input",
+      "provider/json",
+      "provider/pool-names",
+      "provider/settings",
+      "provider/access",
+      "provider/pool/types",
+      "provider/reservations",
+      "@fastify/swagger",
+      "@fastify/swagger-ui",
+      "fastify",
+      "fastify-type-provider-zod",
+      "openapi-types",
+      "pino",
+      "zod",
+      ...GRPC,
+      ...["crypto", "events", "fs", "http", "https", "net", "path", "timers/promises", "tls", "util"].map(
+        (name) => `node:${name}`,
+      ),
+    ],
+  ],
+  [
     "provider/service/grpc",
-    ["@grpc/grpc-js", "@grpc/proto-loader", "@grpc/reflection", "grpc-health-check", "node:path"],
+    [
+      "provider/errors",
+      "provider/access",
+      "provider/pool/types",
+      "provider/reservations",
+      ...["admission", "app", "events", "problem", "readiness", "requests", "trace"].map(
+        (n) => `provider/service/${n}`,
+      ),
+      "pino",
+      "zod",
+      ...GRPC,
+      ...["events", "path", "tls", "util"].map((name) => `node:${name}`),
+    ],
   ],
   [
     "provider/cli",
     [
+      "provider/access",
       "provider/errors",
       "provider/json",
       "provider/owner",
@@ -227,14 +277,21 @@ test("there is no import cycle", () => {
   expect(cycles).toEqual([]);
 });
 
-test("reservations print nothing and end no process", () => {
+test.each(["reservations", "access"])("%s prints nothing and ends no process", (folder) => {
   const acts = /\bconsole\.|\bprocess\.(stdout|stderr|exit|exitCode|argv)|from "commander"/;
-  const wrong = filesIn("provider/reservations").filter((file) => acts.test(readFileSync(file, "utf8")));
+  const wrong = filesIn(`provider/${folder}`).filter((file) => acts.test(readFileSync(file, "utf8")));
   expect(wrong).toEqual([]);
 });
 
-test("only the command line and the resources' runtime use reservations", () => {
-  const users = ["provider/cli/", "provider/reservations/", "provider/runtime.ts"];
+test("only the entry of the service touches its process", () => {
+  const wrong = filesIn("provider/service")
+    .filter((file) => /\bconsole\.|\bprocess\./.test(readFileSync(file, "utf8")))
+    .map((file) => relative(ROOT, file));
+  expect(wrong).toEqual(["provider/service/serve.ts"]);
+});
+
+test("only the command line, the service and the resources' runtime use reservations", () => {
+  const users = ["provider/cli/", "provider/service/", "provider/reservations/", "provider/runtime.ts"];
   const wrong = filesIn("provider")
     .map((file) => ({ file: relative(ROOT, file), targets: importsOf(file) }))
     .filter(({ file }) => !users.some((user) => file.startsWith(user)))

@@ -19,8 +19,11 @@ export function appendEvents(tx: WriteBuffer, last: number): LoggedEvent[] {
   });
 }
 
-export async function readEvents(tx: WriteBuffer, after: number, limit: number): Promise<EventPage> {
-  const last = (await tx.get(headKey))?.events ?? 0;
+export const newestEvent = async (tx: WriteBuffer): Promise<number> => (await tx.get(headKey))?.events ?? 0;
+
+export async function readEvents(tx: WriteBuffer, after: number | undefined, limit: number): Promise<EventPage> {
+  const last = await newestEvent(tx);
+  if (after === undefined) return { events: [], last };
   const rows = after < last ? await tx.rows(loggedEventsFrom(after + 1), limit) : [];
   const events = rows.map(([key, event]) => ({ ...event, id: idOfLoggedEvent(key) }));
   const isGap = after < last && events[0]?.id !== after + 1;

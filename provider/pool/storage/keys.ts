@@ -1,4 +1,4 @@
-import type { AccessToken, Event, Extent, Lease, Port } from "../types";
+import type { AccessToken, Delivery, Event, Extent, Lease, Port, Webhook } from "../types";
 import {
   type Allocation,
   accessTokenCodec,
@@ -8,6 +8,7 @@ import {
   countsCodec,
   type DeletedPool,
   deletedPoolCodec,
+  deliveryCodec,
   type Epoch,
   epochCodec,
   eventCodec,
@@ -22,6 +23,7 @@ import {
   type StoreHead,
   textCodec,
   uidCodec,
+  webhookCodec,
 } from "./records";
 
 /**
@@ -41,6 +43,7 @@ import {
  *                                 store               v/recovered             ids of stores whose leases were recovered into it
  *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
  *   k/access/ID                   access tokens of the service
+ *   k/webhook/ID                  webhooks            r/ID                    how far a webhook has come
  *   n/ID                          event log: the newest changes of all pools, in the order of their commits
  *   w/POOL/UID                    the offer that waits for this lease to end
  *   e/TIME/POOL                   deleted pools with end records in l/, which are kept until then
@@ -159,6 +162,10 @@ export const waiterKey = (pool: string, uid: string): Key<string> => ({
 export const secretKey = (name: string): Key<string> => key(textCodec, "k", part(name));
 export const accessTokenKey = (id: string): Key<AccessToken> => key(accessTokenCodec, "k", "access", part(id));
 export const accessTokens: Span<AccessToken> = under(accessTokenCodec, "k", "access");
+export const webhookKey = (id: string): Key<Webhook> => key(webhookCodec, "k", "webhook", part(id));
+export const webhooks: Span<Webhook> = under(webhookCodec, "k", "webhook");
+/** Not a secret: the log of a server engine has no secrets, so each change of one makes other processes read their rows again. */
+export const deliveryKey = (id: string): Key<Delivery> => key(deliveryCodec, "r", part(id));
 export const nameKey = (name: string): Key<LeaseRef> => ({ ...key(leaseRefCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });

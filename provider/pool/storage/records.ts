@@ -3,6 +3,7 @@ import { capacityOf } from "../extents";
 import {
   ACCESS_SCOPES,
   type AccessToken,
+  type Delivery,
   type Event,
   type Extent,
   type Lease,
@@ -11,6 +12,7 @@ import {
   type Port,
   type PreviousHolder,
   type Tenant,
+  type Webhook,
 } from "../types";
 import {
   InvalidField,
@@ -299,6 +301,26 @@ export const accessTokenCodec = plainJson<AccessToken>(
       createdAt: isNumber,
     },
     { tenant: isTenant, network: isText, pool: isText, createdBy: isText, expiresAt: isNumber, revokedAt: isNumber },
+  ),
+);
+export const webhookCodec = plainJson<Webhook>(
+  shape<Webhook>(
+    { id: isWord, url: isText, secret: isWord, createdAt: isNumber },
+    { tenant: isTenant, network: isText, pool: isText, createdBy: isText },
+  ),
+);
+export const deliveryCodec = plainJson<Delivery>(
+  shape<Delivery>(
+    { delivered: isCount },
+    {
+      holder: isWord,
+      heldUntil: isNumber,
+      failures: isCount,
+      failedSince: isNumber,
+      error: isText,
+      retryAt: isNumber,
+      suspended: isBoolean,
+    },
   ),
 );
 export const leaseRefCodec = plainJson<LeaseRef>(leaseRefShape);

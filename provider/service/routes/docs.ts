@@ -1,7 +1,10 @@
 import swagger from "@fastify/swagger";
 import swaggerUi from "@fastify/swagger-ui";
 import { jsonSchemaTransform, jsonSchemaTransformObject } from "fastify-type-provider-zod";
-import type { App } from "../app";
+import type { OpenAPIV3_1 } from "openapi-types";
+import type { App, RouteScope } from "../app";
+
+type OpenApi = Partial<OpenAPIV3_1.Document>;
 
 /**
  * Documents all routes that are registered after it: OpenAPI 3.1 at `/openapi.json`, a page at `/docs`. Its own routes need no access token:
@@ -18,8 +21,11 @@ export async function registerDocs(app: App, version: string): Promise<void> {
       },
       components: { securitySchemes: { accessToken: { type: "http", scheme: "bearer" } } },
     },
-    transform: jsonSchemaTransform,
-    transformObject: jsonSchemaTransformObject,
+    transform: (document) => {
+      const { schema, url } = jsonSchemaTransform(document as Parameters<typeof jsonSchemaTransform>[0]);
+      return { schema: { ...schema, security: securityOf(document.route.config?.scope) }, url };
+    },
+    transformObject: (document) => dropUnusedSchemas(jsonSchemaTransformObject(document) as OpenApi),
   });
   await app.register(async (docs) => {
     docs.addHook("onRoute", (route) => {
@@ -28,4 +34,23 @@ export async function registerDocs(app: App, version: string): Promise<void> {
     await docs.register(swaggerUi, { routePrefix: "/docs" });
   });
   app.get("/openapi.json", { config: { scope: "public" }, schema: { hide: true } }, async () => app.swagger());
+}
+
+/** The list of a security requirement names the scope of the access token. */
+const securityOf = (scope: RouteScope | undefined) => (scope === "public" ? [] : [{ accessToken: [scope!] }]);
+
+/** Schemas with an id are global in zod: those of resources are among them. */
+function dropUnusedSchemas({ components, ...document }: OpenApi): OpenApi {
+  const schemas = components?.schemas ?? {};
+  const used = new Set<string>();
+  const visit = (text: string): void => {
+    for (const [, name] of text.matchAll(/"#\/components\/schemas\/([^"]+)"/g)) {
+      if (used.has(name!)) continue;
+      used.add(name!);
+      visit(JSON.stringify(schemas[name!]));
+    }
+  };
+  visit(JSON.stringify(document));
+  const kept = Object.entries(schemas).filter(([name]) => used.has(name));
+  return { ...document, components: { ...components, schemas: Object.fromEntries(kept) } };
 }

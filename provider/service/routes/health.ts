@@ -11,7 +11,11 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     method: "GET",
     url: "/healthz",
     config: { scope: "public" },
-    schema: { summary: "Whether the process lives.", response: answers(z.object({ status: z.literal("ok") })) },
+    schema: {
+      operationId: "checkHealth",
+      summary: "Whether the process lives.",
+      response: answers(z.object({ status: z.literal("ok") })),
+    },
     handler: async () => ({ status: "ok" as const }),
   });
 
@@ -20,6 +24,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     url: "/readyz",
     config: { scope: "public" },
     schema: {
+      operationId: "checkReadiness",
       summary: "Whether the store answers; 503 if not, and while the process ends.",
       response: answers(z.object({ status: z.literal("ready") })),
     },

@@ -25,6 +25,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/reserve",
     config: { scope: "reserve" },
     schema: {
+      operationId: "reserveAddress",
       summary: "Reserve an address on a runner or in a pool.",
       querystring: reserveFields,
       body: reserveFields.nullish(),
@@ -43,6 +44,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/validate",
     config: { scope: "reserve" },
     schema: {
+      operationId: "validateToken",
       summary: "Check the token of a reservation that is not used yet.",
       querystring: validateFields,
       body: validateFields.nullish(),
@@ -60,6 +62,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/use",
     config: { scope: "reserve" },
     schema: {
+      operationId: "useAddress",
       summary: "Mark an address as used by a container, by its token or by the address. It does not expire then.",
       querystring: useFields,
       body: useFields.nullish(),
@@ -79,6 +82,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/release",
     config: { scope: "reserve" },
     schema: {
+      operationId: "releaseAddresses",
       summary: "Release an unused reservation by its token, or all addresses of a container.",
       querystring: releaseFields,
       body: releaseFields.nullish(),
@@ -101,6 +105,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/free",
     config: { scope: "admin" },
     schema: {
+      operationId: "freeAddress",
       summary: "Release an address of any holder.",
       querystring: freeFields,
       body: freeFields.nullish(),
@@ -115,6 +120,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     url: "/ip/reservations",
     config: { scope: "read" },
     schema: {
+      operationId: "listReservations",
       summary: "List the addresses that are held.",
       querystring: searchFields,
       response: answers(leasePage),

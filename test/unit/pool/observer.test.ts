@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, expect, test } from "vitest";
+import type { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
 import { by, extents, opened } from "../../contract/fixture";
@@ -16,6 +17,7 @@ test("an observer is told of commits with their changes, of transactions, and of
     offerTtl: 60,
     quarantine: 0,
     observer: {
+      claimFailed: (place, error) => seen.push(`${place} ${(error as OverlayError).code}`),
       committed: (events) => seen.push(events.map(({ id, what, owner }) => `${id} ${what} ${owner}`).join(", ")),
       transaction: (kind, seconds, error) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}${error ? " failed" : ""}`),
     },
@@ -23,7 +25,7 @@ test("an observer is told of commits with their changes, of transactions, and of
   await opened(pool, { extents: extents("10.0.0.0/29") });
   seen.length = 0;
   await Promise.allSettled([pool.claim(by("a")), pool.claim(by("b")), pool.claim(by("c", { pool: "pool/none" }))]);
-  expect(seen.sort()).toEqual(["2 claimed a, 3 claimed b", "write", "write"]);
+  expect(seen.sort()).toEqual(["2 claimed a, 3 claimed b", "pool/none POOL_NOT_FOUND", "write", "write"]);
   seen.length = 0;
   await expect(pool.events({ after: 99 })).rejects.toThrow(/^EVENTS_LOST/);
   expect(seen).toEqual(["read failed"]);

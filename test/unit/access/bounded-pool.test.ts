@@ -1,0 +1,162 @@
+import { beforeEach, describe, expect, test } from "vitest";
+import { BoundedPool } from "../../../provider/access/bounded-pool";
+import type { Bounds } from "../../../provider/access/bounds";
+import { parseIp } from "../../../provider/addressing/ip";
+import type { Lease, Pool, Request } from "../../../provider/pool/types";
+import { Stage } from "../lifecycle/stage";
+
+/** Two networks, a shared pool and the block of a tenant, as callers with bounds see them. */
+const ACME = { org: "acme", project: "shop" };
+const OTHER = { org: "other", project: "web" };
+const BLOCK = "pool/tenant/acme/shop/clusterIP";
+let stage: Stage;
+
+beforeEach(async () => {
+  stage = await Stage.up();
+  await stage.network();
+  await stage.make("OverlayNetwork", "staging", {
+    hubConnection: { host: "192.0.2.9" },
+    subnets: "10.64.0.0/12/6/14",
+    vniBase: 500,
+  });
+  await stage.runner("node1", "192.0.2.11");
+  await stage.runner("node2", "192.0.2.12");
+  await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"], allocation: "lowest" });
+  await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
+});
+
+const bounded = (bounds: Bounds): Pool => new BoundedPool(stage.pool, { name: "t", scopes: ["admin"], ...bounds });
+const request = (pool: string, owner: string, more: Partial<Request> = {}): Request => ({
+  pool,
+  owner,
+  type: "IPReservation",
+  idempotent: true,
+  ...more,
+});
+const outcomeOf = (work: Promise<unknown>): Promise<string> =>
+  work.then(
+    () => "done",
+    (error: { code?: string }) => error.code ?? String(error),
+  );
+const namesOf = async (pool: Pool): Promise<string[]> => (await pool.pools()).map(({ name }) => name);
+
+describe("a caller that is bound to", () => {
+  test.each<[string, Bounds, string[]]>([
+    ["a network", { network: "training" }, ["network/training", "runner/training/node1", "runner/training/node2"]],
+    ["a pool", { pool: "pool/web" }, ["pool/web"]],
+    ["the subnet of a runner", { pool: "runner/training/node1" }, ["network/training", "runner/training/node1"]],
+  ])("%s sees its pools only", async (_, bounds, expected) => {
+    const pool = bounded(bounds);
+    expect(await namesOf(pool)).toEqual(expected);
+    expect([...(await pool.usages("")).keys()].sort()).toEqual(expected);
+    expect(await outcomeOf(pool.spec("network/staging"))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.usage("network/staging"))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.leases("network/staging"))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.history("network/staging"))).toBe("ACCESS_DENIED");
+    expect(await pool.spec("network/none")).toBeUndefined();
+  });
+
+  test("a tenant sees pools of its own and those that all share", async () => {
+    expect(await namesOf(bounded({ tenant: ACME }))).toEqual(expect.arrayContaining([BLOCK, "pool/web"]));
+    const others = await namesOf(bounded({ tenant: OTHER }));
+    expect(others).not.toContain(BLOCK);
+    expect(others).toContain("runner/training/node1");
+    expect(await outcomeOf(bounded({ tenant: OTHER }).spec(BLOCK))).toBe("ACCESS_DENIED");
+  });
+
+  test("the subnet of a runner reads its own runner, not others, and may say that it lives", async () => {
+    const pool = bounded({ pool: "runner/training/node1" });
+    const own = await pool.find("network/training", { name: "runner/training/node1" });
+    expect(own).toMatchObject({ childPool: "runner/training/node1" });
+    expect(await outcomeOf(pool.find("network/training", { name: "runner/training/node2" }))).toBe("ACCESS_DENIED");
+    expect(await pool.leases("network/training")).toHaveLength(1);
+    expect(await outcomeOf(pool.touch("network/training", own!.leaseId))).toBe("done");
+    const other = await stage.pool.find("network/training", { name: "runner/training/node2" });
+    expect(await outcomeOf(pool.touch("network/training", other!.leaseId))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.claim(request("network/training", "x")))).toBe("ACCESS_DENIED");
+  });
+});
+
+describe("claims", () => {
+  test("get the tenant of the caller, not that of the request", async () => {
+    const lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { tenant: OTHER }));
+    expect(lease.tenant).toEqual(ACME);
+    const [second] = await bounded({ tenant: ACME }).claimAll([request("pool/web", "b", { tenant: OTHER })]);
+    expect(second!.tenant).toEqual(ACME);
+  });
+
+  test.each<[string, Bounds]>([
+    ["another tenant's pool", { tenant: OTHER }],
+    ["a pool of no network", { network: "training" }],
+    ["another pool", { pool: "pool/web" }],
+  ])("in %s are refused", async (_, bounds) => {
+    const pool = bounded(bounds);
+    expect(await outcomeOf(pool.claim(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.claimAll([request(BLOCK, "a")]))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(pool.offer(request(BLOCK, "a")))).toBe("ACCESS_DENIED");
+    const want = [{ first: parseIp("10.96.0.7"), last: parseIp("10.96.0.7") }];
+    expect(await outcomeOf(pool.importLeases([{ pool: BLOCK, owner: "a", type: "IPReservation", want }]))).toBe(
+      "ACCESS_DENIED",
+    );
+  });
+
+  test("of an owner whose lease belongs to another tenant, or to the operator, are refused", async () => {
+    await bounded({ tenant: ACME }).claim(request("pool/web", "a"));
+    await stage.pool.claim(request("pool/web", "b"));
+    for (const owner of ["a", "b"])
+      expect(await outcomeOf(bounded({ tenant: OTHER }).claim(request("pool/web", owner)))).toBe("ACCESS_DENIED");
+  });
+});
+
+describe("in a pool that tenants share", () => {
+  let lease: Lease;
+  beforeEach(async () => {
+    lease = await bounded({ tenant: ACME }).claim(request("pool/web", "a", { names: ["user/web/a"] }));
+    await stage.pool.claim(request("pool/web", "operator"));
+  });
+
+  test("a tenant sees its leases and changes only", async () => {
+    const [own, other] = [bounded({ tenant: ACME }), bounded({ tenant: OTHER })];
+    expect((await own.leases("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
+    expect(await other.leases("pool/web")).toEqual([]);
+    expect((await own.history("pool/web")).map(({ owner }) => owner)).toEqual(["a"]);
+    expect(await other.history("pool/web")).toEqual([]);
+    expect((await own.events({ after: 0 })).events.map(({ owner }) => owner)).toContain("a");
+    expect((await other.events({ after: 0 })).events).toEqual([]);
+    expect(await own.holder("user/web/a")).toMatchObject({ owner: "a" });
+    expect(await other.holder("user/web/a")).toBeUndefined();
+  });
+
+  test.each<[string, (pool: Pool) => Promise<unknown>]>([
+    ["found", (pool) => pool.find("pool/web", { leaseId: lease.leaseId })],
+    ["amended", (pool) => pool.amend("pool/web", lease.leaseId, { labels: { x: "y" } })],
+    ["touched", (pool) => pool.touch("pool/web", lease.leaseId)],
+    ["closed", (pool) => pool.close("pool/web", lease.leaseId)],
+    ["released", (pool) => pool.release("pool/web", lease.leaseId)],
+  ])("the lease of one tenant is not %s by another", async (_, work) => {
+    expect(await outcomeOf(work(bounded({ tenant: OTHER })))).toBe("ACCESS_DENIED");
+    expect(await outcomeOf(work(bounded({ tenant: ACME })))).toBe("done");
+  });
+
+  test("a page is filled, so that a short one is the last", async () => {
+    for (const owner of ["c", "d", "e"]) await stage.pool.claim(request("pool/web", owner));
+    await bounded({ tenant: ACME }).claim(request("pool/web", "z"));
+    const page = await bounded({ tenant: ACME }).leases("pool/web", { limit: 2 });
+    expect(page.map(({ owner }) => owner)).toEqual(["a", "z"]);
+  });
+});
+
+test.each<[string, (pool: Pool) => Promise<unknown>]>([
+  ["access tokens", (pool) => pool.accessTokens()],
+  ["an access token", (pool) => pool.findAccessToken("00000000")],
+  ["a change of keys", (pool) => pool.replaceSecret("tokenKeys", () => "x")],
+  ["a repair", (pool) => pool.fsck({ repair: true })],
+  ["a recovery", (pool) => pool.adoptIdentity([], 1)],
+])("%s: for callers without bounds", async (_, work) => {
+  expect(await outcomeOf(work(bounded({ network: "training" })))).toBe("ACCESS_DENIED");
+});
+
+test("a session of a bounded pool is bounded", async () => {
+  const session = bounded({ pool: "pool/web" }).session({ actor: "other" });
+  expect(await namesOf(session)).toEqual(["pool/web"]);
+});

@@ -1,0 +1,326 @@
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { Stage } from "../lifecycle/stage";
+import { TestService } from "./service";
+
+/** The routes on a pool in memory. */
+const API = "/api/overlay";
+let stage: Stage;
+let service: TestService;
+let token: string;
+
+beforeEach(async () => {
+  stage = await Stage.up();
+  await stage.network();
+  await stage.runner("node1", "192.0.2.11");
+  await stage.make("IPPool", "web", { ranges: ["192.168.7.0/30"], allocation: "lowest" });
+  await stage.make("IPPool", "ports", { type: "nodePort", portRange: "30000-30009", allocation: "lowest" });
+  service = await TestService.on(stage.pool);
+  token = await service.token("scheduler", ["read", "reserve", "admin"]);
+});
+afterEach(() => service.app.close());
+
+const post = async (path: string, payload?: object) =>
+  service.send(`POST ${API}/ip/${path}`, token, { ...(payload && { payload }) });
+const outcome = async (request: string, options = {}) => service.outcome(request, token, options);
+
+describe("a reservation", () => {
+  test("by query: address, token, gateway and end; the history names the access token", async () => {
+    const answer = await post("reserve?runner=node1&ttl=300");
+    expect(answer.statusCode).toBe(200);
+    expect(answer.json()).toMatchObject({
+      ip: expect.stringMatching(/^10\.128\./),
+      network: "training",
+      runner: "node1",
+      pool: "runner/training/node1",
+      state: "reserved",
+      gateway: "10.128.64.1",
+      expiresAt: "2030-01-01T00:05:00Z",
+      createdBy: "scheduler",
+      token: expect.stringMatching(/^ipr1\./),
+    });
+    expect(await stage.pool.history("runner/training/node1")).toMatchObject([{ what: "claimed", by: "scheduler" }]);
+  });
+
+  test.each([
+    ["a runner by its name", { runner: "node1" }],
+    ["a runner with its network before it", { runner: "training/node1" }],
+    ["a runner and its network", { runner: "node1", network: "training" }],
+    ["a pool", { pool: "web" }],
+    ["a pool by its whole name", { pool: "runner/training/node1" }],
+    ["a pool of ports", { pool: "ports" }],
+  ])("by JSON: %s, then validated, used and released", async (_, where) => {
+    const given = (await post("reserve", { ...where, ttl: 60, vm: true })).json();
+    expect((await post("validate", { token: given.token })).json()).toMatchObject({ valid: true, ip: given.ip });
+    expect((await post("use", { token: given.token, container: "c1" })).json()).toMatchObject({
+      ip: given.ip,
+      state: "used",
+      usedBy: "c1",
+    });
+    expect(await outcome(`POST ${API}/ip/validate?token=${given.token}`)).toBe("409 TOKEN_USED");
+    expect((await post("release?container=c1")).json()).toMatchObject({ released: [{ ip: given.ip }], kept: [] });
+    expect((await post("release?container=c1")).json()).toEqual({ released: [], kept: [] });
+  });
+
+  test("an address that is asked for, its use without a token, and its release by the operator", async () => {
+    expect((await post("use?ip=10.128.64.77&container=c1")).json()).toMatchObject({ ip: "10.128.64.77", usedBy: "c1" });
+    expect(await outcome(`POST ${API}/ip/reserve?runner=node1&ip=10.128.64.77`)).toBe("409 IP_IN_USE");
+    expect(await outcome(`POST ${API}/ip/use?ip=10.128.64.77&container=c2`)).toBe("409 IP_IN_USE");
+    expect((await post("free?ip=10.128.64.77")).json()).toMatchObject({ ip: "10.128.64.77" });
+  });
+
+  test("the same container gets the same reservation again", async () => {
+    const [first, again] = [
+      await post("reserve?runner=node1&container=api"),
+      await post("reserve?runner=node1&container=api"),
+    ];
+    expect(again.json()).toMatchObject({ ip: first.json().ip, leaseId: first.json().leaseId });
+  });
+
+  test("a full pool", async () => {
+    for (const status of [200, 200, 200, 200, 409]) expect((await post("reserve?pool=web")).statusCode).toBe(status);
+    expect((await post("reserve?pool=web")).json()).toMatchObject({ code: "POOL_EXHAUSTED", title: "Conflict" });
+  });
+
+  test("expired: gone", async () => {
+    const { token: given } = (await post("reserve?pool=web&ttl=1")).json();
+    stage.pass(2);
+    expect(await outcome(`POST ${API}/ip/use?token=${given}&container=c1`)).toMatch(
+      /^(410 TOKEN_EXPIRED|409 TOKEN_USED)$/,
+    );
+  });
+});
+
+describe("the list of reservations", () => {
+  test("is paged, and every entry is on one page", async () => {
+    for (const container of ["a", "b", "c"]) await post(`reserve?pool=web&container=${container}`);
+    const seen: string[] = [];
+    let pages = 0;
+    for (let cursor = ""; pages < 5; pages++) {
+      const answer = (await service.send(`GET ${API}/ip/reservations?limit=2${cursor}`, token)).json();
+      seen.push(...answer.reservations.map(({ ip }: { ip: string }) => ip));
+      if (answer.next === undefined) break;
+      cursor = `&cursor=${encodeURIComponent(answer.next)}`;
+    }
+    expect(seen).toEqual(["192.168.7.0", "192.168.7.1", "192.168.7.2"]);
+    expect(pages).toBe(1);
+  });
+
+  test.each([
+    ["runner=node1", ["c1"]],
+    ["pool=web", ["c2", "c3"]],
+    ["container=c2", ["c2"]],
+    ["owner=/c3", ["c3"]],
+    ["state=used", ["c3"]],
+    ["label=vm=true", ["c2"]],
+    ["label=vm=true&label=x=y", []],
+    ["ip=192.168.7.1", ["c3"]],
+  ])("with %s", async (query, expected) => {
+    await post("reserve?runner=node1&container=c1");
+    await post("reserve?pool=web&container=c2&vm=true");
+    await post("use?pool=web&ip=192.168.7.1&container=c3");
+    const { reservations } = (await service.send(`GET ${API}/ip/reservations?${query}`, token)).json();
+    expect(reservations.map(({ owner }: { owner: string }) => owner.split("/").at(-1))).toEqual(expected);
+  });
+});
+
+describe("a request that is wrong", () => {
+  test.each([
+    [`GET /nothing`, {}, "404 NOT_FOUND"],
+    [`GET ${API}/ip/reserve`, {}, "405 METHOD_NOT_ALLOWED"],
+    [`DELETE ${API}/ip/reservations`, {}, "405 METHOD_NOT_ALLOWED"],
+    [`POST ${API}/ip/reserve`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve?runner=node9`, {}, "404 POOL_NOT_FOUND"],
+    [`POST ${API}/ip/reserve?runner=other/node1`, {}, "404 POOL_NOT_FOUND"],
+    [`POST ${API}/ip/reserve?runner=other/node1&network=training`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve?pool=nope`, {}, "404 POOL_NOT_FOUND"],
+    [`POST ${API}/ip/reserve?pool=web&ttl=x`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve?pool=web&vm=maybe`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve?pool=web&ip=10.0.0.1`, {}, "400 IP_OUTSIDE_POOL"],
+    [`POST ${API}/ip/reserve?pool=web`, { payload: { pool: "web" } }, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve`, { payload: ["web"] }, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve`, { payload: "{", headers: { "content-type": "application/json" } }, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/reserve`, { payload: "", headers: { "content-type": "application/json" } }, "400 INPUT_INVALID"],
+    [
+      `POST ${API}/ip/reserve`,
+      { payload: '{"__proto__":{"pool":"web"}}', headers: { "content-type": "application/json" } },
+      "400 INPUT_INVALID",
+    ],
+    [`POST ${API}/ip/reserve`, { payload: "pool=web", headers: { "content-type": "text/plain" } }, "415 BODY_TYPE"],
+    [`POST ${API}/ip/reserve`, { payload: "<a/>", headers: { "content-type": "text/xml" } }, "415 BODY_TYPE"],
+    [`POST ${API}/ip/reserve`, { payload: { pool: "x".repeat(70_000) } }, "413 BODY_TOO_LARGE"],
+    [`POST ${API}/ip/validate`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/validate?token=nonsense`, {}, "400 TOKEN_FORMAT"],
+    [`POST ${API}/ip/use?ip=192.168.7.1`, {}, "400 INPUT_INVALID"],
+    [`POST ${API}/ip/release`, {}, "400 INPUT_INVALID"],
+    [`GET ${API}/ip/reservations?cursor=x`, {}, "400 INPUT_INVALID"],
+    [`GET ${API}/ip/reservations?limit=0`, {}, "400 INPUT_INVALID"],
+    [`GET ${API}/ip/reservations?state=lost`, {}, "400 INPUT_INVALID"],
+    [`GET /%E0%A4%A`, {}, "400 INPUT_INVALID"],
+  ])("%s %o: %s", async (request, options, expected) => {
+    const answer = await service.send(request, token, options);
+    expect(answer.headers["content-type"]).toMatch(/^application\/problem\+json/);
+    expect(`${answer.statusCode} ${answer.json().code}`).toBe(expected);
+  });
+
+  test("names all that is wrong, and what would be right", async () => {
+    const answer = await post("reserve", { runner: "node1", ttll: 5, ip: "x" });
+    expect(answer.json()).toMatchObject({
+      property: "ip",
+      what: 'ip must be an IP address in its usual form, like 10.128.64.5 or fd00::5; it is "x". Unknown property `ttll`: did you mean `ttl`?',
+    });
+  });
+
+  test("does not repeat a token", async () => {
+    const answer = await post("validate", { token: ["hunter2"] });
+    expect([answer.statusCode, answer.body.includes("hunter2")]).toEqual([400, false]);
+  });
+
+  test("names the allowed methods", async () => {
+    expect((await service.send(`GET ${API}/ip/reserve`, token)).headers.allow).toBe("POST");
+  });
+});
+
+describe("a failure of the service", () => {
+  test("is a problem without its text; the log has it, under the request's id", async () => {
+    service.app.close();
+    service = await TestService.on(
+      new Proxy(stage.pool, {
+        get: (pool, name) => {
+          const value = Reflect.get(pool, name);
+          if (name === "session") return () => service.pool;
+          if (name === "pools") return () => Promise.reject(new TypeError("internal detail"));
+          return typeof value === "function" ? value.bind(pool) : value;
+        },
+      }),
+    );
+    const answer = await service.send(`GET ${API}/ip/reservations`, token, { headers: { "x-request-id": "job-17" } });
+    expect([answer.statusCode, answer.json().code]).toEqual([500, "INTERNAL"]);
+    expect(answer.body).not.toMatch(/internal detail|at .*\.ts|node_modules/);
+    const line = service.lines.find((each) => each.includes("internal detail"));
+    expect(JSON.parse(line!)).toMatchObject({ level: "error", requestId: "job-17", code: "INTERNAL" });
+  });
+
+  test("a store that does not answer: ready no more, alive still", async () => {
+    const pool = Object.assign(Object.create(stage.pool), { spec: () => new Promise(() => {}) });
+    const slow = await TestService.on(pool);
+    expect(await slow.outcome("GET /healthz")).toBe("200");
+    expect(await slow.outcome("GET /readyz")).toBe("503 STORE_UNAVAILABLE");
+    await slow.app.close();
+  });
+
+  test("while it ends: refuses everything but the question whether it lives", async () => {
+    service.stop.abort();
+    expect(await outcome("GET /readyz")).toBe("503 SERVICE_STOPPING");
+    expect(await outcome(`POST ${API}/ip/reserve?pool=web`)).toBe("503 SERVICE_STOPPING");
+    expect(await outcome("GET /healthz")).toBe("200");
+  });
+});
+
+describe("limits", () => {
+  test("requests for each access token", async () => {
+    const limited = await TestService.on(stage.pool, { limits: { rateLimit: 3 } });
+    const other = await limited.token("other", ["read"]);
+    const outcomes = [];
+    for (let i = 0; i < 5; i++) outcomes.push(await limited.outcome(`GET ${API}/ip/reservations`, token));
+    expect(outcomes.slice(0, 3)).toEqual(["200", "200", "200"]);
+    expect(outcomes).toContain("429 RATE_LIMITED");
+    expect(await limited.outcome(`GET ${API}/ip/reservations`, other)).toBe("200");
+    await limited.app.close();
+  });
+
+  test("unknown access tokens from one address", async () => {
+    const outcomes = new Set<string>();
+    for (let i = 0; i < 200; i++) {
+      const unknown = `ovl_${i.toString(16).padStart(8, "0")}_${"A".repeat(43)}`;
+      outcomes.add(await service.outcome(`GET ${API}/ip/reservations`, unknown));
+    }
+    expect([...outcomes]).toEqual(["401 ACCESS_TOKEN_INVALID", "429 RATE_LIMITED"]);
+  });
+
+  test("entries of a page", async () => {
+    const limited = await TestService.on(stage.pool, { limits: { pageLimit: 1 } });
+    for (const container of ["a", "b"]) await post(`reserve?pool=web&container=${container}`);
+    const answer = await limited.send(`GET ${API}/ip/reservations?limit=50`, token);
+    expect(answer.json()).toMatchObject({ reservations: [{ ip: "192.168.7.0" }], next: expect.any(String) });
+    await limited.app.close();
+  });
+});
+
+describe("without authentication", () => {
+  test.each([
+    [{ host: "127.0.0.1:7447" }, "200"],
+    [{ host: "localhost:7447", origin: "http://localhost:3000" }, "200"],
+    [{ host: "[::1]:7447" }, "200"],
+    [{ host: "attacker.example:7447" }, "403 ACCESS_DENIED"],
+    [{ host: "127.0.0.1:7447", origin: "https://attacker.example" }, "403 ACCESS_DENIED"],
+    [{ host: "127.0.0.1:7447", origin: "null" }, "403 ACCESS_DENIED"],
+  ])("headers %o: %s", async (headers, expected) => {
+    const open = await TestService.on(stage.pool, { noAuth: true });
+    expect(await open.outcome(`GET ${API}/ip/reservations`, undefined, { headers })).toBe(expected);
+    await open.app.close();
+  });
+
+  test("changes are made by the user that runs the service", async () => {
+    const open = await TestService.on(stage.pool, { noAuth: true });
+    const answer = await open.send(`POST ${API}/ip/reserve?pool=web`, undefined, { headers: { host: "localhost" } });
+    expect(answer.json()).toMatchObject({ createdBy: "root@test" });
+    await open.app.close();
+  });
+});
+
+describe("headers and log", () => {
+  test("request id and trace context are answered and logged; no line has a token", async () => {
+    const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const { token: given } = (await post("reserve?runner=node1")).json();
+    const answer = await service.send(`POST ${API}/ip/validate?token=${given}`, token, {
+      headers: { traceparent, "x-request-id": "job-17" },
+    });
+    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17" });
+    expect(JSON.parse(service.lines.at(-1)!)).toMatchObject({
+      method: "POST",
+      route: `${API}/ip/validate`,
+      status: 200,
+      ms: expect.any(Number),
+      token: "scheduler",
+      requestId: "job-17",
+      traceId: "4bf92f3577b34da6a3ce929d0e0e4736",
+    });
+    expect(service.lines.join("")).not.toMatch(/ovl_|ipr1|\?token/);
+  });
+
+  test("a malformed traceparent is not answered", async () => {
+    const answer = await service.send("GET /healthz", undefined, { headers: { traceparent: "00-zz" } });
+    expect(answer.headers.traceparent).toBeUndefined();
+  });
+});
+
+describe("OpenAPI", () => {
+  test("3.1 describes every route: summary, operation id, scope and errors", async () => {
+    const document = (await service.send("GET /openapi.json")).json();
+    expect(document).toMatchObject({ openapi: "3.1.0", info: { version: "1.2.3" } });
+    const described = Object.entries<Record<string, object>>(document.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, operation]) => ({ name: `${method.toUpperCase()} ${path}`, operation })),
+    );
+    const routes = service.app.allRoutes
+      .filter(({ method, schema, url }) => method !== "HEAD" && !schema?.hide && !url.startsWith("/docs"))
+      .map(({ method, url }) => `${String(method)} ${url.replace(/:(\w+)/g, "{$1}")}`);
+    expect(described.map(({ name }) => name).sort()).toEqual(routes.sort());
+    for (const { operation } of described)
+      expect(operation).toMatchObject({
+        summary: expect.stringMatching(/\.$/),
+        operationId: expect.any(String),
+        security: expect.any(Array),
+        responses: { 200: expect.anything(), default: expect.anything() },
+      });
+    const ids = described.map(({ operation }) => (operation as { operationId: string }).operationId);
+    expect(new Set(ids).size).toBe(ids.length);
+  });
+
+  test("has schemas of its routes only, and no reference that leads nowhere", async () => {
+    const { body } = await service.send("GET /openapi.json");
+    const names = Object.keys(JSON.parse(body).components.schemas);
+    expect(names).toContain("Problem");
+    expect(names.join(" ")).not.toMatch(/Connection|Proxy/);
+    for (const [, name] of body.matchAll(/"#\/components\/schemas\/([^"]+)"/g)) expect(names).toContain(name);
+  });
+});
