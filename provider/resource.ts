@@ -3,7 +3,7 @@ import { OverlayError } from "./errors";
 import type { Connection } from "./host/connection";
 import type { Container } from "./network/model/facts";
 import type { Item } from "./network/model/items";
-import type { Machine } from "./network/plan/hub";
+import type { Underlay } from "./network/plan/hub";
 import type { ExistingLease, Extent, Lease, Pool, PoolSpec, Request } from "./pool/types";
 import { describePool } from "./pool-names";
 
@@ -80,17 +80,17 @@ export interface HostDefinition<Props> {
   /** Its hosts, in the order in which they are asked for their facts. */
   targets(props: Props): TargetHost[];
   /** Pure: the items of each host, by role. */
-  plan(props: Props, machines: Machines): Record<string, Item[]>;
+  plan(props: Props, underlays: Underlays): Record<string, Item[]>;
   /** Paths whose change has no effect on hosts. */
   unaffectedBy: string[];
   /** Whether hosts restore their items after a boot. Default: yes. */
   persist?(props: Props): boolean;
   /** Outputs that follow from the facts of its hosts. */
-  report?(props: Props, machines: Machines): Record<string, unknown>;
+  report?(props: Props, underlays: Underlays): Record<string, unknown>;
   /** Leases for the addresses that containers on its hosts have from its child pool, whether or not they are held. */
   containerLeases?(props: Props, containers: Container[]): ExistingLease[];
   /** A script that proves, on one of the hosts, that the resource works. */
-  probe?(props: Props, machines: Machines): Probe | undefined;
+  probe?(props: Props, underlays: Underlays): Probe | undefined;
 }
 
 export type Props<I extends z.ZodObject, C extends z.ZodObject> = z.output<I> & z.output<C>;
@@ -197,7 +197,8 @@ export interface TargetHost {
 export const targetsOf = ({ host }: Definition, props: Record<string, unknown>): TargetHost[] =>
   host?.targets(props) ?? [];
 
-export type Machines = Record<string, Machine>;
+/** Of all hosts of a resource, by role. */
+export type Underlays = Record<string, Underlay>;
 
 export interface Probe {
   role: string;

@@ -12,7 +12,7 @@ export interface DockerArgs {
 }
 
 export interface ProxyArgs {
-  /** Name or address at which SSH reaches the machine. */
+  /** Name or address at which SSH reaches the host. */
   host: pulumi.Input<string>;
   /** Port of its SSH server. Default 22. */
   port?: pulumi.Input<number> | undefined;
@@ -37,7 +37,7 @@ export interface ProxyArgs {
 }
 
 export interface ConnectionArgs {
-  /** Name or address at which SSH reaches the machine. */
+  /** Name or address at which SSH reaches the host. */
   host: pulumi.Input<string>;
   /** Port of its SSH server. Default 22. */
   port?: pulumi.Input<number> | undefined;
@@ -59,7 +59,7 @@ export interface ConnectionArgs {
   dialErrorLimit?: pulumi.Input<number> | undefined;
   /** Seconds for one dial. Default 15. */
   perDialTimeout?: pulumi.Input<number> | undefined;
-  /** Jump host through which the machine is reached. */
+  /** Jump host through which the host is reached. */
   proxy?: pulumi.Input<ProxyArgs> | undefined;
   /** Become root with `sudo -n`. Default: true for a user other than root. */
   sudo?: pulumi.Input<boolean> | undefined;
@@ -326,7 +326,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
   declare readonly pendingCleanup: pulumi.Output<string[]>;
-  /** What refresh found to differ on the machines; the next up mends it. */
+  /** What refresh found to differ on the hosts; the next up corrects it. */
   declare readonly drift: pulumi.Output<string[]>;
 
   constructor(name: string, args: OverlayNetworkArgs, opts?: pulumi.CustomResourceOptions) {
@@ -435,7 +435,7 @@ const RunnerSubnetShape: Shape = {
   ]
 };
 
-/** A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub. */
+/** A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub. */
 export class RunnerSubnet extends OverlayResource {
   /** The network that it joins: an OverlayNetwork, or the name of one in another stack. */
   declare readonly network: pulumi.Output<pulumi.Unwrap<NetworkSettingsArgs>>;
@@ -507,7 +507,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
   declare readonly pendingCleanup: pulumi.Output<string[]>;
-  /** What refresh found to differ on the machines; the next up mends it. */
+  /** What refresh found to differ on the hosts; the next up corrects it. */
   declare readonly drift: pulumi.Output<string[]>;
 
   constructor(name: string, args: RunnerSubnetArgs, opts?: pulumi.CustomResourceOptions) {
@@ -648,7 +648,7 @@ export class IPPool extends OverlayResource {
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
   declare readonly pendingCleanup: pulumi.Output<string[]>;
-  /** What refresh found to differ on the machines; the next up mends it. */
+  /** What refresh found to differ on the hosts; the next up corrects it. */
   declare readonly drift: pulumi.Output<string[]>;
 
   constructor(name: string, args: IPPoolArgs, opts?: pulumi.CustomResourceOptions) {
@@ -853,7 +853,7 @@ export class IPReservation extends OverlayResource {
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
   declare readonly pendingCleanup: pulumi.Output<string[]>;
-  /** What refresh found to differ on the machines; the next up mends it. */
+  /** What refresh found to differ on the hosts; the next up corrects it. */
   declare readonly drift: pulumi.Output<string[]>;
 
   constructor(name: string, args: IPReservationArgs, opts?: pulumi.CustomResourceOptions) {
@@ -871,9 +871,9 @@ export interface StaticIPArgs {
   staticIpName?: pulumi.Input<string> | undefined;
   /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
-  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  /** The host that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
   attach: OverlayNetwork | RunnerSubnet | pulumi.Input<string>;
-  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  /** How SSH reaches that host. Default: as `attach` says, where that is a resource. */
   connection?: pulumi.Input<ConnectionArgs> | undefined;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   sharingKey?: pulumi.Input<string> | undefined;
@@ -993,9 +993,9 @@ export class StaticIP extends OverlayResource {
   declare readonly staticIpName: pulumi.Output<string>;
   /** The address. */
   declare readonly ip: pulumi.Output<string>;
-  /** The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
+  /** The host that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it. */
   declare readonly attach: pulumi.Output<pulumi.Unwrap<AttachmentArgs>>;
-  /** How SSH reaches that machine. Default: as `attach` says, where that is a resource. */
+  /** How SSH reaches that host. Default: as `attach` says, where that is a resource. */
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   declare readonly sharingKey: pulumi.Output<string | undefined>;
@@ -1023,7 +1023,7 @@ export class StaticIP extends OverlayResource {
   declare readonly leaseId: pulumi.Output<string>;
   /** Hosts that it no longer has, whose items are still to be removed. */
   declare readonly pendingCleanup: pulumi.Output<string[]>;
-  /** What refresh found to differ on the machines; the next up mends it. */
+  /** What refresh found to differ on the hosts; the next up corrects it. */
   declare readonly drift: pulumi.Output<string[]>;
 
   constructor(name: string, args: StaticIPArgs, opts?: pulumi.CustomResourceOptions) {

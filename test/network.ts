@@ -1,10 +1,10 @@
 import { parseLayout } from "../provider/addressing/layout";
 import type { Item } from "../provider/network/model/items";
-import type { Machine, Network } from "../provider/network/plan/hub";
+import type { Network, Underlay } from "../provider/network/plan/hub";
 import { withLocalRules } from "../provider/network/plan/this-host";
 import { parseFacts } from "../provider/network/read/facts";
 
-/** The network that most tests are about, and the two machines of its first tunnel. */
+/** The network that most tests are about, and the underlay of the two hosts of its first tunnel. */
 export const training = (changes: Partial<Network> = {}): Network => ({
   networkName: "training",
   layouts: [parseLayout("10.128.0.0/12/6/14")],
@@ -19,8 +19,8 @@ export const training = (changes: Partial<Network> = {}): Network => ({
   ...changes,
 });
 
-export const hub: Machine = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
-export const runner: Machine = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
+export const hub: Underlay = { underlayIp: "192.0.2.1", underlayMtu: 1500 };
+export const runner: Underlay = { underlayIp: "192.0.2.11", underlayMtu: 1500 };
 
-/** What of a plan concerns a bare host without ip6tables. */
+/** The items of a plan that apply to a bare host without ip6tables. */
 export const onIpv4 = (items: Item[]): Item[] => withLocalRules(items, parseFacts(""));

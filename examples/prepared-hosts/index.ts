@@ -2,7 +2,7 @@ import { remote } from "@pulumi/command";
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Machines as a cloud gives them: @pulumi/command installs what they lack, then they join the overlay. One connection
+// New hosts of a cloud provider: @pulumi/command installs what they lack, then they join the overlay. One connection
 // object serves both packages.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address

@@ -8,7 +8,7 @@ import { pulumiBinDir } from "../../setup/tools.mjs";
 
 /**
  * `npm start`: a hub and three runners in a lab on this machine, `pulumi preview` and `up` of the program beside this
- * file, pings through the overlay, an up that changes nothing, destroy, and a look whether anything is left.
+ * file, pings through the overlay, an up that changes nothing, destroy, and a check that nothing is left.
  * `--keep` leaves it running.
  */
 const RUNNERS = 3;
@@ -44,7 +44,7 @@ async function main(): Promise<void> {
   );
 }
 
-interface Machine {
+interface RunnerSubnet {
   runnerName: string;
   subnet: string;
   gateway: string;
@@ -54,9 +54,9 @@ interface Machine {
 type Pulumi = (...args: string[]) => Promise<void>;
 
 async function deploy(lab: Lab, pulumi: Pulumi): Promise<void> {
-  say("A stack of examples/quickstart, with the machines' addresses and the key as a secret");
+  say("A stack of examples/quickstart, with the hosts' addresses and the key as a secret");
   await configure(lab, pulumi);
-  say("pulumi preview: the very subnets, VNIs and devices that up will give; no machine is asked");
+  say("pulumi preview: the very subnets, VNIs and devices that up will give; no host is contacted");
   await pulumi("preview", "--diff");
   say("pulumi up");
   await pulumi("up", "--yes", "--skip-preview");
@@ -64,13 +64,13 @@ async function deploy(lab: Lab, pulumi: Pulumi): Promise<void> {
     "Containers on r1 and r2 (namespaces on the runners' bridges) ping each other and the hub, unfragmented at full size",
   );
   await pings(lab);
-  say("pulumi up again: nothing to do, and no machine is written to");
+  say("pulumi up again: nothing to do, and no host is written to");
   const before = traceLines();
   await pulumi("up", "--yes", "--skip-preview", "--expect-no-changes");
   const wrote = traceLines()
     .slice(before.length)
     .filter((line) => line.includes('"conversation"'));
-  if (wrote.length > 0) throw new Error(`the second up spoke to hosts:\n${wrote.join("\n")}`);
+  if (wrote.length > 0) throw new Error(`the second up contacted hosts:\n${wrote.join("\n")}`);
   console.log("  conversations with hosts during the second up: 0");
 }
 
@@ -88,8 +88,8 @@ async function pings(lab: Lab): Promise<void> {
     cwd: root,
     env: environment(lab),
   });
-  const { hub, machines } = JSON.parse(stdout) as { hub: string; machines: Machine[] };
-  const containers = machines.filter(({ runnerName }) => runnerName !== "r3");
+  const { hub, runnerSubnets } = JSON.parse(stdout) as { hub: string; runnerSubnets: RunnerSubnet[] };
+  const containers = runnerSubnets.filter(({ runnerName }) => runnerName !== "r3");
   for (const { runnerName, subnet, gateway, firstIp } of containers) {
     const address = `${firstIp}/${subnet.split("/")[1]}`;
     await lab.container(runnerName, "job", { bridge: "kohaku-overlay", address, gateway });
@@ -100,7 +100,7 @@ async function pings(lab: Lab): Promise<void> {
   }
 }
 
-async function ping(lab: Lab, { runnerName, firstIp }: Machine, to: string): Promise<void> {
+async function ping(lab: Lab, { runnerName, firstIp }: RunnerSubnet, to: string): Promise<void> {
   const { stdout } = await lab.exec(runnerName, `ip netns exec job ping -q -c 5 -i 0.2 -M do -s 1422 ${to}`);
   const loss = /\d+% packet loss/.exec(stdout)?.[0] ?? "no answer";
   const time = /= [\d.]+\/([\d.]+)\//.exec(stdout)?.[1] ?? "?";
@@ -109,7 +109,7 @@ async function ping(lab: Lab, { runnerName, firstIp }: Machine, to: string): Pro
 }
 
 async function tearDown(lab: Lab, pulumi: Pulumi): Promise<void> {
-  say("pulumi destroy, and a look at every machine");
+  say("pulumi destroy, then a check that no host has anything of it left");
   await pulumi("destroy", "--yes", "--skip-preview");
   for (const { name } of lab.hosts) {
     const left = await leftOn(lab, name);

@@ -1,7 +1,7 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Where the machines are, and how to log in. `npm start` fills this in for a lab on this machine.
+// Where the hosts are, and how to log in. `npm start` fills this in for a lab on this machine.
 const config = new pulumi.Config();
 const runners = config.requireObject<Record<string, string>>("runners"); // name → address
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };
@@ -17,7 +17,7 @@ const subnets = Object.entries(runners).map(
 
 export const range = network.cidr;
 export const hub = network.hubIp;
-export const machines = subnets.map(({ runnerName, subnet, gateway, firstIp }) => ({
+export const runnerSubnets = subnets.map(({ runnerName, subnet, gateway, firstIp }) => ({
   runnerName,
   subnet,
   gateway,

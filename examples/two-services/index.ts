@@ -1,10 +1,10 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// A shop and a blog on two machines, reached at one address that the hub carries: two resources with the same sharing key
+// A shop and a blog on two runners, reached at one address that the hub carries: two resources with the same sharing key
 // and ports of their own. They could as well be in two stacks.
 const config = new pulumi.Config();
-const runners = config.requireObject<Record<string, string>>("runners"); // name → address of two machines
+const runners = config.requireObject<Record<string, string>>("runners"); // name → address of two hosts
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 
 const network = new overlay.OverlayNetwork("training", { hubConnection: { host: config.require("hub"), ...login } });

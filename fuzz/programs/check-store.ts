@@ -3,11 +3,17 @@ import { openPool } from "../../provider/pool";
 import { uidOf } from "../../provider/pool/storage/leases";
 import { isCommitted, type Lease, type Pool } from "../../provider/pool/types";
 
-/**
- * What is wrong with a store whose stacks have leases of these ids in their states. `hasFailed`: an up has just failed. Pulumi makes resources one
- * after another, so that one of two that swap their values may have taken the lease of the other, which the next up makes anew.
- */
-export async function checkStore(store: string, leaseIds: string[], hasFailed: boolean): Promise<string[]> {
+/** The last run of a stack that has not succeeded since. */
+export type Unfinished = "failed up" | "killed destroy";
+
+/** A lease in the state of a stack. */
+export interface StateLease {
+  id: string;
+  unfinished: Unfinished | undefined;
+}
+
+/** What is wrong with a store whose stacks have these leases in their states. */
+export async function checkStore(store: string, inStates: StateLease[]): Promise<string[]> {
   const pool = await openPool(store, { offerTtl: 3600, quarantine: 300 });
   try {
     const findings = (await pool.fsck()).map(({ pool: name, problem }) => `fsck: ${name}: ${problem}`);
@@ -18,10 +24,10 @@ export async function checkStore(store: string, leaseIds: string[], hasFailed: b
     for (const name of names)
       leases.push(...(await pool.leases(name)).filter((lease) => isCommitted(lease) && isStackOwner(lease.owner)));
     const held = new Set(leases.map(({ leaseId }) => leaseId));
-    const known = new Set(leaseIds);
+    const known = new Set(inStates.map(({ id }) => id));
     const lost: string[] = [];
-    for (const id of leaseIds.filter((each) => !held.has(each)))
-      if (!hasFailed || !(await isTakenInStack(pool, names, id))) lost.push(id);
+    for (const lease of inStates.filter(({ id }) => !held.has(id)))
+      if (!(await hasEnded(pool, names, lease))) lost.push(lease.id);
     return [
       ...findings,
       ...leases
@@ -37,10 +43,19 @@ export async function checkStore(store: string, leaseIds: string[], hasFailed: b
   }
 }
 
-async function isTakenInStack(pool: Pool, names: Iterable<string>, leaseId: string): Promise<boolean> {
+/**
+ * Whether the end record of a lease explains why only the state has it. After a failed up, one of two resources that swap their values may
+ * have taken the lease of the other. After a killed destroy, the state may not know that the lease is released. The next up that succeeds
+ * makes both anew.
+ */
+async function hasEnded(pool: Pool, names: Iterable<string>, { id, unfinished }: StateLease): Promise<boolean> {
+  if (unfinished === undefined) return false;
   for (const name of names) {
-    const record = await pool.endOf(name, uidOf(leaseId));
-    if (record?.end?.reason === "taken" && isSameStack(record.owner, record.end.takenBy ?? "")) return true;
+    const record = await pool.endOf(name, uidOf(id));
+    const { reason, takenBy = "" } = record?.end ?? {};
+    if (record && reason === "taken" && isSameStack(record.owner, takenBy)) return true;
+    const isReleased = record?.state === "quarantined" || reason === "released" || reason === "pool deleted";
+    if (unfinished === "killed destroy" && isReleased) return true;
   }
   return false;
 }

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import type { Lab } from "../../lab/lab";
-import { checkStore } from "./check-store";
+import { checkStore, type Unfinished } from "./check-store";
 import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
@@ -54,7 +54,12 @@ interface PromiseOfPreview {
   ups: number;
   /** The offers have ended. */
   expired: boolean;
+  /** A later preview, of another program of the stack, may have taken offers for resources that it does not have. */
+  mayBePreempted?: boolean;
 }
+
+const preemptedIn = (stack: string): RegExp =>
+  new RegExp(`PLAN_STALE: .* was promised to .* and is now promised to fuzz/urn:pulumi:${stack}::`);
 
 /** A refusal that is settled by running preview again is settled in so many. */
 const PREVIEWS_TO_SETTLE = 4;
@@ -66,6 +71,8 @@ export class Session {
   /** What previews have shown, by stack and program. An up of the stack ends its promises. */
   readonly #promises = new Map<number, Map<string, PromiseOfPreview>>();
   readonly #values = new Map<number, Arg>();
+  /** Stacks whose last run failed. */
+  readonly #unfinished = new Map<number, Unfinished>();
   #ups = 0;
 
   constructor(
@@ -137,6 +144,7 @@ export class Session {
     }
     // It has moved promises of other branches that ask for the same, and said so.
     if (shown.text.includes("was promised")) promises.clear();
+    for (const other of promises.values()) other.mayBePreempted = true;
     promises.set(key, { shown, ups: this.#ups, expired: expires });
     return shown;
   }
@@ -166,15 +174,19 @@ export class Session {
     const ended = await this.#runUp(step, stack);
     if (ended.code !== 0) {
       mustBeOurs("up", ended.text);
+      if (!this.#unfinished.has(step.stack)) this.#unfinished.set(step.stack, "failed up");
       await this.#checkStore(ended.text);
       // Pulumi asks no provider about a delete in preview: a pool that other stacks use is found by up.
       const isInUse = shown !== undefined && shown.deleted.length > 0 && ended.text.includes("POOL_IN_USE: ");
-      const mayFail = shown?.code !== 0 || isStale || isInUse || shown.text.includes("POOL_NOT_FOUND");
+      // In a full pool a preview of another branch gets the offers of this one. An up without a preview then stops, and names both.
+      const isPreempted = !step.previewFirst && earlier?.mayBePreempted && preemptedIn(stack.name).test(ended.text);
+      const mayFail = shown?.code !== 0 || isStale || isInUse || isPreempted || shown.text.includes("POOL_NOT_FOUND");
       if (!mayFail) throw new Disagreement(ended.wasKilled ? KILLED : "preview succeeded, up failed", ended.text);
       return "refused";
     }
     if (shown && shown.code !== 0 && !isStale)
       throw new Disagreement("preview refused, up succeeded", shown.text.slice(-2000));
+    this.#unfinished.delete(step.stack);
     await this.#checkDone(stack, program, before, shown);
     return "done";
   }
@@ -205,10 +217,12 @@ export class Session {
       const { code: upCode, text: upText } = await stack.up();
       // What is deleted cannot be made anew if its pool has changed since, such as its quota. Then preview says so, too.
       if (upCode !== 0 && left.size < before.size && (await stack.preview()).code !== 0) {
+        this.#unfinished.set(step.stack, "killed destroy");
         await this.#checkStore(upText);
         return "refused";
       }
       if (upCode !== 0) throw new Disagreement("up after a killed destroy failed", upText);
+      this.#unfinished.delete(step.stack);
       await this.#checkDone(stack, program, before, undefined);
       // What was deleted and had an earlier name is made anew with the defaults of its present name.
       const renamed = new Set(program.filter(({ aliases }) => aliases).map(({ name }) => name));
@@ -218,6 +232,7 @@ export class Session {
       }
       return "done";
     }
+    if (code === 0) this.#unfinished.delete(step.stack);
     if (code !== 0) {
       mustBeOurs("destroy", text);
       await this.#checkStore();
@@ -258,10 +273,12 @@ export class Session {
   }
 
   /** `failure`: what an up printed that has just failed. */
-  async #checkStore(failure?: string): Promise<void> {
-    const leaseIds = [...this.#stacks.values()].flatMap((stack) => stack.leaseIds());
-    const [problem] = await checkStore(this.store, leaseIds, failure !== undefined);
-    if (problem) throw new Disagreement("store and state differ", `${problem}\n${failure ?? "after a success"}`);
+  async #checkStore(failure = "after a success"): Promise<void> {
+    const inStates = [...this.#stacks].flatMap(([index, stack]) =>
+      stack.leaseIds().map((id) => ({ id, unfinished: this.#unfinished.get(index) })),
+    );
+    const [problem] = await checkStore(this.store, inStates);
+    if (problem) throw new Disagreement("store and state differ", `${problem}\n${failure}`);
   }
 }
 

@@ -9,9 +9,11 @@ import type {
   ExistingLease,
   Extent,
   Lease,
+  LeaseFilter,
   MissingPool,
   OfferOptions,
   Pool,
+  PoolPage,
   PoolSpec,
   Replacement,
   Request,
@@ -86,7 +88,7 @@ export class BoundedPool implements Pool {
     return new Map([...usages].filter(([name]) => names.has(name)));
   }
 
-  async leases(pool: string, options: { after?: bigint; limit?: number } = {}): Promise<Lease[]> {
+  async leases(pool: string, options: LeaseFilter = {}): Promise<Lease[]> {
     await this.spec(pool);
     return fillPage(
       options.limit,
@@ -95,8 +97,17 @@ export class BoundedPool implements Pool {
     );
   }
 
-  async pools(prefix?: string): Promise<PoolSpec[]> {
-    return (await this.pool.pools(prefix)).filter((spec) => this.#isReadable(spec));
+  pools(prefix?: string, options: PoolPage = {}): Promise<PoolSpec[]> {
+    return fillPage(
+      options.limit,
+      (limit) => this.pool.pools(prefix, limit === undefined ? options : { ...options, limit }),
+      (spec) => this.#isReadable(spec),
+    );
+  }
+
+  async freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]> {
+    await this.spec(pool);
+    return this.pool.freeExtents(pool, options);
   }
 
   async history(pool: string, options?: { after?: number; limit?: number }): Promise<Event[]> {

@@ -4,7 +4,7 @@ import { Command, InvalidArgumentError } from "commander";
 import type { z } from "zod";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
-import type { Context } from "../reservations/tokens";
+import type { Context } from "../reservations/context";
 import { readSecretFile, trimSecret } from "../secret-file";
 import type { Settings } from "../settings";
 import { jsonLine, Output } from "./output";
@@ -51,8 +51,8 @@ export const withPool = <O>(work: (session: Session, options: O, ...words: strin
     const { openPool } = await import("../pool/index.js");
     const pool = await openPool(settings.store, settings);
     try {
-      const { tokenKeys, tenant } = settings;
-      await work({ settings, pool, context: { pool, tokenKeys, tenant }, out }, options, ...words);
+      const { tokenKeys, tenant, tenantDefaults } = settings;
+      await work({ settings, pool, context: { pool, tokenKeys, tenant, tenantDefaults }, out }, options, ...words);
     } finally {
       await pool.end();
     }

@@ -16,25 +16,19 @@ import type { HostState } from "./survey";
 /** Leases in use by a container that Docker on the runner does not have. */
 export async function findLeasesWithoutContainer(session: Session, network: string, login: Login): Promise<Lease[]> {
   const { runners } = await findMembers(async () => session.pool, { network });
-  const machines = new CliHosts(session.settings, login);
-  const found = await machines.use(() =>
-    Promise.all(Object.entries(runners).map(([runner, at]) => findOnRunner(session, machines, network, runner, at))),
+  const hosts = new CliHosts(session.settings, login);
+  const found = await hosts.use(() =>
+    Promise.all(Object.entries(runners).map(([runner, at]) => findOnRunner(session, hosts, network, runner, at))),
   );
   return found.flat();
 }
 
 /** Reads the leases before the containers: a lease that is made meanwhile is not missed in the list of containers. */
-async function findOnRunner(
-  { pool, out }: Session,
-  machines: CliHosts,
-  network: string,
-  runner: string,
-  at: Connection,
-) {
-  const leases = (await findLeases(pool, { network, runner })).filter(isUsedByContainer);
+async function findOnRunner({ pool, out }: Session, hosts: CliHosts, network: string, runner: string, at: Connection) {
+  const leases = (await findLeases({ pool }, { network, runner })).filter(isUsedByContainer);
   if (leases.length === 0) return [];
   try {
-    const containers = readContainers(network, await readHostFacts(await machines.connect(at)));
+    const containers = readContainers(network, await readHostFacts(await hosts.connect(at)));
     return leases.filter((lease) => !containers.some((container) => usesLease(container, lease)));
   } catch (error) {
     if (!isOverlayError(error)) throw error;

@@ -1,20 +1,12 @@
-import { findRunner, timeText } from "../reservations";
-import { command, withPool } from "./command";
+import { heartbeatRunner, runnerInput } from "../reservations";
+import { command, parseOptions, withPool } from "./command";
 
 export const heartbeatCommand = () =>
   command("heartbeat", "Record that a runner is alive, so that its id is not reclaimed as inactive.")
-    .requiredOption("--network <name>", "the network")
-    .requiredOption("--runner <name>", "the runner")
+    .option("--network <name>", "the network; needed if several have a runner of that name")
+    .requiredOption("--runner <name>", "the runner: NAME or NETWORK/NAME")
     .action(
-      withPool<{ network: string; runner: string }>(async ({ pool, out }, { network, runner: name }) => {
-        const { lease } = await findRunner(pool, network, name);
-        await pool.touch(lease.pool, lease.leaseId);
-        const now = await pool.find(lease.pool, { leaseId: lease.leaseId });
-        out.one({
-          network,
-          runner: name,
-          runnerId: Number(lease.extents[0]!.first),
-          lastSeen: timeText(now!.lastSeen),
-        });
+      withPool(async ({ context, out }, options) => {
+        out.one(await heartbeatRunner(context, parseOptions(runnerInput, options)));
       }),
     );

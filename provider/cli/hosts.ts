@@ -6,7 +6,7 @@ import type { Lease, Pool } from "../pool";
 import { isCommitted } from "../pool/types";
 import { NETWORKS, networkOfPool } from "../pool-names";
 import { readRunnerName, requireNetwork } from "../reservations/runners";
-import { machineName } from "../resources/inputs";
+import { hostIdText } from "../resources/inputs";
 import { type NetworkSettings, readHub } from "../resources/network-settings";
 import { type Settings, sshSettings } from "../settings";
 import { type ExportedResource, readExport } from "./stack-export";
@@ -44,7 +44,7 @@ export class CliHosts implements Hosts {
     return this.#hosts.end();
   }
 
-  async use<T>(work: (machines: this) => Promise<T>): Promise<T> {
+  async use<T>(work: (hosts: this) => Promise<T>): Promise<T> {
     try {
       return await work(this);
     } finally {
@@ -142,20 +142,20 @@ async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMemb
   }
   const leases = (await pool.leases(spec.name)).filter(isCommitted);
   const named = leases.flatMap((lease) => {
-    const [name, machine] = [readRunnerName(lease, network), machineOfLease(lease)];
-    return name !== undefined && machine !== undefined ? [[name, parseMachineKey(machine)] as const] : [];
+    const [name, id] = [readRunnerName(lease, network), hostIdOfLease(lease)];
+    return name !== undefined && id !== undefined ? [[name, parseHostId(id)] as const] : [];
   });
-  return { network, hub: parseMachineKey(hub), runners: Object.fromEntries(named) };
+  return { network, hub: parseHostId(hub), runners: Object.fromEntries(named) };
 }
 
 /** A runner's lease has names of its devices, with the host: `host/HOST/link/BRIDGE`. */
-export const machineOfLease = ({ names = [] }: Lease): string | undefined =>
-  names.map((name) => machineName.safeParse(/^host\/(.*)\/link\//.exec(name)?.[1]).data).find(Boolean);
+export const hostIdOfLease = ({ names = [] }: Lease): string | undefined =>
+  names.map((name) => hostIdText.safeParse(/^host\/(.*)\/link\//.exec(name)?.[1]).data).find(Boolean);
 
-/** The inverse of `machineKey`. */
-export function parseMachineKey(machine: string): Connection {
-  const [place, ...by] = machine.split(" by ");
-  return { ...parseConnection(place!), ...(by.length > 0 && { proxy: parseMachineKey(by.join(" by ")) }) };
+/** The inverse of `hostId`. */
+export function parseHostId(id: string): Connection {
+  const [place, ...by] = id.split(" by ");
+  return { ...parseConnection(place!), ...(by.length > 0 && { proxy: parseHostId(by.join(" by ")) }) };
 }
 
 function pickNetwork(known: string[], wanted: string | undefined, where: string): string {

@@ -18,10 +18,10 @@ export const importCommand = () =>
     .argument("<file>", "CSV with a header, a JSON array, or the output of `ip list --json`")
     .option("--dry-run", "only show the addresses and conflicts")
     .action(
-      withPool<Options>(async ({ pool, context: { tenant }, out }, { dryRun = false }, file) => {
+      withPool<Options>(async ({ context, out }, { dryRun = false }, file) => {
         const text = await readFile(file!, "utf8").catch(rejectUnreadable(file!));
         const rows = parseRows(file!, text);
-        const { result, known, problems } = await importAddresses(pool, rows, { dryRun, tenant });
+        const { result, known, problems } = await importAddresses(context, rows, { dryRun });
         if (problems.length > 0) throw importError(file!, rows.length, problems);
         out.list(result.added.map(describeLease), ["ip", "pool", "state", "usedBy"]);
         const verb = dryRun ? "Would be recorded" : "Recorded";

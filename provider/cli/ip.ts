@@ -5,24 +5,26 @@ import {
   addressInput,
   DEFAULT_TTL,
   describeLease,
-  findLeases,
+  findLeasePage,
   free,
   freeInput,
   ipOf,
+  type Reservation,
   releaseByContainer,
   releaseByToken,
   releaseInput,
-  reserve,
   reserveInput,
+  reserveMany,
   searchInput,
   showAddress,
   useByAddress,
   useByAddressInput,
   useByToken,
   useByTokenInput,
+  validateOffline,
   validateToken,
 } from "../reservations";
-import { command, parseOptions, readSecretOption, withPool } from "./command";
+import { command, parseOptions, readSecretOption, withPool, withSettings } from "./command";
 import type { Output } from "./output";
 
 /** `overlayctl ip`: addresses of runners and pools. */
@@ -30,8 +32,8 @@ import type { Output } from "./output";
 /** Options that name a runner's subnet or any other pool. */
 const withPoolOptions = (command: Command): Command =>
   command
-    .option("--network <name>", "the network of the runner")
-    .option("--runner <name>", "the runner")
+    .option("--network <name>", "the network of the runner; needed if several have one of that name")
+    .option("--runner <name>", "the runner: NAME or NETWORK/NAME")
     .option("--pool <name>", "instead of a runner: an IPPool, or any pool that `pool list` shows");
 
 /** Options that name a pool and a value in it. */
@@ -78,37 +80,66 @@ export const reserveCommand = () =>
     command("reserve", "Reserve an address on a runner or in a pool, and print a token for its use."),
     "the address to get",
   )
+    .option("--any-runner", "on any runner of --network")
+    .option(
+      "--placement <how>",
+      "with --any-runner: mostFree (default), packed (the fullest with room), or spread (the fewest reservations)",
+    )
+    .option("--count <number>", "so many addresses at once, all or none; prints one line for each")
     .option(
       "--ttl <seconds>",
       `how long it may stay unused; default ${DEFAULT_TTL.container}, ${DEFAULT_TTL.vm} with --vm`,
     )
     .option("--vm", "for a virtual machine")
     .option("--by <name>", "the container that it is for; the same container gets the same reservation again")
+    .option("--owner <name>", "instead of a container: the same owner gets the same reservation again")
+    .option("--key <text>", "the same key gets the same reservation again, also if it is used by now")
     .action(
       withPool(async ({ context, out }, options) => {
-        const { lease, token, gateways } = await reserve(context, parseOptions(reserveInput, options));
-        for (const warning of lease.warnings ?? []) out.note(`warning: ${warning}`);
-        const [gateway, gateway6] = gateways;
-        out.one({ ...describeLease(lease), gateway, gateway6, token });
+        const input = parseOptions(reserveInput, options);
+        const reservations = await reserveMany(context, input);
+        for (const warning of new Set(reservations.flatMap(({ lease }) => lease.warnings ?? [])))
+          out.note(`warning: ${warning}`);
+        const rows = reservations.map(describeReservation);
+        if (input.count === undefined) out.one(rows[0]!);
+        else out.list(rows, ["ip", "ip6", "network", "runner", "pool", "state", "expiresAt", "gateway", "token"]);
       }),
     );
+
+function describeReservation({ lease, token, gateways: [gateway, gateway6] }: Reservation) {
+  return { ...describeLease(lease), gateway, gateway6, token };
+}
+
+interface ValidateOptions {
+  runner?: string;
+  tokenFile?: string;
+  offline?: boolean;
+}
 
 export const validateCommand = () =>
   withTokenFileOption(command("validate", "Check a token and show its reservation."))
     .argument("[token]", "`-` is standard input")
     .option("--runner <name>", "the runner that the token must be for: NAME or NETWORK/NAME")
-    .action(
-      withPool<{ runner?: string; tokenFile?: string }>(async ({ context, out }, { runner, tokenFile }, word) => {
-        const token = await readSecretOption("token", word, tokenFile);
-        if (token === undefined)
-          throw new OverlayError(
-            "INPUT_INVALID",
-            "No token given.",
-            "Pass --token-file FILE, or `-` to read standard input.",
-          );
-        out.one(describeLease(await validateToken(context, token, runner)));
-      }),
+    .option("--offline", "check signature, runner and expiry with OVERLAY_TOKEN_KEYS, without the store")
+    .action((word: string | undefined, options: ValidateOptions, self: Command) =>
+      (options.offline ? validateWithoutStore : validateInStore)(word, options, self),
     );
+
+const validateInStore = withPool<ValidateOptions>(async ({ context, out }, { runner, tokenFile }, word) => {
+  const input = { token: await readTokenArgument(word, tokenFile), runner };
+  out.one(await validateToken(context, input));
+});
+
+const validateWithoutStore = withSettings<ValidateOptions>(async (settings, out, { runner, tokenFile }, word) => {
+  const input = { token: await readTokenArgument(word, tokenFile), runner };
+  out.one(validateOffline(settings, input));
+});
+
+async function readTokenArgument(word: string | undefined, tokenFile: string | undefined): Promise<string> {
+  const token = await readSecretOption("token", word, tokenFile);
+  if (token !== undefined) return token;
+  throw new OverlayError("INPUT_INVALID", "No token given.", "Pass --token-file FILE, or `-` to read standard input.");
+}
 
 export const useCommand = () =>
   withTokenOptions(
@@ -150,7 +181,8 @@ export const releaseCommand = () =>
           token === undefined ? await releaseByContainer(context, by!, where) : await releaseByToken(context, token);
         printLeases(out, leases);
         for (const lease of kept) out.note(`${ipOf(lease)} is no longer used, but stays reserved for ${lease.owner}.`);
-        if (leases.length === 0) out.note(`${by} holds no address there.`);
+        if (leases.length === 0)
+          out.note(by === undefined ? "Nothing to release: it has ended already." : `${by} holds no address there.`);
       }),
     );
 
@@ -171,16 +203,19 @@ export const ipListCommand = () =>
     .option("--label <key=value...>", "only with these labels")
     .option("--tenant <org/project>", "only of this tenant")
     .option("--state <state>", "reserved, used, offered or quarantined; default: reserved and used")
+    .option("--limit <number>", "at most so many, up to 1000")
+    .option("--after <cursor>", "continue after this one, as the page before says")
     .action(
-      withPool<{ address?: string; label?: string[] }>(async ({ pool, out }, { address, label, ...options }) => {
+      withPool<{ address?: string; label?: string[] }>(async ({ context, out }, { address, label, ...options }) => {
         const search = parseOptions(
           searchInput,
           { ...options, ip: address, labels: label },
           { ip: "address", labels: "label" },
         );
-        const found = await findLeases(pool, search);
-        printLeases(out, found);
-        if (found.length === 0) out.note("No address is held there.");
+        const { leases, next } = await findLeasePage(context, search);
+        printLeases(out, leases);
+        if (leases.length === 0) out.note("No address is held there.");
+        if (next !== undefined) out.note(`There are more: --after ${next}`);
       }),
     );
 
@@ -188,9 +223,9 @@ export const ipShowCommand = () =>
   withPoolOptions(command("show", "Show the holder of an address, since when and until when, and its former holders."))
     .argument("<address>")
     .action(
-      withPool<object>(async ({ pool, out }, options, address) => {
+      withPool<object>(async ({ context, out }, options, address) => {
         const input = parseOptions(addressInput, { ...options, ip: address }, { ip: "ADDRESS" });
-        const { holders, before } = await showAddress(pool, input);
+        const { holders, before } = await showAddress(context, input);
         for (const lease of holders) out.one({ ...describeLease(lease), since: describeLease(lease).createdAt });
         if (holders.length === 0) out.one({ ip: address, state: "free" });
         if (before.length > 0) out.say("\nbefore");

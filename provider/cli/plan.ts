@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { z } from "zod";
 import { isOverlayError } from "../errors";
-import { type Connection, machineKey } from "../host/connection";
+import { type Connection, hostId } from "../host/connection";
 import { createFleet } from "../host/fleet";
 import { type DryRun, dryRun } from "../host/reconcile/dry-run";
 import { Reconciler } from "../host/reconcile/reconciler";
@@ -18,10 +18,10 @@ import { readHub } from "../resources/network-settings";
 import { command, readInput, type Session, withPool } from "./command";
 import {
   CliHosts,
+  hostIdOfLease,
   type Login,
-  machineOfLease,
   parseConnection,
-  parseMachineKey,
+  parseHostId,
   parseNamedConnection,
   withLoginOptions,
 } from "./hosts";
@@ -37,11 +37,11 @@ export const planCommand = (): Command =>
     .action(
       withPool<Options>(async (session, options, file) => {
         const planned = await readPlanned(file!);
-        const machines = new CliHosts(session.settings, options);
-        await machines.use(async () => {
-          const { works, unknown } = await buildRequests(session.pool, machines, planned, options);
-          for (const [machine, { connection, all }] of [...works].sort(([a], [b]) => compareNaturally(a, b)))
-            printDryRun(session, machine, await dryRun(await machines.connect(connection), all));
+        const hosts = new CliHosts(session.settings, options);
+        await hosts.use(async () => {
+          const { works, unknown } = await buildRequests(session.pool, hosts, planned, options);
+          for (const [host, { connection, all }] of [...works].sort(([a], [b]) => compareNaturally(a, b)))
+            printDryRun(session, host, await dryRun(await hosts.connect(connection), all));
           if (works.size + unknown.length === 0) session.out.note("Nothing would be changed on any host.");
           if (unknown.length > 0)
             session.out.note(
@@ -56,17 +56,17 @@ const compareNaturally = (a: string, b: string): number => a.localeCompare(b, "e
 
 type HostRequests = Map<string, { connection: Connection; all: ApplyRequest[] }>;
 
-async function buildRequests(pool: Pool, machines: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
-  const deps = { fleet: createFleet(machines, new Reconciler(), {}) };
+async function buildRequests(pool: Pool, hosts: CliHosts, planned: PlannedResource[], given: ConnectionOptions) {
+  const deps = { fleet: createFleet(hosts, new Reconciler(), {}) };
   const store = await readStoreId(pool);
   const [works, unknown]: [HostRequests, string[]] = [new Map(), []];
   for (const each of planned) {
     const props = await fillConnections(pool, each, given);
     if (!props) unknown.push(each.name);
     for (const { target, desired } of props ? await findDesiredStates(deps, each, props, store) : []) {
-      const at = works.get(machineKey(target.connection)) ?? { connection: target.connection, all: [] };
+      const at = works.get(hostId(target.connection)) ?? { connection: target.connection, all: [] };
       at.all.push({ ...desired, fence: async () => {}, isLeaseGone: isGone(pool, each) });
-      works.set(machineKey(target.connection), at);
+      works.set(hostId(target.connection), at);
     }
   }
   return { works, unknown };
@@ -89,15 +89,15 @@ const isGone =
   async (uid: string): Promise<boolean> =>
     (await pool.find(buildRequest(resourceOf(type), props).pool, { uid })) === undefined;
 
-function printDryRun({ out }: Session, machine: string, { steps, script, records, refused }: DryRun): void {
+function printDryRun({ out }: Session, host: string, { steps, script, records, refused }: DryRun): void {
   const reasons = refused.map((error) => {
     if (!isOverlayError(error)) throw error;
     return error.message;
   });
   if (reasons.length > 0) process.exitCode = 1;
   const changes = steps.map(({ verb, item }) => `${verb} ${itemKey(item)}`);
-  out.emit({ machine, changes, script, records, refused: reasons });
-  out.say(`# ${machine}: ${steps.length} change${steps.length === 1 ? "" : "s"}`);
+  out.emit({ host, changes, script, records, refused: reasons });
+  out.say(`# ${host}: ${steps.length} change${steps.length === 1 ? "" : "s"}`);
   for (const { network, uid, items } of records)
     out.say(`# writes /var/lib/overlay/${network}/${uid}.json (${items.length} items)`);
   for (const reason of reasons) out.say(`# refused: ${reason}`);
@@ -144,8 +144,8 @@ async function findHubConnection(
   if (hub) return hub;
   const name = (props.network as { networkName?: string } | undefined)?.networkName ?? props.networkName;
   const spec = await pool.spec(networkPool(String(name)));
-  const machine = spec && readHub(spec);
-  return machine ? parseMachineKey(machine) : undefined;
+  const id = spec && readHub(spec);
+  return id ? parseHostId(id) : undefined;
 }
 
 async function findRunnerConnection(
@@ -157,8 +157,8 @@ async function findRunnerConnection(
   if (named) return named;
   const { pool: name } = buildRequest(resourceOf(type), props);
   const lease = (await pool.spec(name)) && (await pool.find(name, { owner: String(props.owner) }));
-  const machine = lease && machineOfLease(lease);
-  return machine ? parseMachineKey(machine) : undefined;
+  const id = lease && hostIdOfLease(lease);
+  return id ? parseHostId(id) : undefined;
 }
 
 /** One of our resources with the properties after an up, or before it if it `isDeleted`. */

@@ -1,4 +1,3 @@
-import { OverlayError } from "../errors";
 import type { Lease, PoolSpec } from "../pool";
 import { formatExtents } from "../pool/errors";
 import { describePool } from "../pool-names";
@@ -9,9 +8,10 @@ import {
   historyOfPool,
   type PoolUsage,
   poolUsages,
-  readUsage,
+  showPool,
   timeText,
 } from "../reservations";
+import { isVisible } from "../reservations/context";
 import { command, parseOptions, percent, withPool } from "./command";
 
 /** Exit code for monitoring: a pool is at least as full as `--warn` says. */
@@ -21,8 +21,8 @@ export const poolListCommand = () =>
   command("list", "List the pools and how full they are.")
     .option("--warn <percent>", `exit with ${NEARLY_FULL} if a pool is at least this full`, percent)
     .action(
-      withPool<{ warn?: number }>(async ({ pool, out }, { warn }) => {
-        const usages = await poolUsages(pool);
+      withPool<{ warn?: number }>(async ({ context, out }, { warn }) => {
+        const usages = await poolUsages(context);
         out.list(usages, [...USAGE_COLUMNS], { utilization: (value) => `${value}%` });
         if (usages.length === 0) out.note("There is no pool in this store yet.");
         const full = warn === undefined ? [] : usages.filter(({ utilization }) => utilization >= warn);
@@ -40,27 +40,19 @@ export const poolShowCommand = () =>
   command("show", "Show a pool and its leases. With --json: the pool, then one lease per line.")
     .argument("<name>", "such as network/training; `pool list` has the names")
     .action(
-      withPool(async ({ pool, out }, _, name) => {
-        const spec = await pool.spec(name!);
-        if (!spec) {
-          const known = (await pool.pools()).map((other) => other.name);
-          throw new OverlayError(
-            "POOL_NOT_FOUND",
-            `There is no pool '${name}'; there are ${known.join(", ") || "none"}.`,
-            "Check the name and the store.",
-          );
-        }
-        out.one(await readUsage(pool, spec), { utilization: (value) => `${value}%` });
+      withPool(async ({ pool, context, out }, _, name) => {
+        const status = await showPool(context, name!);
+        out.one(status, { utilization: (value) => `${value}%` });
         out.say("");
-        const leases = await pool.leases(spec.name);
+        const leases = (await pool.leases(status.pool)).filter((lease) => isVisible(lease, context));
         out.list(
-          leases.map((lease) => describePoolLease(spec, lease)),
+          leases.map((lease) => describePoolLease(status.kind, lease)),
           ["value", "state", "usedBy", "owner", "childPool", "tenant", "labels", "createdAt", "lastSeen", "expiresAt"],
         );
       }),
     );
 
-const describePoolLease = ({ kind }: PoolSpec, lease: Lease) => ({
+const describePoolLease = (kind: PoolSpec["kind"], lease: Lease) => ({
   value: formatExtents(kind, lease.extents),
   state: lease.state,
   type: lease.type,
@@ -84,11 +76,11 @@ export const historyCommand = () =>
   command("history", "Show the changes of a pool or an address, oldest first: time, change, user.")
     .argument("[pool|address]", "a pool as `pool list` shows it, or an address; default: all pools")
     .action(
-      withPool(async ({ pool, out }, _, subject) => {
+      withPool(async ({ context, out }, _, subject) => {
         const events =
           subject !== undefined && looksLikeAddress(subject)
-            ? await historyOfAddress(pool, parseOptions(addressInput, { ip: subject }, { ip: "ADDRESS" }))
-            : await historyOfPool(pool, subject);
+            ? await historyOfAddress(context, parseOptions(addressInput, { ip: subject }, { ip: "ADDRESS" }))
+            : await historyOfPool(context, subject);
         out.list(events.map(describeEvent), ["at", "what", "value", "pool", "usedBy", "by", "owner"]);
         if (events.length === 0) out.note("There is no change on record.");
       }),

@@ -73,9 +73,9 @@ const noSourceError = (): OverlayError =>
   new OverlayError("INPUT_INVALID", "Neither exports nor hosts were given.", "Give --stack-export, --host, or both.");
 
 async function readHosts({ settings }: Session, options: Options): Promise<HostState[]> {
-  const machines = new CliHosts(settings, options);
-  const reading = (options.host ?? []).map((each) => () => readHostState(machines, each));
-  return machines.use(() => Promise.all(reading.map((read) => read())));
+  const hosts = new CliHosts(settings, options);
+  const reading = (options.host ?? []).map((each) => () => readHostState(hosts, each));
+  return hosts.use(() => Promise.all(reading.map((read) => read())));
 }
 
 /** Gives the store the id and version that stacks and records on hosts have, so that they accept it. */

@@ -31,10 +31,10 @@ export const scanCommand = (): Command =>
     .option("--program <file>", "file for the program; default: standard output")
     .option("--import <file>", "file for the addresses that workloads use, for `overlayctl import`")
     .action(
-      withSettings<Options>(async (settings, out, options, hosts) => {
-        const machines = new CliHosts(settings, options);
-        const given = hosts as unknown as Connection[];
-        const reads = await machines.use(() => Promise.all(given.map((each) => readHostState(machines, each))));
+      withSettings<Options>(async (settings, out, options, given) => {
+        const hosts = new CliHosts(settings, options);
+        const connections = given as unknown as Connection[];
+        const reads = await hosts.use(() => Promise.all(connections.map((each) => readHostState(hosts, each))));
         const networks = findNetworks(reads);
         if (networks.length === 0) throw noHubError(reads.map(hostName));
         if (options.json) for (const row of networks.flatMap(describeNetwork)) out.emit(row);

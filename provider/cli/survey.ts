@@ -2,7 +2,7 @@ import { z } from "zod";
 import { tryParseIp } from "../addressing/ip";
 import { parseLayout, runnerLayout } from "../addressing/layout";
 import { type Connection, connectionName } from "../host/connection";
-import { namingHost, readHostFacts } from "../host/reconcile/host-state";
+import { nameHostInErrors, readHostFacts } from "../host/reconcile/host-state";
 import { devicesWithAddress } from "../network/kinds/device";
 import type { Facts } from "../network/model/facts";
 import { boundedArray, parseHostJson } from "../network/model/record";
@@ -47,11 +47,11 @@ const neighbourList = boundedArray(
 
 const HOST_SCRIPT = "uname -n; ip -j neigh show";
 
-export async function readHostState(machines: CliHosts, connection: Connection): Promise<HostState> {
-  const host = await machines.connect(connection);
+export async function readHostState(hosts: CliHosts, connection: Connection): Promise<HostState> {
+  const host = await hosts.connect(connection);
   const [facts, { stdout }] = await Promise.all([readHostFacts(host), host.exec(HOST_SCRIPT)]);
   const [hostname = "", ...rest] = stdout.split("\n");
-  const neighbours = namingHost(host, () => parseHostJson(neighbourList, rest.join("\n").trim() || "[]"));
+  const neighbours = nameHostInErrors(host, () => parseHostJson(neighbourList, rest.join("\n").trim() || "[]"));
   const reachable = neighbours.filter(({ state }) => !state.some((each) => /FAILED|INCOMPLETE|NOARP/.test(each)));
   return {
     connection,

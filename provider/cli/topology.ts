@@ -7,7 +7,7 @@ import { readRunnerName, requireNetwork } from "../reservations/runners";
 import { parseSettings } from "../resource";
 import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings";
 import { command, withPool } from "./command";
-import { machineOfLease } from "./hosts";
+import { hostIdOfLease } from "./hosts";
 
 export interface Topology {
   network: string;
@@ -23,7 +23,7 @@ interface TopologyRunner {
   subnet: string;
   vni: number;
   device: string;
-  machine: string | undefined;
+  host: string | undefined;
   state: Lease["state"];
   lastSeen: string;
 }
@@ -40,7 +40,7 @@ export const topologyCommand = (): Command =>
         const { runners, ...network } = topology;
         out.one(network);
         out.say("");
-        out.list(runners, ["runner", "id", "subnet", "vni", "device", "machine", "state", "lastSeen"]);
+        out.list(runners, ["runner", "id", "subnet", "vni", "device", "host", "state", "lastSeen"]);
       }),
     );
 
@@ -59,7 +59,7 @@ function describeTopology(network: string, spec: PoolSpec, leases: Lease[]): Top
         subnet: layouts.map((layout) => runnerLayout(layout, id).subnet).join(", "),
         vni: settings.vniBase + id,
         device: tunnelName(settings.devicePrefix, id),
-        machine: machineOfLease(lease),
+        host: hostIdOfLease(lease),
         state: lease.state,
         lastSeen: formatTime(lease.lastSeen),
       };
@@ -80,7 +80,7 @@ function renderMermaid({ network, cidr, hub, hubIp, runners }: Topology): string
   return [
     "flowchart LR",
     `  hub((${label(`${network} hub`, hubIp, hub)}))`,
-    ...runners.map(({ id, runner, subnet, machine }) => `  r${id}[${label(runner, subnet, machine)}]`),
+    ...runners.map(({ id, runner, subnet, host }) => `  r${id}[${label(runner, subnet, host)}]`),
     ...runners.map(({ id, vni, state }) => `  hub ${state === "offered" ? `-. ${vni} .-` : `== ${vni} ===`} r${id}`),
     `  %% ${network}: ${cidr}, ${runners.length} runners`,
   ].join("\n");

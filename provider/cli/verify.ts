@@ -46,8 +46,8 @@ export const verifyCommand = (): Command =>
         const pool = openOnce(() => openPool(settings.store, settings));
         const where = { ...options, ...(network !== undefined && { network }) };
         const members = await findMembers(pool.get, where).finally(pool.end);
-        const machines = new CliHosts(settings, options);
-        const findings = await machines.use(() => askHostsAndPing(machines, members, options.count));
+        const hosts = new CliHosts(settings, options);
+        const findings = await hosts.use(() => askHostsAndPing(hosts, members, options.count));
         printPairs(out, members, findings);
       }),
     );
@@ -60,17 +60,17 @@ function openOnce(open: () => Promise<Pool>) {
 
 /** Reads all hosts at the same time, then runs the pings. */
 async function askHostsAndPing(
-  machines: CliHosts,
+  hosts: CliHosts,
   { network, hub, runners }: NetworkMembers,
   count: number,
 ): Promise<Findings> {
   const findings: Findings = { ends: new Map(), results: [], unreachable: new Map() };
-  const hosts = new Map<string, Host>();
+  const connected = new Map<string, Host>();
   const ask = async (name: string, role: NetworkEnd["role"], connection: Connection): Promise<void> => {
     try {
-      const host = await machines.connect(connection);
+      const host = await hosts.connect(connection);
       findings.ends.set(name, describeEnd(name, role, network, await readHostFacts(host)));
-      hosts.set(name, host);
+      connected.set(name, host);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       findings.unreachable.set(name, error);
@@ -87,7 +87,7 @@ async function askHostsAndPing(
   const runnerList = Object.entries(runners);
   await Promise.all([ask("hub", "hub", hub), ...runnerList.map(([name, at]) => ask(name, "runner", at))]);
   const ends = [...findings.ends.values()];
-  const probing = [...hosts].map(async ([name, host]) => {
+  const probing = [...connected].map(async ([name, host]) => {
     const probes = planPings(findings.ends.get(name)!, ends);
     findings.results.push(...parsePingResults(probes, await runScript(host, renderPings(probes, count))));
   });

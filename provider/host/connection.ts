@@ -1,4 +1,4 @@
-/** How to reach a machine: the shape of `@pulumi/command`'s `remote.ConnectionArgs`, plus `privateKeyPath` and `sudo`. */
+/** How to reach a host: the shape of `@pulumi/command`'s `remote.ConnectionArgs`, plus `privateKeyPath` and `sudo`. */
 export interface Connection {
   host: string;
   port?: number | undefined;
@@ -19,10 +19,10 @@ export interface Connection {
   sudo?: boolean | undefined;
 }
 
-/** Identifies a machine by its address and its jump hosts. Credentials do not matter. */
-export function machineKey({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
+/** Identifies a host by its address and its jump hosts. Credentials do not matter. */
+export function hostId({ host, port, proxy }: Pick<Connection, "host" | "port" | "proxy">): string {
   const place = port === undefined || port === 22 ? host : `${host}:${port}`;
-  return proxy ? `${place} by ${machineKey(proxy)}` : place;
+  return proxy ? `${place} by ${hostId(proxy)}` : place;
 }
 
 export interface HostSettings {
@@ -49,8 +49,8 @@ export interface Shell {
 export interface Host {
   /** For messages: `10.254.0.11`, with the port when it is not 22. */
   readonly name: string;
-  /** Identifies the machine, see `machineKey`. */
-  readonly machine: string;
+  /** See `hostId`. */
+  readonly id: string;
   /** Runs a script as root without the lock, for reading. `anew`: over a new connection, within so many seconds. */
   exec(script: string, options?: { anew?: number }): Promise<CommandResult>;
   /** Holds the host's lock while `work` runs; `HOST_LOCKED` names the holder if the lock is not free in time. */
@@ -83,7 +83,7 @@ const canonical = (connection: object): string =>
     value instanceof Object ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value,
   );
 
-/** Connections with equal keys share one SSH connection: the same user on the same machine by the same jump hosts. */
+/** Connections with equal keys share one SSH connection: the same user on the same host by the same jump hosts. */
 export function connectionKey(connection: Connection): string {
   const way = connection.proxy ? `${connectionKey(connection.proxy)} > ` : "";
   return `${way}${userOf(connection)}@[${connection.host.toLowerCase()}]:${portOf(connection)}`;

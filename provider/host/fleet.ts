@@ -4,10 +4,10 @@ import { isInterfaceName } from "../addressing/layout";
 import { OverlayError } from "../errors";
 import type { DesiredState } from "../network/model/items";
 import { boundedArray, parseHostJson } from "../network/model/record";
-import type { Machine } from "../network/plan/hub";
+import type { Underlay } from "../network/plan/hub";
 import { requireWord } from "../network/render/shell";
-import { type Connection, type Host, type Hosts, machineKey } from "./connection";
-import { namingHost } from "./reconcile/host-state";
+import { type Connection, type Host, type Hosts, hostId } from "./connection";
+import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, InspectResult } from "./reconcile/requests";
 import { busyboxTool } from "./ssh/shell-errors";
@@ -16,25 +16,25 @@ import { busyboxTool } from "./ssh/shell-errors";
 export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
 
 /**
- * Gives access to all hosts: connections with defaults, one underlay query per machine for the whole
+ * Gives access to all hosts: connections with defaults, one underlay query per host for the whole
  * run (twenty runners query the same hub), and the reconciler.
  */
 export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: ConnectionDefaults): Fleet {
-  const answers = new Map<string, Promise<Machine>>();
+  const answers = new Map<string, Promise<Underlay>>();
   const seen = new Map<string, Connection>();
 
   async function hostOf(connection: Connection): Promise<Host> {
     const full = { ...defaults, ...connection };
-    const key = machineKey(full);
+    const key = hostId(full);
     const fallbacks = [seen.get(key), { ...connection, ...defaults }].filter((c) => c !== undefined);
     const host = await hosts.connect(full, fallbacks);
     if (!seen.has(key)) seen.set(key, full);
     return host;
   }
 
-  async function ask(connection: Connection, question: UnderlayQuestion): Promise<Machine> {
+  async function ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay> {
     const host = await hostOf(connection);
-    const key = JSON.stringify([host.machine, question]);
+    const key = JSON.stringify([host.id, question]);
     const answer = answers.get(key) ?? readUnderlay(host, question);
     answers.set(key, answer);
     answer.catch(() => answers.delete(key));
@@ -46,24 +46,24 @@ export function createFleet(hosts: Hosts, reconciler: Reconciler, defaults: Conn
     check: async (connection, request) => reconciler.check(await hostOf(connection), request),
     apply: async (connection, request) => reconciler.apply(await hostOf(connection), request),
     inspect: async (connection, desired) => reconciler.inspect(await hostOf(connection), desired),
-    wasWritten: (connection, uid) => reconciler.wasWritten(machineKey({ ...defaults, ...connection }), uid),
+    wasWritten: (connection, uid) => reconciler.wasWritten(hostId({ ...defaults, ...connection }), uid),
     run: async (connection, script) => (await hostOf(connection)).exec(script),
   };
 }
 
 /** The hosts, as the lifecycle uses them. */
 export interface Fleet {
-  ask(connection: Connection, question: UnderlayQuestion): Promise<Machine>;
+  ask(connection: Connection, question: UnderlayQuestion): Promise<Underlay>;
   /** Throws what an apply would be refused with. Changes nothing. */
   check(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
   apply(connection: Connection, request: ApplyRequest): Promise<InspectResult>;
   inspect(connection: Connection, desired: DesiredState): Promise<InspectResult>;
-  /** Whether this process has begun to write to the machine for the owner with this uid. */
+  /** Whether this process has begun to write to the host for the owner with this uid. */
   wasWritten(connection: Connection, uid: string): boolean;
   run(connection: Connection, script: string): Promise<{ code: number; stderr: string }>;
 }
 
-/** Which underlay address of a machine to look for: the one that the user gave, or the one that it uses towards a peer. */
+/** Which underlay address of a host to look for: the one that the user gave, or the one that it uses towards a peer. */
 export interface UnderlayQuestion {
   underlayIp?: string | undefined;
   toward?: string | undefined;
@@ -97,7 +97,7 @@ function parseAnswers(stdout: string, isRouteAsked: boolean) {
 }
 
 /** Without a peer, the server's address of the SSH connection is its underlay address. */
-export async function readUnderlay(host: Host, question: UnderlayQuestion): Promise<Machine> {
+export async function readUnderlay(host: Host, question: UnderlayQuestion): Promise<Underlay> {
   const route = question.toward ? `route get ${requireWord(question.toward)}\n` : "";
   const { code, stdout, stderr } = await host.exec(
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
@@ -108,12 +108,16 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
       `${host.name} did not report which address it uses${question.toward ? ` towards ${question.toward}` : ""}: exit code ${code}, ${stderr.trim() || "no message"}.`,
-      "Give the machine a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
+      "Give the host a route to its peer, or name its address (underlayIp, hubUnderlayIp).",
     );
   }
-  const { prefsrc, ssh, links: all } = namingHost(host, () => parseAnswers(stdout, question.toward !== undefined));
+  const {
+    prefsrc,
+    ssh,
+    links: all,
+  } = nameHostInErrors(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
-  // The output of one machine becomes part of commands for another one.
+  // The output of one host becomes part of commands for another one.
   if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddress(host, underlayIp, []);
   const uplink = question.carries ? findUplink(question.carries, all) : undefined;
   return { underlayIp, underlayMtu: findUnderlayMtu(host, underlayIp, all), ...(uplink && { uplink }) };

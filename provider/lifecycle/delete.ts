@@ -20,7 +20,7 @@ import {
   type TakenLease,
   throwFenced,
 } from "./lease";
-import { configuredTargets, machineKeys, removedTargets } from "./target-hosts";
+import { configuredTargets, hostIds, removedTargets } from "./target-hosts";
 import { pickInputs, type Values } from "./values";
 
 /**
@@ -53,8 +53,7 @@ export async function removeAndRelease(
   };
   const isRangeReserved = await closeChildPool(deps, pool, owned).catch(restoreAndThrow({ deleting: false }));
   const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
-  if (unreachable)
-    await keepReserved(machineKeys(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
+  if (unreachable) await keepReserved(hostIds(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
   else if (isRangeReserved) await keepReserved([], deps, pool, owned);
   else await releaseOwned(pool, owned);
 }

@@ -1,23 +1,24 @@
 import { z } from "zod";
 import { formatIp } from "../addressing/ip";
 import { escapeLine, isOverlayError, OverlayError } from "../errors";
-import { type Connection, machineKey } from "../host/connection";
+import { type Connection, hostId } from "../host/connection";
 import type { ApplyRequest, InspectResult } from "../host/reconcile/requests";
 import { formatDifference } from "../network/kinds";
 import type { DesiredState, Item } from "../network/model/items";
-import type { Machine } from "../network/plan/hub";
+import type { Underlay } from "../network/plan/hub";
 import { isContainerOwner } from "../owner";
 import { type ExistingLease, isCommitted, type Pool } from "../pool/types";
-import { type Definition, type Machines, type TargetHost, targetsOf } from "../resource";
+import { type Definition, type TargetHost, targetsOf, type Underlays } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { fence, isLeaseGone, type OwnedLease } from "./lease";
+import { hostIds } from "./target-hosts";
 import type { Values } from "./values";
 
-/** The part of the lifecycle that works on hosts. */
+/** What the lifecycle does on hosts: asks them, brings them to the desired state, reads drift, and leases addresses of containers. */
 
 /** Items by role. */
-const planItems = (def: Definition, props: Values, machines: Machines): Record<string, Item[]> =>
-  def.host?.plan(props, machines) ?? {};
+const planItems = (def: Definition, props: Values, underlays: Underlays): Record<string, Item[]> =>
+  def.host?.plan(props, underlays) ?? {};
 
 function desiredState(
   def: Definition,
@@ -35,18 +36,18 @@ function desiredState(
   };
 }
 
-/** Reads from each host what the plan needs: from the hub first, because the others need its address. */
-export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Machines> {
-  const machines: Machines = {};
-  for (const target of targetsOf(def, props)) machines[target.role] = await askHost(deps, target, machines);
-  return machines;
+/** Asks each host for its underlay address and MTU: the hub first, because the others need its address. */
+export async function askHosts(def: Definition, deps: Pick<Dependencies, "fleet">, props: Values): Promise<Underlays> {
+  const underlays: Underlays = {};
+  for (const target of targetsOf(def, props)) underlays[target.role] = await askHost(deps, target, underlays);
+  return underlays;
 }
 
 const askHost = (
   deps: Pick<Dependencies, "fleet">,
   { connection, underlayIp, toward, carries }: TargetHost,
-  known: Machines,
-): Promise<Machine> =>
+  known: Underlays,
+): Promise<Underlay> =>
   deps.fleet.ask(connection, { underlayIp, toward: toward && (known[toward]?.underlayIp ?? toward), carries });
 
 /**
@@ -59,21 +60,21 @@ async function planRemoval(
   props: Values,
   target: TargetHost,
 ): Promise<Pick<ApplyRequest, "plannedItems" | "planError">> {
-  const machines: Machines = {};
-  const lastSeen = lastMachines.parse(props.machines);
+  const underlays: Underlays = {};
+  const lastSeen = lastUnderlays.parse(underlaysInState(props));
   for (const each of targetsOf(def, props)) {
     const isSelf = each.role === target.role;
     try {
-      machines[each.role] = await askHost(deps, isSelf ? { ...each, connection: target.connection } : each, machines);
+      underlays[each.role] = await askHost(deps, isSelf ? { ...each, connection: target.connection } : each, underlays);
     } catch (error) {
       if (!isOverlayError(error)) throw error;
       if (isSelf && !isOverlayError(error, "INPUT_INVALID", "HOST_COMMAND_FAILED")) throw error;
       const last = lastSeen[each.role];
       if (!last) return { planError: error };
-      machines[each.role] = last;
+      underlays[each.role] = last;
     }
   }
-  return { plannedItems: planItems(def, props, machines)[target.role] ?? [] };
+  return { plannedItems: planItems(def, props, underlays)[target.role] ?? [] };
 }
 
 /** The desired state of each host, for a dry run. `isDeleted`: all items are to be removed. */
@@ -96,12 +97,14 @@ export async function desiredStates(
   return targets.map((target) => ({ target, desired: desiredState(def, props, owned, plan[target.role] ?? []) }));
 }
 
-const machine = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });
-/** The facts of each host, by role, as the last run wrote them to the state. */
-const lastMachines = z
-  .record(z.string(), machine)
+const underlay = z.object({ underlayIp: z.string(), underlayMtu: z.number(), uplink: z.string().optional() });
+/** The underlay of each host, by role, as the last run wrote it to the state. States of earlier releases have it in `machines`. */
+export const underlaysInState = ({ underlays, machines }: Values): unknown => underlays ?? machines;
+
+const lastUnderlays = z
+  .record(z.string(), underlay)
   .catch({})
-  .transform((machines) => machines as Machines);
+  .transform((underlays) => underlays as Underlays);
 
 /** Brings all hosts to the desired state, runs the probe, and returns outputs. */
 export async function apply(
@@ -110,9 +113,9 @@ export async function apply(
   pool: Pool,
   props: Values,
   owned: OwnedLease,
-  machines: Machines,
+  underlays: Underlays,
 ): Promise<Values> {
-  const plan = planItems(def, props, machines);
+  const plan = planItems(def, props, underlays);
   const seen = await applyToTargets(deps, targetsOf(def, props), ({ role }) => ({
     ...desiredState(def, props, owned, plan[role] ?? []),
     fence: () => fence(pool, owned),
@@ -121,16 +124,16 @@ export async function apply(
   const foreign = foreignObjects(targetsOf(def, props), seen);
   for (const text of foreign) deps.warn(text);
   await importContainerLeases(def, deps, pool, props, seen);
-  const failure = await runProbe(def, deps, props, machines);
+  const failure = await runProbe(def, deps, props, underlays);
   if (failure) {
     throw new OverlayError(
       "VERIFY_FAILED",
       `It is configured, but ${failure}.`,
-      "Look for a firewall that drops UDP between the machines, or a smaller MTU on the way (set mtu); verify: false skips this.",
+      "Look for a firewall that drops UDP between the hosts, or a smaller MTU on the way (set mtu); verify: false skips this.",
     );
   }
   await pool.touch(owned.pool, owned.leaseId);
-  return { ...def.host?.report?.(props, machines), drift: foreign };
+  return { ...def.host?.report?.(props, underlays), drift: foreign };
 }
 
 /** Conflicting objects of other programs that remain after an apply: we never remove them, so they stay drift. */
@@ -138,7 +141,7 @@ const foreignObjects = (targets: TargetHost[], seen: InspectResult[]): string[] 
   targets.flatMap(({ connection }, i) => (seen[i]?.foreign ?? []).map((text) => formatDrift(connection, text)));
 
 /** Text from hosts is escaped: it must neither control the terminal nor imitate a line of Pulumi's output. */
-const formatDrift = (connection: Connection, text: string): string => escapeLine(`${machineKey(connection)}: ${text}`);
+const formatDrift = (connection: Connection, text: string): string => escapeLine(`${hostId(connection)}: ${text}`);
 
 /**
  * Removes the items of this lease from these hosts: those in its records, or the planned ones where a record is lost. Adds each host
@@ -163,7 +166,7 @@ export const removeItems = (
       fence,
       isLeaseGone: (uid) => isLeaseGone(pool, owned, uid),
     }),
-    ({ connection }) => clean.push(machineKey(connection)),
+    ({ connection }) => clean.push(hostId(connection)),
   );
 
 /** Removes items from hosts that the resource no longer has. Those that do not answer are skipped with a warning. */
@@ -180,9 +183,8 @@ export async function cleanRemovedHosts(
       await removeItems(def, deps, pool, props, owned, [target], () => fence(pool, owned));
     } catch (error) {
       if (!isOverlayError(error)) throw error;
-      const machine = machineKey(target.connection);
       deps.warn(
-        `${machine} is no longer part of ${def.id(props)}, but its items could not be removed: ${error.message}`,
+        `${hostId(target.connection)} is no longer part of ${def.id(props)}, but its items could not be removed: ${error.message}`,
       );
     }
   }
@@ -243,9 +245,9 @@ async function runProbe(
   def: Definition,
   deps: Dependencies,
   props: Values,
-  machines: Machines,
+  underlays: Underlays,
 ): Promise<string | undefined> {
-  const probe = def.host?.probe?.(props, machines);
+  const probe = def.host?.probe?.(props, underlays);
   if (!probe) return undefined;
   const { connection } = targetsOf(def, props).find(({ role }) => role === probe.role)!;
   const { code } = await deps.fleet.run(connection, probe.script);
@@ -261,8 +263,8 @@ export async function readDrift(
   owned: Omit<OwnedLease, "run">,
 ): Promise<{ found: string[]; complete: boolean }> {
   try {
-    const machines = await askHosts(def, deps, props);
-    const plan = planItems(def, props, machines);
+    const underlays = await askHosts(def, deps, props);
+    const plan = planItems(def, props, underlays);
     const targets = targetsOf(def, props).map(async ({ role, connection }) => {
       const seen = await deps.fleet.inspect(connection, desiredState(def, props, owned, plan[role] ?? []));
       const unleased = await offerContainerLeases(def, pool, props, [seen]);
@@ -270,13 +272,13 @@ export async function readDrift(
       return texts.map((text) => formatDrift(connection, text));
     });
     const found = (await Promise.all(targets)).flat();
-    const failure = found.length === 0 ? await runProbe(def, deps, props, machines) : undefined;
+    const failure = found.length === 0 ? await runProbe(def, deps, props, underlays) : undefined;
     return { found: failure ? [failure] : found, complete: true };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     // Only the code: the text has the number of attempts, which would differ in every refresh.
-    const machines = targetsOf(def, props).map(({ connection }) => machineKey(connection));
-    const which = machines.find((machine) => error.what.split(/[\s,:;']+/).includes(machine)) ?? machines.join(", ");
+    const hosts = hostIds(targetsOf(def, props));
+    const which = hosts.find((host) => error.what.split(/[\s,:;']+/).includes(host)) ?? hosts.join(", ");
     return { found: [`${which}: could not be read (${error.code})`], complete: false };
   }
 }

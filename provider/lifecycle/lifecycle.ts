@@ -5,7 +5,7 @@ import { type Definition, type TargetHost, targetsOf } from "../resource";
 import { type Checked, check } from "./check";
 import { deleteWithoutLease, removeAndRelease } from "./delete";
 import type { Caller, Dependencies } from "./dependencies";
-import { apply, askHosts, cleanRemovedHosts, readDrift } from "./hosts";
+import { apply, askHosts, cleanRemovedHosts, readDrift, underlaysInState } from "./hosts";
 import {
   amendOwned,
   buildLeaseData,
@@ -167,7 +167,8 @@ export class Lifecycle {
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });
     this.#formerOwners.delete(owned.owner);
-    const outputs = Object.fromEntries([...Object.keys(def.outputs.shape), "machines"].map((key) => [key, olds[key]]));
+    const outputs = Object.fromEntries(Object.keys(def.outputs.shape).map((key) => [key, olds[key]]));
+    outputs.underlays = underlaysInState(olds);
     const props = { ...outputs, ...news, leaseId: owned.leaseId, uid: owned.uid, ...owned.stamp };
     const wasDeleting = lease.deletingSince !== undefined;
     if (!wasDeleting && hasNoHostEffect(def, olds, news))
@@ -205,9 +206,9 @@ export class Lifecycle {
     let seen: Values = {};
     try {
       const hasHosts = targetsOf(this.def, props).length > 0;
-      const machines = hasHosts ? await askHosts(this.def, this.deps, props) : {};
-      if (hasHosts) seen = { machines };
-      const reported = hasHosts ? await apply(this.def, this.deps, pool, props, owned, machines) : { drift: [] };
+      const underlays = hasHosts ? await askHosts(this.def, this.deps, props) : {};
+      if (hasHosts) seen = { underlays };
+      const reported = hasHosts ? await apply(this.def, this.deps, pool, props, owned, underlays) : { drift: [] };
       if ("lastSeen" in this.def.outputs.shape) seen.lastSeen = new Date().toISOString();
       return { ...props, ...reported, ...(await this.#leaseOutputs(pool, props, owned)), ...seen };
     } catch (error) {

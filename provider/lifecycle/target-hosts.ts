@@ -1,4 +1,4 @@
-import { machineKey } from "../host/connection";
+import { hostId } from "../host/connection";
 import type { Lease } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
@@ -24,15 +24,15 @@ export const findCleanHosts = (
   uid: string,
   before: TargetHost[],
 ): string[] => {
-  const earlier = new Set(machineKeys(before));
+  const earlier = new Set(hostIds(before));
   const isClean = ({ connection }: TargetHost) =>
-    !earlier.has(machineKey(connection)) && !fleet.wasWritten(connection, uid);
-  return machineKeys(targetsOf(def, props).filter(isClean));
+    !earlier.has(hostId(connection)) && !fleet.wasWritten(connection, uid);
+  return hostIds(targetsOf(def, props).filter(isClean));
 };
 
 /** Hosts that may have items of the resource. */
 export function configuredTargets(def: Definition, props: Values, clean: string[]): TargetHost[] {
-  return targetsOf(def, props).filter(({ connection }) => !clean.includes(machineKey(connection)));
+  return targetsOf(def, props).filter(({ connection }) => !clean.includes(hostId(connection)));
 }
 
 /**
@@ -48,11 +48,11 @@ export function configuredTargetsBefore(def: Definition, olds: Values, news: Val
 
 /** Hosts that the resource no longer has: since this change, or since an earlier one that has not cleaned them. */
 export function removedTargets(def: Definition, olds: Values, news: Values, clean: string[]): TargetHost[] {
-  const now = new Set(machineKeys(targetsOf(def, news)));
-  return configuredTargetsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(machineKey(connection)));
+  const now = new Set(hostIds(targetsOf(def, news)));
+  return configuredTargetsBefore(def, olds, news, clean).filter(({ connection }) => !now.has(hostId(connection)));
 }
 
-export const machineKeys = (targets: TargetHost[]): string[] => targets.map(({ connection }) => machineKey(connection));
+export const hostIds = (targets: TargetHost[]): string[] => targets.map(({ connection }) => hostId(connection));
 
 /** For the state, without credentials. `parseTarget` adds those of the host that has the role now. */
 export const formatTarget = ({ role, connection: { host, port = 22 } }: TargetHost): string =>
@@ -73,7 +73,7 @@ export function hasNoHostEffect(def: Definition, olds: Values, news: Values): bo
   return (
     changed.length > 0 &&
     !hasDrift &&
-    equal(machineKeys(targetsOf(def, olds)), machineKeys(targetsOf(def, news))) &&
+    equal(hostIds(targetsOf(def, olds)), hostIds(targetsOf(def, news))) &&
     changed.every((path) => isPathWithin(path, unaffectedBy))
   );
 }

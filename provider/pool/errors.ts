@@ -158,7 +158,11 @@ export const poolMissingError = (pool: string, why = "does not exist"): OverlayE
 
 const tenantText = ({ org, project }: Tenant): string => `${org}/${project}`;
 
-export const tenantError = ({ name }: PoolSpec, owner: Tenant, caller: Tenant | undefined): OverlayError =>
+export const tenantError = (
+  { name }: Pick<PoolSpec, "name">,
+  owner: Tenant,
+  caller: Tenant | undefined,
+): OverlayError =>
   new OverlayError(
     "TENANT_MISMATCH",
     `${capitalize(describePool(name))} belongs to tenant ${tenantText(owner)}; this request comes from ${caller ? `tenant ${tenantText(caller)}` : "no tenant"}.`,

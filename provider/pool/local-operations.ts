@@ -23,8 +23,11 @@ import type {
   Changes,
   Condition,
   ExistingLease,
+  Extent,
   ImportOptions,
   Lease,
+  LeaseFilter,
+  PoolPage,
   Request,
   StoreIdentity,
   Webhooks,
@@ -159,12 +162,16 @@ export class LocalOperations implements Operations {
     return this.#read((tx) => queries.usages(tx, prefix));
   }
 
-  leases(pool: string, options: { after?: bigint; limit?: number } = {}) {
+  leases(pool: string, options: LeaseFilter = {}) {
     return this.#read((tx) => queries.leases(tx, pool, options));
   }
 
-  pools(prefix = "") {
-    return this.#read((tx) => queries.pools(tx, prefix));
+  pools(prefix = "", options: PoolPage = {}) {
+    return this.#read((tx) => queries.pools(tx, prefix, options));
+  }
+
+  freeExtents(pool: string, options: { within?: Extent; limit?: number } = {}) {
+    return this.#read((tx) => queries.freeExtents(tx, pool, options));
   }
 
   poolsEndingWith(pool: string) {

@@ -15,8 +15,10 @@ import type {
   ImportOptions,
   ImportResult,
   Lease,
+  LeaseFilter,
   OfferOptions,
   Pool,
+  PoolPage,
   Replacement,
   Request,
   StoreIdentity,
@@ -192,12 +194,16 @@ export class PoolRun implements Pool {
     return this.operations.spec(pool);
   }
 
-  leases(pool: string, options?: { after?: bigint; limit?: number }) {
+  leases(pool: string, options?: LeaseFilter) {
     return this.operations.leases(pool, options);
   }
 
-  pools(prefix?: string) {
-    return this.operations.pools(prefix);
+  pools(prefix?: string, options?: PoolPage) {
+    return this.operations.pools(prefix, options);
+  }
+
+  freeExtents(pool: string, options?: { within?: Extent; limit?: number }) {
+    return this.operations.freeExtents(pool, options);
   }
 
   usage(pool: string) {

@@ -385,6 +385,21 @@ export interface Replacement {
   spec?: PoolSpec;
 }
 
+/** Which leases of a pool are read. */
+export interface LeaseFilter {
+  /** Those of this owner; `after` and `limit` do not apply then. */
+  owner?: string;
+  /** Those with higher values. */
+  after?: bigint;
+  limit?: number;
+}
+
+export interface PoolPage {
+  /** Those after the pool of this name. */
+  after?: string;
+  limit?: number;
+}
+
 /** Reads of the store. They do not return leases that have expired. */
 export interface Queries {
   /** undefined when there is none, or it has expired. */
@@ -394,8 +409,11 @@ export interface Queries {
   /** The lease that has this name, in any pool. */
   holder(name: string): Promise<Lease | undefined>;
   spec(pool: string): Promise<PoolSpec | undefined>;
-  leases(pool: string, options?: { after?: bigint; limit?: number }): Promise<Lease[]>;
-  pools(prefix?: string): Promise<PoolSpec[]>;
+  leases(pool: string, options?: LeaseFilter): Promise<Lease[]>;
+  /** By name. */
+  pools(prefix?: string, options?: PoolPage): Promise<PoolSpec[]>;
+  /** What the pool can give to a request without values, in order, up to `limit` extents; not what is quarantined. */
+  freeExtents(pool: string, options?: { within?: Extent; limit?: number }): Promise<Extent[]>;
   usage(pool: string): Promise<Usage | undefined>;
   /** Of all pools whose name begins so, by name. */
   usages(prefix: string): Promise<Map<string, Usage>>;

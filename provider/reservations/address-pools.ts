@@ -1,11 +1,10 @@
 import { formatIp, overlaps } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import { isOfOtherTenant } from "../owner";
-import { tenantError } from "../pool/errors";
-import type { Extent, Pool, PoolSpec, Request, Tenant } from "../pool/types";
+import type { Extent, Pool, PoolSpec, Request } from "../pool/types";
 import { capitalize, describePool, IP_POOLS, NETWORKS, poolNamed, runnerOfPool, SPACES } from "../pool-names";
+import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { PoolChoice } from "./inputs";
-import { findRunner, findRunnerAt, openAddressPool, type Runner } from "./runners";
+import { findRunner, findRunnerAt, findRunnerNamed, openAddressPool, type Runner } from "./runners";
 
 /** A pool that gives out addresses or ports: a runner's subnet, an IPPool, or the block of a tenant. */
 export interface AddressPool {
@@ -15,44 +14,36 @@ export interface AddressPool {
   runner?: Runner;
 }
 
-const addressPoolOf = (runner: Runner): AddressPool => ({ pool: runner.pool, spec: runner.addresses, runner });
+export const addressPoolOf = (runner: Runner): AddressPool => ({ pool: runner.pool, spec: runner.addresses, runner });
 
-/** The pool that is named; undefined when no name is given. */
-export async function findNamedPool(
-  pool: Pool,
-  { network, runner, pool: name }: PoolChoice,
-): Promise<AddressPool | undefined> {
-  if (name === undefined && network === undefined && runner === undefined) return undefined;
-  if (name !== undefined && network === undefined && runner === undefined) return findPoolByName(pool, name);
-  if (network === undefined || runner === undefined || name !== undefined) {
+/** The pool that is named; undefined when no name is given. Refuses one of another tenant. */
+export async function findNamedPool(context: Context, where: PoolChoice): Promise<AddressPool | undefined> {
+  const { network, runner, pool: name } = where;
+  if (runner !== undefined && name === undefined)
+    return addressPoolOf(await findRunnerNamed(context.pool, { network, runner }));
+  if (name === undefined && network === undefined) return undefined;
+  if (name === undefined || network !== undefined || runner !== undefined)
     throw new OverlayError("INPUT_INVALID", "The pool is not given completely.", `Give ${NAMING}.`);
-  }
-  return addressPoolOf(await findRunner(pool, network, runner));
+  return findPoolByName(context, name);
 }
 
-/**
- * A caller with a tenant (overlay:tenant) is refused in pools of other tenants, as a resource is. A caller without one is the operator,
- * and acts in every pool.
- */
-export function refuseOtherTenant({ spec }: AddressPool, tenant: Tenant | undefined): void {
-  if (isOfOtherTenant(spec, tenant)) throw tenantError(spec, spec.tenant!, tenant);
-}
+const NAMING = "a runner, with its network where several have one of that name, or a pool";
 
-const NAMING = "network and runner, or pool";
-
-export async function requireNamedPool(pool: Pool, where: PoolChoice): Promise<AddressPool> {
-  const place = await findNamedPool(pool, where);
+export async function requireNamedPool(context: Context, where: PoolChoice): Promise<AddressPool> {
+  const place = await findNamedPool(context, where);
   if (place) return place;
   throw new OverlayError("INPUT_INVALID", "No pool given.", `Give ${NAMING}.`);
 }
 
 /** `pool/web` as `pool list` prints it, or only `web`; `runner/NETWORK/RUNNER` too. */
-async function findPoolByName(pool: Pool, name: string): Promise<AddressPool> {
+async function findPoolByName(context: Context, name: string): Promise<AddressPool> {
+  const { pool } = context;
   const runner = runnerOfPool(name);
   if (runner) return addressPoolOf(await findRunner(pool, runner.network, runner.runner));
-  const spec = (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
+  const spec = await findSpec(pool, name);
+  if (spec) refuseOtherTenant(spec, context);
   if (spec && givesAddresses(spec)) return { pool: spec.name, spec };
-  const known = (await addressPools(pool)).map((each) => each.name);
+  const known = (await addressPools(context)).map((each) => each.name);
   throw new OverlayError(
     "POOL_NOT_FOUND",
     spec
@@ -62,25 +53,29 @@ async function findPoolByName(pool: Pool, name: string): Promise<AddressPool> {
   );
 }
 
+/** By the whole name, or that of an IPPool without its prefix. */
+export const findSpec = async (pool: Pool, name: string): Promise<PoolSpec | undefined> =>
+  (await pool.spec(poolNamed(name))) ?? (await pool.spec(name));
+
 /** Networks give out runner ids, and address spaces give out ranges. */
-const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
+export const givesAddresses = ({ kind, name }: PoolSpec): boolean =>
   (kind === "address" || kind === "port") && !name.startsWith(SPACES);
 
-/** All open pools that give out addresses or ports. */
-export const addressPools = async (pool: Pool, prefix = ""): Promise<PoolSpec[]> =>
-  (await pool.pools(prefix)).filter(givesAddresses);
+/** All open pools that give out addresses or ports, and that the caller may see. */
+export const addressPools = async (context: Context, prefix = ""): Promise<PoolSpec[]> =>
+  (await context.pool.pools(prefix)).filter((spec) => givesAddresses(spec) && isVisible(spec, context));
 
 export const hasInRange = ({ extents }: PoolSpec, value: bigint): boolean =>
   extents.some((extent) => overlaps(extent, singleValue(value)));
 
 export const singleValue = (value: bigint): Extent => ({ first: value, last: value });
 
-/** The pools that can give out this address, without those where it is in the block of a child pool. */
+/** The pools that can give out this address, without those where it is in the block of a child pool; also those of other tenants. */
 export async function findPoolsOf(pool: Pool, ip: bigint): Promise<{ places: AddressPool[]; reason: string }> {
   const runner = await findRunnerAt(pool, await pool.pools(NETWORKS), ip);
   if (typeof runner === "object") return { places: [addressPoolOf(runner)], reason: "" };
   const places: AddressPool[] = [];
-  for (const spec of await addressPools(pool, IP_POOLS)) {
+  for (const spec of await addressPools({ pool }, IP_POOLS)) {
     if (spec.kind !== "address" || !hasInRange(spec, ip)) continue;
     const lease = await pool.find(spec.name, { value: ip });
     if (lease?.childPool === undefined) places.push({ pool: spec.name, spec });
@@ -89,25 +84,40 @@ export async function findPoolsOf(pool: Pool, ip: bigint): Promise<{ places: Add
 }
 
 /** The one pool of an address, whether or not it is named. */
-export async function findPoolOf(pool: Pool, where: PoolChoice, ip: bigint): Promise<AddressPool> {
-  const named = await findNamedPool(pool, where);
+export async function findPoolOf(context: Context, where: PoolChoice, ip: bigint): Promise<AddressPool> {
+  const named = await findNamedPool(context, where);
   if (named) return named;
-  const { places, reason } = await findPoolsOf(pool, ip);
-  const [place, ...others] = places;
+  const { places, reason } = await findPoolsOf(context.pool, ip);
+  const visible = places.filter(({ spec }) => isVisible(spec, context));
+  const [place, ...others] = visible.length > 0 ? visible : places;
   if (!place)
     throw new OverlayError("IP_OUTSIDE_POOL", `${formatIp(ip)}: ${reason}.`, "Check the address and the store.");
+  refuseOtherTenant(place.spec, context);
   if (others.length === 0) return place;
-  const names = places.map((each) => describePool(each.pool)).join(" and ");
+  const names = visible.map((each) => describePool(each.pool)).join(" and ");
   throw new OverlayError("INPUT_INVALID", `${formatIp(ip)} is in ${names}.`, "Say which pool is meant: --pool NAME.");
 }
 
-/** What a request asks for: exactly this value, or one address of each family of the runner's network. */
+/** The pool of a value that is to be used or freed, and the value. */
+export async function requireValue(
+  context: Context,
+  input: PoolChoice & { ip?: bigint | undefined; port?: number | undefined },
+  fix: string,
+): Promise<{ place: AddressPool; value: bigint }> {
+  const { ip, port } = input;
+  const place = ip === undefined ? await requireNamedPool(context, input) : await findPoolOf(context, input, ip);
+  const value = requestedValue(place.spec, { ip, port });
+  if (value === undefined) throw new OverlayError("INPUT_INVALID", "No address given.", fix);
+  return { place, value };
+}
+
+/** What a request asks for: exactly these values, or one address of each family of the runner's network. */
 export function requestedChoice(
   { spec, runner }: AddressPool,
-  { ip, port }: { ip?: bigint | undefined; port?: number | undefined },
+  { ip, ip6, port }: { ip?: bigint | undefined; ip6?: bigint | undefined; port?: number | undefined },
 ): Pick<Request, "want" | "within" | "also"> {
   const value = requestedValue(spec, { ip, port });
-  if (value !== undefined) return { want: [singleValue(value)] };
+  if (value !== undefined) return { want: [value, ...(ip6 === undefined ? [] : [ip6])].map(singleValue) };
   const [main, ...others] = runner?.layouts.map(({ extent }) => extent) ?? [];
   return main && others.length > 0 ? { within: main, also: others } : {};
 }

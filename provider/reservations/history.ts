@@ -1,6 +1,7 @@
-import type { Event, Lease, Pool } from "../pool/types";
+import type { Event, Lease } from "../pool/types";
 import { poolNamed } from "../pool-names";
-import { addressPools, findNamedPool, findPoolOf, hasInRange } from "./address-pools";
+import { addressPools, findNamedPool, findPoolOf, findSpec, hasInRange } from "./address-pools";
+import { type Context, isVisible, refuseOtherTenant } from "./context";
 import type { AddressInput } from "./inputs";
 import { formatTime, formatValue, isPort } from "./leases";
 import { findLeases } from "./search";
@@ -19,6 +20,7 @@ export interface Change {
   by?: string;
   takenBy?: string;
   formerOwner?: string;
+  tenant?: string;
   leaseId: string;
 }
 
@@ -32,6 +34,7 @@ export const describeEvent = ({
   by,
   takenBy,
   formerOwner,
+  tenant,
   leaseId,
 }: Event): Change => ({
   at: formatTime(at),
@@ -51,39 +54,45 @@ export const describeEvent = ({
   ...(by !== undefined && { by }),
   ...(takenBy !== undefined && { takenBy }),
   ...(formerOwner !== undefined && { formerOwner }),
+  ...(tenant && { tenant: `${tenant.org}/${tenant.project}` }),
   leaseId,
 });
 
-/** The changes of a pool, oldest first, also of a deleted one. Without a name: of all pools. */
-export async function historyOfPool(pool: Pool, name?: string): Promise<Event[]> {
-  if (name === undefined)
+/** The changes of a pool, oldest first, also of a deleted one. Without a name: of all pools that the caller may see. */
+export async function historyOfPool(context: Context, name?: string): Promise<Event[]> {
+  const { pool } = context;
+  if (name === undefined) {
+    const specs = (await pool.pools()).filter((spec) => isVisible(spec, context));
     return readHistory(
-      pool,
-      (await pool.pools()).map((spec) => spec.name),
+      context,
+      specs.map((spec) => spec.name),
     );
-  const events = await readHistory(pool, [name]);
-  return events.length > 0 || name.includes("/") ? events : readHistory(pool, [poolNamed(name)]);
+  }
+  const spec = await findSpec(pool, name);
+  if (spec) refuseOtherTenant(spec, context);
+  const events = await readHistory(context, [name]);
+  return events.length > 0 || name.includes("/") ? events : readHistory(context, [poolNamed(name)]);
 }
 
 /** The changes of an address in the pools that have it now. */
-export async function historyOfAddress(pool: Pool, input: AddressInput): Promise<Event[]> {
-  const place = await findNamedPool(pool, input);
-  const specs = place ? [place.spec] : (await addressPools(pool)).filter((spec) => hasInRange(spec, input.ip));
+export async function historyOfAddress(context: Context, input: AddressInput): Promise<Event[]> {
+  const place = await findNamedPool(context, input);
+  const specs = place ? [place.spec] : (await addressPools(context)).filter((spec) => hasInRange(spec, input.ip));
   const events = await readHistory(
-    pool,
+    context,
     specs.map((spec) => spec.name),
   );
   return events.filter(({ extents }) => extents.some(({ first, last }) => first <= input.ip && input.ip <= last));
 }
 
-async function readHistory(pool: Pool, names: string[]): Promise<Event[]> {
+async function readHistory(context: Context, names: string[]): Promise<Event[]> {
   const events: Event[] = [];
-  for (const name of names) events.push(...(await pool.history(name, { limit: MOST_EVENTS })));
-  return events.sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
+  for (const name of names) events.push(...(await context.pool.history(name, { limit: MOST_EVENTS })));
+  return events.filter((event) => isVisible(event, context)).sort((a, b) => a.at - b.at || rankOf(a) - rankOf(b));
 }
 
 /** Events of one millisecond are stored in no particular order. */
-const rankOf = ({ what }: Event): number => (BEGINNINGS.includes(what) ? 0 : ENDS.includes(what) ? 2 : 1);
+const rankOf = (event: Event): number => (isBeginning(event) ? 0 : isEnd(event) ? 2 : 1);
 
 /** A time for which a lease held an address. */
 export interface Holding {
@@ -102,27 +111,31 @@ export interface AddressStatus {
   before: Holding[];
 }
 
-const BEGINNINGS: Event["what"][] = ["claimed", "imported"];
-const ENDS: Event["what"][] = ["released", "expired", "reclaimed", "handed over"];
+/** Whether a lease began with it. */
+export const isBeginning = ({ what }: Event): boolean => what === "claimed" || what === "imported";
+
+/** Whether a lease ended with it. */
+export const isEnd = ({ what }: Event): boolean => ["released", "expired", "reclaimed", "handed over"].includes(what);
 
 /** The present holders of an address, else the offer or the quarantine on it; and the earlier holders, latest first. */
-export async function showAddress(pool: Pool, input: AddressInput): Promise<AddressStatus> {
-  const before = findHoldings(await historyOfAddress(pool, input)).reverse();
-  const holders = await findLeases(pool, input);
+export async function showAddress(context: Context, input: AddressInput): Promise<AddressStatus> {
+  const before = findHoldings(await historyOfAddress(context, input)).reverse();
+  const holders = await findLeases(context, input);
   for (const state of ["offered", "quarantined"] as const)
-    if (holders.length === 0) holders.push(...(await findLeases(pool, { ...input, state })));
-  if (holders.length + before.length === 0) await findPoolOf(pool, input, input.ip); // rejects an address that is in no pool
+    if (holders.length === 0) holders.push(...(await findLeases(context, { ...input, state })));
+  if (holders.length + before.length === 0) await findPoolOf(context, input, input.ip); // rejects an address that is in no pool
   return { holders, before };
 }
 
 function findHoldings(events: Event[]): Holding[] {
   const open = new Map<string, { since?: string; usedBy?: string }>();
   const holdings: Holding[] = [];
-  for (const { at, what, pool, owner, uid, usedBy } of events) {
-    const begun = BEGINNINGS.includes(what) ? { since: formatTime(at) } : open.get(uid);
+  for (const event of events) {
+    const { at, what, pool, owner, uid, usedBy } = event;
+    const begun = isBeginning(event) ? { since: formatTime(at) } : open.get(uid);
     const holding = { ...begun, ...(usedBy !== undefined && { usedBy }) };
     open.set(uid, holding);
-    if (!ENDS.includes(what)) continue;
+    if (!isEnd(event)) continue;
     open.delete(uid);
     holdings.push({ owner, pool, ...holding, until: formatTime(at), end: what });
   }

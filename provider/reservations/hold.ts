@@ -1,11 +1,12 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { isOverlayError, OverlayError } from "../errors";
 import type { Lease, Pool } from "../pool/types";
-import { refuseOtherTenant, requireNamedPool } from "./address-pools";
+import { requireNamedPool } from "./address-pools";
+import { claimAddress } from "./claim";
+import type { Context } from "./context";
 import type { HoldInput } from "./inputs";
 import { ipOf } from "./leases";
-import { claimAddress, gatewaysOf } from "./reserve";
-import type { Context } from "./tokens";
+import { gatewaysOf } from "./reserve";
 
 /** An address that is held by a short lease, which is renewed until `release` is called. */
 export interface Hold {
@@ -17,11 +18,11 @@ export interface Hold {
 }
 
 /** If this process dies, the address is free again within `ttl` seconds and the quarantine. */
-export async function holdAddress({ pool, tenant }: Context, input: HoldInput): Promise<Hold> {
+export async function holdAddress(context: Context, input: HoldInput): Promise<Hold> {
   const { ip, port, ttl } = input;
-  const place = await requireNamedPool(pool, input);
-  refuseOtherTenant(place, tenant);
-  const lease = await claimAddress(pool, place, { ip, port, ttl });
+  const { pool } = context;
+  const place = await requireNamedPool(context, input);
+  const lease = await claimAddress(context, place, { ip, port, ttl });
   const stopped = new AbortController();
   return {
     lease,

@@ -1,14 +1,8 @@
 import { isOverlayError } from "../errors";
-import type { ExistingLease, ImportResult, MissingPool, Pool, Tenant } from "../pool/types";
+import type { ExistingLease, ImportResult, MissingPool, Pool } from "../pool/types";
 import { describePool } from "../pool-names";
-import {
-  type AddressPool,
-  findNamedPool,
-  findPoolsOf,
-  hasInRange,
-  refuseOtherTenant,
-  singleValue,
-} from "./address-pools";
+import { type AddressPool, findNamedPool, findPoolsOf, hasInRange, singleValue } from "./address-pools";
+import { type Context, refuseOtherTenant } from "./context";
 import { formatValue, IMPORTED_LABEL, isHeldBy, ownerFor, RESERVATION } from "./leases";
 
 /** An address that is in use. If its network, runner or pool is given, it must be in it. */
@@ -29,17 +23,18 @@ export interface Imported<A extends UsedAddress> {
 
 /** Records addresses in their pools: all, or none if there is a problem. */
 export async function importAddresses<A extends UsedAddress>(
-  pool: Pool,
+  context: Context,
   addresses: A[],
-  { dryRun = false, tenant }: { dryRun?: boolean; tenant?: Tenant | undefined } = {},
+  { dryRun = false }: { dryRun?: boolean } = {},
 ): Promise<Imported<A>> {
+  const { pool } = context;
   const facts = new Map<ExistingLease, A>();
   const openings = new Map<string, MissingPool>();
   const problems: Imported<A>["problems"] = [];
   let known = 0;
   for (const address of addresses) {
-    const place = await findPoolFor(pool, address);
-    if (typeof place !== "string") refuseOtherTenant(place, tenant);
+    const place = await findPoolFor(context, address);
+    if (typeof place !== "string") refuseOtherTenant(place.spec, context);
     if (typeof place === "string") problems.push({ address, message: place });
     else if (await isKnownAddress(pool, place, address)) known++;
     else {
@@ -63,11 +58,11 @@ export async function importAddresses<A extends UsedAddress>(
 
 /** The pool of an address, or why there is none. */
 async function findPoolFor(
-  pool: Pool,
+  context: Context,
   { ip, network, runner, pool: name }: UsedAddress,
 ): Promise<AddressPool | string> {
-  if (name !== undefined) return findPoolNamed(pool, name, ip);
-  const { places, reason } = await findPoolsOf(pool, ip);
+  if (name !== undefined) return findPoolNamed(context, name, ip);
+  const { places, reason } = await findPoolsOf(context.pool, ip);
   const [place, ...others] = places;
   if (!place) return reason;
   if (others.length > 0)
@@ -80,9 +75,9 @@ async function findPoolFor(
   return place;
 }
 
-async function findPoolNamed(pool: Pool, name: string, ip: bigint): Promise<AddressPool | string> {
+async function findPoolNamed(context: Context, name: string, ip: bigint): Promise<AddressPool | string> {
   try {
-    const place = (await findNamedPool(pool, { pool: name }))!;
+    const place = (await findNamedPool(context, { pool: name }))!;
     return hasInRange(place.spec, ip) ? place : `it is not in ${describePool(place.pool)}`;
   } catch (error) {
     if (isOverlayError(error)) return error.message;

@@ -4,6 +4,10 @@
  */
 
 export { DEFAULT_TTL } from "../resources/ip-reservation";
+export * from "./allocations";
+export * from "./availability";
+export type { Context } from "./context";
+export type { Growth } from "./growth";
 export * from "./history";
 export * from "./hold";
 export * from "./import";
@@ -18,10 +22,13 @@ export {
   isOfStack,
   isOfVm,
 } from "./leases";
-export * from "./release";
-export { type Reservation, reserve } from "./reserve";
+export { free, type Released, releaseByContainer, releaseByToken } from "./release";
+export { type Reservation, reserve, reserveMany } from "./reserve";
+export * from "./runner-config";
+export * from "./runner-report";
 export * from "./runners";
 export * from "./search";
-export { type Context, validateToken } from "./tokens";
+export { createPool, deletePool } from "./service-pools";
+export { type ValidToken, validateOffline, validateToken } from "./tokens";
 export * from "./usage";
-export * from "./use";
+export { useByAddress, useByToken } from "./use";

@@ -3,15 +3,27 @@ import { familyOf, formatIp } from "../addressing/ip";
 import { isStackOwner } from "../owner";
 import type { Extent, Lease } from "../pool/types";
 import { userLeaseName } from "../resources/runner-subnet";
+import type { Context } from "./context";
 
 /** Leases on addresses: their owners, their users, and how they are shown. */
 
-const OWNER_PREFIX = "overlayctl/";
 export const RESERVATION = "IPReservation";
 
-/** The same container is the same owner. Without a container, each reservation has an owner of its own. */
-export const ownerFor = (pool: string, by: string = randomUUID()): string =>
-  `${OWNER_PREFIX}${pool.replace(/^runner\//, "")}/${by}`;
+/** The word for callers without an access token. */
+export const COMMAND_LINE = "overlayctl";
+
+/** The owner of what a container has: the same for all callers. */
+export const ownerFor = (pool: string, by: string): string => `${COMMAND_LINE}/${placeOf(pool)}/${by}`;
+
+/** The owner of a reservation without a container. Without a name, each has an owner of its own. */
+export const ownerOfCaller = (
+  { caller }: Pick<Context, "caller">,
+  pool: string,
+  name: string = randomUUID(),
+): string => (caller === undefined ? ownerFor(pool, name) : `service/${caller}/${placeOf(pool)}/${name}`);
+
+/** `NETWORK/RUNNER`, or the name of another pool. */
+const placeOf = (pool: string): string => pool.replace(/^runner\//, "");
 
 /** On a runner, the name that a container holds in the network, so that it has one address there. Other pools have no such rule. */
 export function userLeaseNames(pool: string, by: string | undefined): string[] {

@@ -1,40 +1,50 @@
 import { isOverlayError, OverlayError } from "../errors";
-import { isOfOtherTenant } from "../owner";
-import { tokenUsedError } from "../pool/token";
+import { type Grant, tokenUsedError } from "../pool/token";
 import type { Condition, Lease, Pool } from "../pool/types";
-import { findPoolOf, refuseOtherTenant, requestedValue, requireNamedPool } from "./address-pools";
+import { requireValue } from "./address-pools";
+import { type Context, refuseLeaseOfOther } from "./context";
 import type { FreeInput, PoolChoice } from "./inputs";
-import { ipOf, isHeldBy, isOfStack, userLeaseNames } from "./leases";
+import { formatValue, ipOf, isOfStack, userLeaseNames } from "./leases";
 import { findLeases } from "./search";
-import { type Context, leaseOfToken, mustBeUnused, readToken } from "./tokens";
+import { mustBeUnused, readToken } from "./tokens";
 
 export interface Released {
-  /** Released, or no longer used. */
+  /** Released, or no longer used. Empty: there was nothing to release. */
   leases: Lease[];
   /** Those of them that belong to stacks, and stay reserved for them. */
   kept: Lease[];
 }
 
-/** Releases an unused reservation. */
+/** Releases an unused reservation. It may be repeated: what has ended already needs no release. */
 export async function releaseByToken(context: Context, token: string): Promise<Released> {
   const grant = await readToken(context, token);
-  const lease = mustBeUnused(grant, await leaseOfToken(context, grant));
+  const lease = await findUnused(context, grant);
+  if (!lease) return { leases: [], kept: [] };
   if (isOfStack(lease)) return { leases: [lease], kept: [lease] };
   if (await context.pool.release(lease.pool, lease.leaseId, { onlyIf: { state: "reserved" } }))
     return { leases: [lease], kept: [] };
-  mustBeUnused(grant, await leaseOfToken(context, grant));
+  if (!(await findUnused(context, grant))) return { leases: [], kept: [] };
   throw tokenUsedError(grant);
 }
 
+/**
+ * The reservation of a token; undefined: it was released, or has expired. A lease with another id shows that, too, because leases that are made
+ * at run time get a new id only after their end. Those of stacks get one with each up.
+ */
+async function findUnused(context: Context, grant: Grant): Promise<Lease | undefined> {
+  const lease = await context.pool.find(grant.pool, { uid: grant.leaseId.split(".")[0]! });
+  const isCurrent = lease?.leaseId === grant.leaseId;
+  if (!lease || (!isCurrent && !isOfStack(lease))) return undefined;
+  if (!isCurrent) throw tokenUsedError(grant);
+  refuseLeaseOfOther(lease, context);
+  return mustBeUnused(grant, lease);
+}
+
 /** Releases all addresses of a container, in every pool or in the given ones. A caller with a tenant releases none of other tenants. */
-export async function releaseByContainer(
-  { pool, tenant }: Context,
-  by: string,
-  where: PoolChoice = {},
-): Promise<Released> {
+export async function releaseByContainer(context: Context, by: string, where: PoolChoice = {}): Promise<Released> {
   const released: Released = { leases: [], kept: [] };
-  for (const lease of await findLeases(pool, where)) {
-    if (!isHeldBy(lease, by) || isOfOtherTenant(lease, tenant) || !(await releaseOrReturn(pool, lease))) continue;
+  for (const lease of await findLeases(context, { ...where, by })) {
+    if (!(await releaseOrReturn(context.pool, lease))) continue;
     released.leases.push(lease);
     if (isOfStack(lease)) released.kept.push(lease);
   }
@@ -42,7 +52,7 @@ export async function releaseByContainer(
 }
 
 /** A stack keeps its lease, and its token can be used again. false: the lease has changed meanwhile. */
-async function releaseOrReturn(pool: Pool, lease: Lease): Promise<boolean> {
+export async function releaseOrReturn(pool: Pool, lease: Lease): Promise<boolean> {
   const onlyIf = unchangedSince(lease);
   if (!isOfStack(lease)) return pool.release(lease.pool, lease.leaseId, { onlyIf });
   const users = userLeaseNames(lease.pool, lease.usedBy);
@@ -62,28 +72,24 @@ const unchangedSince = ({ state, usedBy }: Lease): Condition => ({
 });
 
 /** Releases an address of any holder; one of a stack only with `force`. */
-export async function free({ pool, tenant }: Context, input: FreeInput): Promise<Lease> {
-  const { ip, port, force = false } = input;
-  const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
-  refuseOtherTenant(place, tenant);
-  const value = requestedValue(place.spec, { ip, port });
-  if (value === undefined)
-    throw new OverlayError("INPUT_INVALID", "No address given.", "Pass `--ip ADDRESS` or `--port PORT`.");
+export async function free(context: Context, input: FreeInput): Promise<Lease> {
+  const { pool } = context;
+  const { place, value } = await requireValue(context, input, "Pass `--ip ADDRESS` or `--port PORT`.");
   const lease = await pool.find(place.pool, { value });
-  if (!lease) {
+  if (!lease)
     throw new OverlayError(
       "INPUT_INVALID",
-      `${ipOf({ extents: [{ first: value, last: value }] })} in ${place.pool} is not held.`,
+      `${formatValue(value)} in ${place.pool} is not held.`,
       "`overlayctl ip list` shows what is held.",
     );
-  }
+  refuseLeaseOfOther(lease, context);
   if (lease.childPool !== undefined)
     throw new OverlayError(
       "INPUT_INVALID",
       `${ipOf(lease)} is the block of ${lease.childPool}, not an address.`,
       "Delete that pool.",
     );
-  if (isOfStack(lease) && !force)
+  if (isOfStack(lease) && !input.force)
     throw new OverlayError(
       "IP_IN_USE",
       `${ipOf(lease)} belongs to ${lease.owner}.`,

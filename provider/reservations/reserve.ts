@@ -1,17 +1,16 @@
-import { isOverlayError, OverlayError } from "../errors";
+import { OverlayError } from "../errors";
 import { tokenOf } from "../pool/token";
-import type { Lease, Pool } from "../pool/types";
+import type { Json, Lease } from "../pool/types";
+import { networkPool, runnerOfPool } from "../pool-names";
 import { DEFAULT_TTL } from "../resources/ip-reservation";
-import {
-  type AddressPool,
-  openRunnerPool,
-  refuseOtherTenant,
-  requestedChoice,
-  requireNamedPool,
-} from "./address-pools";
+import { type AddressPool, addressPoolOf, openRunnerPool, requireNamedPool } from "./address-pools";
+import { claimOnAnyRunner } from "./any-runner";
+import { type AddressClaim, buildRequest, throwExplained } from "./claim";
+import type { Context } from "./context";
 import type { ReserveInput } from "./inputs";
-import { ownerFor, RESERVATION, userLeaseNames, vmLabel } from "./leases";
-import { type Context, keyRingOf } from "./tokens";
+import { claimOnce, describeRequest, type Repeatable, toRepeatable } from "./repeat";
+import { findRunner } from "./runners";
+import { keyRingOf } from "./tokens";
 
 export interface Reservation {
   lease: Lease;
@@ -20,55 +19,75 @@ export interface Reservation {
   gateways: string[];
 }
 
-/** Holds an address until it is used, and signs a token for it. The same container gets the same lease again. */
-export async function reserve(context: Context, input: ReserveInput): Promise<Reservation> {
-  const { ttl = input.vm ? DEFAULT_TTL.vm : DEFAULT_TTL.container, ...rest } = input;
-  const place = await requireNamedPool(context.pool, input);
-  refuseOtherTenant(place, context.tenant);
-  const lease = await claimAddress(context.pool, place, { ...rest, ttl });
-  const token = tokenOf(lease, await keyRingOf(context));
-  return { lease, token, gateways: gatewaysOf(place) };
+/** Holds an address until it is used, and signs a token for it. The same container, owner or key gets the same lease again. */
+export const reserve = async (context: Context, input: Omit<ReserveInput, "count">): Promise<Reservation> =>
+  (await reserveMany(context, input))[0]!;
+
+/** `count` addresses in one transaction: all of them, or none. */
+export async function reserveMany(context: Context, input: ReserveInput): Promise<Reservation[]> {
+  rejectContradictions(input);
+  const place = isForAnyRunner(input) ? undefined : await requireNamedPool(context, input);
+  const request = describeRequest(place?.pool ?? networkPool(input.network!), input);
+  const repeatable = toRepeatable(context, input, request);
+  const claim = () => claimReservations(context, place, input, repeatable).catch(throwExplained(input.by));
+  return signAll(context, place, repeatable ? await claimOnce(context, repeatable, claim) : await claim());
+}
+
+const isForAnyRunner = ({ anyRunner, placement }: ReserveInput): boolean =>
+  anyRunner === true || placement !== undefined;
+
+function rejectContradictions(input: ReserveInput): void {
+  const { network, runner, pool, by, owner, count = 1, ip, port } = input;
+  const given = Object.entries({ by, ip, port }).find(([, value]) => value !== undefined)?.[0];
+  if (isForAnyRunner(input) && (network === undefined || runner !== undefined || pool !== undefined))
+    throw new OverlayError(
+      "INPUT_INVALID",
+      "Any runner of which network?",
+      "Give network, and neither runner nor pool.",
+    );
+  if (count > 1 && given !== undefined)
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `${given} names one address, or one that has one, and ${count} are requested.`,
+      `Leave out ${given}; owner or key names a request for several.`,
+    );
+  if (by !== undefined && owner !== undefined)
+    throw new OverlayError("INPUT_INVALID", "Both by and owner are given.", "Give the container, or another owner.");
+}
+
+/** `place`: undefined for any runner. */
+async function claimReservations(
+  context: Context,
+  place: AddressPool | undefined,
+  input: ReserveInput,
+  repeatable: Repeatable | undefined,
+): Promise<Lease[]> {
+  const { count = 1, placement = "mostFree" } = input;
+  const toRequest = (at: AddressPool, index: number) => buildRequest(context, at, claimAt(input, index, repeatable));
+  if (!place) return claimOnAnyRunner(context, { ...input, network: input.network!, placement, count }, toRequest);
+  await openRunnerPool(context.pool, place);
+  return context.pool.claimAll(Array.from({ length: count }, (_, i) => toRequest(place, i)));
+}
+
+function claimAt(input: ReserveInput, index: number, repeatable: Repeatable | undefined): AddressClaim {
+  const { ip, port, vm, by, owner, count = 1, ttl = vm ? DEFAULT_TTL.vm : DEFAULT_TTL.container } = input;
+  return {
+    ...{ ip, port, vm, by, ttl },
+    owner: owner === undefined || count === 1 ? owner : `${owner}/${index + 1}`,
+    ...(repeatable && { names: [repeatable.names[index]!], data: { request: repeatable.request as unknown as Json } }),
+  };
+}
+
+async function signAll(context: Context, place: AddressPool | undefined, leases: Lease[]): Promise<Reservation[]> {
+  const ring = await keyRingOf(context);
+  const gateways = new Map(place && [[place.pool, gatewaysOf(place)]]);
+  for (const { pool } of leases) if (!gateways.has(pool)) gateways.set(pool, await findGateways(context, pool));
+  return leases.map((lease) => ({ lease, token: tokenOf(lease, ring), gateways: gateways.get(lease.pool)! }));
+}
+
+async function findGateways({ pool }: Context, name: string): Promise<string[]> {
+  const { network, runner } = runnerOfPool(name)!;
+  return gatewaysOf(addressPoolOf(await findRunner(pool, network, runner)));
 }
 
 export const gatewaysOf = ({ runner }: AddressPool): string[] => runner?.layouts.map(({ gateway }) => gateway) ?? [];
-
-/** The lease is durable when it returns. */
-export async function claimAddress(
-  pool: Pool,
-  place: AddressPool,
-  { ip, port, ttl, by, vm, usedBy }: Omit<ReserveInput, "network" | "runner" | "pool"> & { usedBy?: string },
-): Promise<Lease> {
-  const choice = requestedChoice(place, { ip, port });
-  await openRunnerPool(pool, place);
-  const { tenant } = place.spec;
-  const names = userLeaseNames(place.pool, by);
-  const request = {
-    pool: place.pool,
-    owner: ownerFor(place.pool, by),
-    type: RESERVATION,
-    idempotent: true,
-    ...choice,
-    ...(ttl !== undefined && { ttl }),
-    ...(names.length > 0 && { names }),
-    ...(usedBy !== undefined && { usedBy }),
-    ...(vm && { labels: vmLabel(vm) }),
-    ...(tenant && { tenant }),
-  };
-  return pool.claim(request).catch((error: unknown) => {
-    throw explainClaimError(error, by);
-  });
-}
-
-/** Errors of the pool are written for stacks. Here there is no preview. */
-function explainClaimError(error: unknown, by: string | undefined): unknown {
-  if (isOverlayError(error, "PLAN_STALE"))
-    return new OverlayError(
-      "IP_IN_USE",
-      error.what.replace(/ now\.$/, "."),
-      "Request another value, or release that one first.",
-      error,
-    );
-  if (isOverlayError(error, "RESERVATION_EXISTS") && by !== undefined)
-    return new OverlayError(error.code, error.what, `\`overlayctl ip release --by ${by}\` releases it.`, error);
-  return error;
-}

@@ -1,6 +1,6 @@
 import { type RunnerLayout, runnerLayout } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import type { Lease, Pool, PoolSpec } from "../pool/types";
+import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
 import { addressPool, NETWORKS, networkOfPool, networkPool } from "../pool-names";
 import { parseSettings } from "../resource";
 import { layoutsOf, storedNetwork } from "../resources/network-settings";
@@ -40,6 +40,49 @@ export async function findRunner(pool: Pool, network: string, name: string): Pro
     `Network ${network} has no runner '${name}'${lease ? " yet: only a preview has it" : ""}.`,
     `\`overlayctl pool show ${networkPool(network)}\` lists those that it has.`,
   );
+}
+
+/** A runner by its name and network, by `NETWORK/NAME`, or by its name alone if only one network has it. */
+export async function findRunnerNamed(
+  pool: Pool,
+  { network, runner }: { network?: string | undefined; runner: string },
+): Promise<Runner> {
+  const [name, prefix] = runner.split("/").reverse() as [string, string?];
+  if (network !== undefined && prefix !== undefined && network !== prefix)
+    throw new OverlayError(
+      "INPUT_INVALID",
+      `Runner ${runner} is not in network ${network}.`,
+      "Give the network once, or the same twice.",
+    );
+  return findRunner(pool, network ?? prefix ?? (await findNetworkOf(pool, name)), name);
+}
+
+async function findNetworkOf(pool: Pool, runner: string): Promise<string> {
+  const networks = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
+  const leases = await Promise.all(networks.map((network) => pool.holder(addressPool(network, runner))));
+  const [found, ...others] = networks.filter((_, i) => leases[i] && leases[i].state !== "offered");
+  if (found === undefined)
+    throw new OverlayError(
+      "POOL_NOT_FOUND",
+      `No network has a runner '${runner}'; there are networks ${networks.join(", ") || "none"}.`,
+      "Check the name and the store.",
+    );
+  if (others.length === 0) return found;
+  throw new OverlayError(
+    "INPUT_INVALID",
+    `Networks ${[found, ...others].join(" and ")} each have a runner '${runner}'.`,
+    `Give the network, too, or write ${found}/${runner}.`,
+  );
+}
+
+/** The runners of a network that are up, by their ids. */
+export async function listRunners(pool: Pool, network: string): Promise<Runner[]> {
+  const spec = await requireNetwork(pool, network);
+  return (await pool.leases(spec.name)).flatMap((lease) => {
+    const name = readRunnerName(lease, network);
+    const isUp = isCommitted(lease) && lease.deletingSince === undefined;
+    return isUp && name !== undefined ? [describeRunner(spec, lease, network, name)] : [];
+  });
 }
 
 function describeRunner(spec: PoolSpec, lease: Lease, network: string, name: string): Runner {

@@ -1,18 +1,73 @@
+import { containerOwner } from "../owner";
+import { min } from "../pool/extents";
 import { isCommitted, type Lease, type Pool, type PoolSpec } from "../pool/types";
-import { addressPool, RUNNERS } from "../pool-names";
-import { addressPools, findNamedPool, hasInRange } from "./address-pools";
+import { addressPool, RUNNERS, runnerOfPool } from "../pool-names";
+import { userLeaseName } from "../resources/runner-subnet";
+import { findNamedPool, givesAddresses, hasInRange } from "./address-pools";
+import { type Context, isVisible } from "./context";
 import type { SearchInput } from "./inputs";
-import { isHeldBy } from "./leases";
+import { formatValue, isHeldBy, ownerFor } from "./leases";
 import { requireNetwork } from "./runners";
 
+export interface LeasePage {
+  leases: Lease[];
+  /** The cursor of the next page; absent: this is the last. */
+  next?: string;
+}
+
 /** Leases on addresses and ports that have all of these properties. Without `state`: those that are held, reserved or used. */
-export async function findLeases(pool: Pool, search: Partial<SearchInput> = {}): Promise<Lease[]> {
-  const found: Lease[] = [];
-  for (const spec of await poolsFor(pool, search)) {
-    const leases = search.ip === undefined ? await pool.leases(spec.name) : await leasesAt(pool, spec, search.ip);
-    found.push(...leases.filter((lease) => lease.childPool === undefined && matches(lease, search)));
+export const findLeases = async (context: Context, search: Partial<SearchInput> = {}): Promise<Lease[]> =>
+  (await findLeasePage(context, search)).leases;
+
+/** The first `limit` of them after the cursor, by pool and value. Reads no further than the page. */
+export async function findLeasePage(context: Context, search: Partial<SearchInput> = {}): Promise<LeasePage> {
+  const { limit = Infinity } = search;
+  const leases: Lease[] = [];
+  for await (const lease of readMatching(context, search)) {
+    const last = leases.at(-1);
+    // Leases that share a value are on one page.
+    if (last && leases.length >= limit && !isAtSameValue(last, lease)) return { leases, next: formatCursor(last) };
+    leases.push(lease);
   }
-  return found;
+  return { leases };
+}
+
+/** A lease is listed at the lowest of its values. */
+const lowestOf = ({ extents }: Lease): bigint => extents.map(({ last }) => last).reduce((a, b) => min(a, b));
+
+const isAtSameValue = (a: Lease, b: Lease): boolean => a.pool === b.pool && lowestOf(a) === lowestOf(b);
+
+const formatCursor = (lease: Lease): string => `${lease.pool}/${formatValue(lowestOf(lease))}`;
+
+async function* readMatching(context: Context, search: Partial<SearchInput>): AsyncGenerator<Lease> {
+  for await (const spec of readPools(context, search)) {
+    const after = spec.name === search.after?.pool ? search.after.value : -1n;
+    for await (const lease of readLeases(context.pool, spec, search, after)) {
+      if (lease.childPool === undefined && isVisible(lease, context) && matches(lease, search)) yield lease;
+    }
+  }
+}
+
+const PAGE = 500;
+
+async function* readLeases(
+  pool: Pool,
+  spec: PoolSpec,
+  { ip, by, limit = PAGE }: Partial<SearchInput>,
+  after: bigint,
+): AsyncGenerator<Lease> {
+  const indexed = ip !== undefined ? leasesAt(pool, spec, ip) : by !== undefined ? leasesBy(pool, spec, by) : undefined;
+  if (indexed) {
+    const leases = await indexed;
+    if (leases) return yield* leases.filter((lease) => lowestOf(lease) > after);
+  }
+  const size = Math.min(PAGE, limit + 1);
+  for (let at = after; ; ) {
+    const page = await pool.leases(spec.name, { after: at, limit: size });
+    yield* page;
+    if (page.length < size) return;
+    at = lowestOf(page.at(-1)!);
+  }
 }
 
 /** All that share an address, quarantined ones too. */
@@ -21,20 +76,53 @@ const leasesAt = async (pool: Pool, spec: PoolSpec, ip: bigint): Promise<Lease[]
   return next.filter(({ extents }) => extents.some(({ first, last }) => first <= ip && ip <= last));
 };
 
-async function poolsFor(pool: Pool, search: Partial<SearchInput>): Promise<PoolSpec[]> {
-  const { network, runner, ip } = search;
-  const isSomeOfNetwork = search.pool === undefined && (network === undefined) !== (runner === undefined);
-  if (network !== undefined) await requireNetwork(pool, network);
-  const place = isSomeOfNetwork ? undefined : await findNamedPool(pool, search);
-  const prefix =
-    place?.pool ?? (network === undefined ? (runner === undefined ? "" : RUNNERS) : addressPool(network, ""));
-  return (await addressPools(pool, prefix)).filter(
-    (spec) =>
-      (place === undefined || spec.name === place.pool) &&
-      (runner === undefined || spec.name.split("/")[2] === runner) &&
-      (ip === undefined || (spec.kind === "address" && hasInRange(spec, ip))),
-  );
+/**
+ * Leases of a container on a runner, without a scan: by its name in the network, and by the owners of imported leases, which have no such
+ * name. undefined: the pool is not that of a runner.
+ */
+async function leasesBy(pool: Pool, spec: PoolSpec, by: string): Promise<Lease[] | undefined> {
+  const at = runnerOfPool(spec.name);
+  if (!at) return undefined;
+  const named = await pool.holder(userLeaseName(at.network, by));
+  const found = new Map(named?.pool === spec.name ? [[named.uid, named]] : []);
+  for (const owner of [ownerFor(spec.name, by), containerOwner(at.network, at.runner, by)])
+    for (const lease of await pool.leases(spec.name, { owner })) found.set(lease.uid, lease);
+  return [...found.values()].sort((a, b) => (lowestOf(a) < lowestOf(b) ? -1 : 1));
 }
+
+/** Pools that are read at once. */
+const POOLS = 200;
+
+/** The pools to search, by name, from that of the cursor on. */
+async function* readPools(context: Context, search: Partial<SearchInput>): AsyncGenerator<PoolSpec> {
+  const scope = await findScope(context, search);
+  const isSearched = (spec: PoolSpec): boolean => isInScope(spec, search) && isVisible(spec, context);
+  const first = scope.pool ?? search.after?.pool;
+  const spec = first === undefined ? undefined : await context.pool.spec(first);
+  if (spec?.name.startsWith(scope.prefix) && isSearched(spec)) yield spec;
+  for (let after = first; scope.pool === undefined; ) {
+    const specs = await context.pool.pools(scope.prefix, { limit: POOLS, ...(after !== undefined && { after }) });
+    yield* specs.filter(isSearched);
+    if (specs.length < POOLS) return;
+    after = specs.at(-1)!.name;
+  }
+}
+
+/** What the names of the searched pools begin with; `pool`: it is only one. A runner without a network is searched in all networks. */
+async function findScope(context: Context, search: Partial<SearchInput>): Promise<{ prefix: string; pool?: string }> {
+  const { network, runner } = search;
+  if (network !== undefined) await requireNetwork(context.pool, network);
+  if (search.pool === undefined && runner === undefined)
+    return { prefix: network === undefined ? "" : addressPool(network, "") };
+  if (search.pool === undefined && network === undefined && !runner!.includes("/")) return { prefix: RUNNERS };
+  const { pool } = (await findNamedPool(context, search))!;
+  return { prefix: pool, pool };
+}
+
+const isInScope = (spec: PoolSpec, { runner, ip }: Partial<SearchInput>): boolean =>
+  givesAddresses(spec) &&
+  (runner === undefined || runnerOfPool(spec.name)?.runner === runner.split("/").at(-1)) &&
+  (ip === undefined || (spec.kind === "address" && hasInRange(spec, ip)));
 
 function matches(lease: Lease, { owner, by, labels = [], tenant, state }: Partial<SearchInput>): boolean {
   const isAsked = state === undefined ? isCommitted(lease) : lease.state === state;

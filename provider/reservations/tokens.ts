@@ -1,22 +1,19 @@
+import { OverlayError } from "../errors";
 import {
   type Grant,
   isTokenExpired,
   type KeyRing,
+  keyRing,
   openToken,
   ringOf,
   tokenExpiredError,
   tokenUsedError,
 } from "../pool/token";
-import type { Lease, Pool, Tenant } from "../pool/types";
-
-/** Passed to all functions of this folder. */
-export interface Context {
-  pool: Pool;
-  /** The setting of this name; default: the keys in the store. */
-  tokenKeys?: string | undefined;
-  /** The setting of this name; without it the caller is the operator. */
-  tenant?: Tenant | undefined;
-}
+import type { Lease } from "../pool/types";
+import { runnerOfPool } from "../pool-names";
+import { type Context, refuseLeaseOfOther } from "./context";
+import type { ValidateInput } from "./inputs";
+import { type AddressLease, describeLease, formatTime, formatValue } from "./leases";
 
 export const keyRingOf = ({ pool, tokenKeys }: Context): Promise<KeyRing> => ringOf(pool, tokenKeys);
 
@@ -25,16 +22,51 @@ export const readToken = async (context: Context, token: string, runner?: string
   openToken(token, await keyRingOf(context), runner === undefined ? {} : { runner });
 
 /** The lease of a token, if it is still in the store. */
-export async function leaseOfToken({ pool }: Context, grant: Grant): Promise<Lease> {
-  const lease = await pool.find(grant.pool, { leaseId: grant.leaseId });
+export async function leaseOfToken(context: Context, grant: Grant): Promise<Lease> {
+  const lease = await context.pool.find(grant.pool, { leaseId: grant.leaseId });
   if (!lease) throw isTokenExpired(grant, Date.now()) ? tokenExpiredError(grant) : tokenUsedError(grant);
+  refuseLeaseOfOther(lease, context);
   return lease;
 }
 
-/** `validate`: the reservation that a token stands for, while it is not used. */
-export async function validateToken(context: Context, token: string, runner?: string): Promise<Lease> {
+/** What a token permits, and how that was checked. */
+export interface ValidToken
+  extends Omit<AddressLease, "state" | "createdAt">,
+    Partial<Pick<AddressLease, "state" | "createdAt">> {
+  /** `store`: the lease is held and unused. `signature`: only signature, runner and expiry were checked, without the store. */
+  checked: "store" | "signature";
+}
+
+/** The reservation that a token stands for, while it is not used. */
+export async function validateToken(context: Context, input: ValidateInput): Promise<ValidToken> {
+  const { token, runner, offline = false } = input;
+  if (offline) return validateOffline(context, input);
   const grant = await readToken(context, token, runner);
-  return mustBeUnused(grant, await leaseOfToken(context, grant));
+  return { checked: "store", ...describeLease(mustBeUnused(grant, await leaseOfToken(context, grant))) };
+}
+
+/** The same without the store, by this machine's clock. A token whose lease was used or released since is valid here. */
+export function validateOffline(
+  { tokenKeys }: Pick<Context, "tokenKeys">,
+  { token, runner }: ValidateInput,
+): ValidToken {
+  if (tokenKeys === undefined)
+    throw new OverlayError(
+      "SETTING_INVALID",
+      "The keys of tokens are in the store, so none can be validated without it.",
+      "Set tokenKeys (OVERLAY_TOKEN_KEYS), or validate with the store.",
+    );
+  const expected = { now: Date.now(), ...(runner !== undefined && { runner }) };
+  const { pool, value, owner, leaseId, expiresAt } = openToken(token, keyRing(tokenKeys), expected);
+  return {
+    checked: "signature",
+    ip: formatValue(value),
+    pool,
+    ...runnerOfPool(pool),
+    ...(expiresAt !== undefined && { expiresAt: formatTime(expiresAt) }),
+    owner,
+    leaseId,
+  };
 }
 
 export function mustBeUnused(grant: Grant, lease: Lease): Lease {

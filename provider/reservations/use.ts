@@ -1,11 +1,12 @@
 import { isOverlayError, OverlayError } from "../errors";
 import { tokenUsedError } from "../pool/token";
 import type { Lease, Pool } from "../pool/types";
-import { findPoolOf, refuseOtherTenant, requestedValue, requireNamedPool } from "./address-pools";
+import { type AddressPool, requireValue } from "./address-pools";
+import { type AddressClaim, claimAddress } from "./claim";
+import { type Context, refuseLeaseOfOther } from "./context";
 import type { UseByAddressInput, UseByTokenInput } from "./inputs";
-import { ipOf, isHeldBy, isOfVm, userLeaseNames, vmLabel } from "./leases";
-import { claimAddress } from "./reserve";
-import { type Context, leaseOfToken, readToken } from "./tokens";
+import { formatValue, isHeldBy, isOfVm, userLeaseNames, vmLabel } from "./leases";
+import { leaseOfToken, readToken } from "./tokens";
 
 /** Marks the reservation of a token as used: it does not expire then. The same container may ask again. */
 export async function useByToken(context: Context, { token, runner, by, vm }: UseByTokenInput): Promise<Lease> {
@@ -18,24 +19,26 @@ export async function useByToken(context: Context, { token, runner, by, vm }: Us
 }
 
 /** The same without a token: for a free address, or one that was reserved for the same container. */
-export async function useByAddress({ pool, tenant }: Context, input: UseByAddressInput): Promise<Lease> {
-  const { ip, port, by, vm } = input;
-  const place = ip === undefined ? await requireNamedPool(pool, input) : await findPoolOf(pool, input, ip);
-  refuseOtherTenant(place, tenant);
-  const value = requestedValue(place.spec, { ip, port });
-  if (value === undefined)
-    throw new OverlayError("INPUT_INVALID", "No address given.", "Pass `--ip ADDRESS` or `--token TOKEN`.");
-  const find = () => pool.find(place.pool, { value });
-  if (!(await find())) return claimAddress(pool, place, { ip, port, by, vm, usedBy: by });
-  return markUsed(pool, { by, vm }, async () => {
+export async function useByAddress(context: Context, input: UseByAddressInput): Promise<Lease> {
+  const { place, value } = await requireValue(context, input, "Pass `--ip ADDRESS` or `--token TOKEN`.");
+  return useValue(context, place, value, input);
+}
+
+/** `value` is the address or the port, `ip6` the address of the other family. */
+export async function useValue(
+  context: Context,
+  place: AddressPool,
+  value: bigint,
+  { ip, ip6, port, by, vm }: Pick<AddressClaim, "ip" | "ip6" | "port" | "vm"> & { by: string },
+): Promise<Lease> {
+  const find = () => context.pool.find(place.pool, { value });
+  if (!(await find())) return claimAddress(context, place, { ip, ip6, port, by, vm, usedBy: by });
+  return markUsed(context.pool, { by, vm }, async () => {
     const lease = await find();
+    if (lease) refuseLeaseOfOther(lease, context);
     if (lease && (lease.usedBy === by || (lease.state === "reserved" && isHeldBy(lease, by)))) return lease;
     const holder = lease ? `${lease.state} by ${lease.usedBy ?? lease.owner}` : "no longer held";
-    throw new OverlayError(
-      "IP_IN_USE",
-      `${ipOf({ extents: [{ first: value, last: value }] })} is ${holder}.`,
-      "Use its token, or another address.",
-    );
+    throw new OverlayError("IP_IN_USE", `${formatValue(value)} is ${holder}.`, "Use its token, or another address.");
   });
 }
 

@@ -75,8 +75,8 @@ export const poolPath = z
   .string()
   .regex(/^[a-z0-9]([a-z0-9._/-]{0,250}[a-z0-9])?$/i, "must be letters, digits, '.', '_', '-' or '/'");
 
-/** A host as `machineKey` formats it: `HOST`, `HOST:PORT`, or either with ` by ` and the jump host. */
-export const machineName = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
+/** A host as `hostId` formats it: `HOST`, `HOST:PORT`, or either with ` by ` and the jump host. */
+export const hostIdText = z.string().regex(/^[A-Za-z0-9:.%_-]{1,280}( by [A-Za-z0-9:.%_-]{1,280})?$/);
 
 /** In their shortest form, so that equivalent texts are no change. */
 export const ranges = z
@@ -149,7 +149,7 @@ const credentials = {
   host: z
     .string()
     .regex(/^[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}(%[A-Za-z0-9._-]{1,15})?$/, "must be a host name or an IP address")
-    .describe("Name or address at which SSH reaches the machine."),
+    .describe("Name or address at which SSH reaches the host."),
   port: z.number().int().min(1).max(65535).optional().describe("Port of its SSH server. Default 22."),
   user: z.string().min(1).optional().describe("User to log in as. Default root."),
   password: z.string().optional().describe("Password, where keys cannot be used."),
@@ -180,7 +180,7 @@ export const connection = z
       .strictObject(credentials)
       .meta({ id: "Proxy" })
       .optional()
-      .describe("Jump host through which the machine is reached."),
+      .describe("Jump host through which the host is reached."),
     sudo: z.boolean().optional().describe("Become root with `sudo -n`. Default: true for a user other than root."),
   })
   .meta({ id: "Connection" });

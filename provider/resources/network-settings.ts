@@ -13,7 +13,7 @@ import type { DockerPlan, HostAccess, HostPort, Network } from "../network/plan/
 import type { PoolSpec } from "../pool/types";
 import { networkPool } from "../pool-names";
 import type { InputError, StoredSettings } from "../resource";
-import { deviceName, devicePrefix, ipAddress, layouts, machineName, resourceName } from "./inputs";
+import { deviceName, devicePrefix, hostIdText, ipAddress, layouts, resourceName } from "./inputs";
 
 /**
  * The settings of a network that its runners need, too: passed by reference, or read from the pool by name. They include Docker on
@@ -185,7 +185,7 @@ export const storedNetwork: StoredSettings<typeof networkSettings> = {
 
 /** The host of the hub, as stored with the network's pool; undefined: not known yet. */
 export function readHub({ data }: PoolSpec): string | undefined {
-  const parsed = z.object({ hub: machineName }).safeParse(data);
+  const parsed = z.object({ hub: hostIdText }).safeParse(data);
   return parsed.success ? parsed.data.hub : undefined;
 }
 

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { exactNumber } from "../addressing/ip";
 import type { Layout } from "../addressing/layout";
 import { OverlayError } from "../errors";
-import { machineKey } from "../host/connection";
+import { hostId } from "../host/connection";
 import { effectiveMtu, planHub } from "../network/plan/hub";
 import type { Json } from "../pool/types";
 import { DEFAULT_SPACE, NETWORKS, networkPool } from "../pool-names";
@@ -74,7 +74,7 @@ export const overlayNetwork = defineResource({
   request: (inputs) => {
     const { networkName, hubConnection, labels } = inputs;
     const layouts = layoutsOf(inputs.subnets);
-    const host = hubConnection && `host/${machineKey(hubConnection)}`;
+    const host = hubConnection && `host/${hostId(hubConnection)}`;
     return {
       pool: DEFAULT_SPACE,
       want: layouts.map(({ extent }) => extent),
@@ -93,7 +93,7 @@ export const overlayNetwork = defineResource({
     ...(inputs.onExhausted === "reclaimInactive" && { reclaimAfter: inputs.inactiveAfter }),
     data: {
       settings: pickSettings(inputs) as unknown as Json,
-      hub: inputs.hubConnection ? machineKey(inputs.hubConnection) : null,
+      hub: inputs.hubConnection ? hostId(inputs.hubConnection) : null,
     },
   }),
   values: ({ subnets }) => {
@@ -119,7 +119,7 @@ export const overlayNetwork = defineResource({
         settings.networkName === props.networkName ||
         !hub ||
         !props.hubConnection ||
-        hub !== machineKey(props.hubConnection)
+        hub !== hostId(props.hubConnection)
       )
         continue;
       if (settings.vxlanPort !== props.vxlanPort || mine.first > theirs || settings.vniBase + 1 > mine.last) continue;

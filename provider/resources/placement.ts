@@ -1,6 +1,6 @@
 import { isIpInRange } from "../addressing/ip";
 import { OverlayError } from "../errors";
-import type { PoolSpec, Usage } from "../pool/types";
+import type { Pool, PoolSpec, Usage } from "../pool/types";
 import { addressPool } from "../pool-names";
 import { type AllocationContext, parseSettings } from "../resource";
 import { type RunnerSettings, storedRunner } from "./runner-subnet";
@@ -33,15 +33,37 @@ export async function chooseRunner(
     const spec = name === undefined ? undefined : await pool.spec(name);
     if (spec && hasAddress(spec, request)) return parseSettings(storedRunner, spec);
   }
-  const prefix = addressPool(request.network, "");
-  const candidates = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, request));
-  const usages = request.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
-  const best = candidates.sort((a, b) => compareRunners(request.placement, usages.get(a.name), usages.get(b.name)))[0];
+  const best = pickRunner(request.placement, await findCandidates(pool, request));
   if (!best) throw noRunnerError(request);
-  return parseSettings(storedRunner, best);
+  return parseSettings(storedRunner, best.spec);
 }
 
-const hasAddress = (spec: PoolSpec, { ip }: PlacementRequest): boolean =>
+/** A runner that can have the reservation. */
+export interface Candidate {
+  /** Of the pool of its addresses. */
+  spec: PoolSpec;
+  /** Absent where the address is given, because then there is no choice. */
+  usage?: Usage | undefined;
+}
+
+export async function findCandidates(
+  pool: Pick<Pool, "pools" | "usages">,
+  request: Pick<PlacementRequest, "network" | "ip">,
+): Promise<Candidate[]> {
+  const prefix = addressPool(request.network, "");
+  const specs = (await pool.pools(prefix)).filter((spec) => hasAddress(spec, request));
+  const usages = request.ip === undefined ? await pool.usages(prefix) : new Map<string, Usage>();
+  return specs.map((spec) => ({ spec, usage: usages.get(spec.name) }));
+}
+
+/** The best of them; of equal ones the first. */
+export const pickRunner = <C extends Candidate>(placement: Placement, candidates: C[]): C | undefined =>
+  candidates.reduce<C | undefined>(
+    (best, next) => (best && compareRunners(placement, best.usage, next.usage) <= 0 ? best : next),
+    undefined,
+  );
+
+const hasAddress = (spec: PoolSpec, { ip }: Pick<PlacementRequest, "ip">): boolean =>
   ip === undefined || parseSettings(storedRunner, spec).subnets.some((cidr) => isIpInRange(ip, cidr));
 
 /** Negative: the first is preferred. Full runners come last, and equal ones stay in the order of their names. */
@@ -57,7 +79,7 @@ const compareBigints = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1
 
 const countLeases = ({ offered, reserved, used }: Usage): number => offered + reserved + used;
 
-const noRunnerError = ({ network, ip }: PlacementRequest): OverlayError =>
+export const noRunnerError = ({ network, ip }: Pick<PlacementRequest, "network" | "ip">): OverlayError =>
   ip === undefined
     ? new OverlayError(
         "POOL_NOT_FOUND",

@@ -1,13 +1,13 @@
 import { z } from "zod";
 import { exactNumber, overlaps, parseIp, tryParseIp } from "../addressing/ip";
 import { runnerLayout, tunnelName, withoutDockerRange } from "../addressing/layout";
-import { machineKey } from "../host/connection";
+import { hostId } from "../host/connection";
 import type { Container } from "../network/model/facts";
 import { effectiveMtu, planRunner, planTunnel } from "../network/plan/hub";
 import { containerOwner } from "../owner";
-import type { ExistingLease, Extent, PoolSpec } from "../pool/types";
+import type { ExistingLease, Extent, Json, PoolSpec } from "../pool/types";
 import { addressPool, networkPool } from "../pool-names";
-import { defineResource, type InputError, type Machines, parseSettings, type StoredSettings } from "../resource";
+import { defineResource, type InputError, parseSettings, type StoredSettings, type Underlays } from "../resource";
 import { cidrBlock, connection, deviceName, ipAddress, labels, plainName, resourceName } from "./inputs";
 import {
   dockerErrors,
@@ -104,6 +104,17 @@ const computed = z.object({
 
 type RunnerProps = z.output<typeof inputs> & z.output<typeof computed>;
 
+/** Inputs by which a runner differs from its network. They are stored with the pool of its addresses, so that it can be described by name. */
+const overrides = z.object(inputs.pick({ runnerDevice: true, mtu: true, masquerade: true, docker: true }).shape);
+
+type RunnerOverrides = z.output<typeof overrides>;
+
+/** None for runners that were last changed by an earlier release. */
+export function readOverrides({ data }: PoolSpec): RunnerOverrides {
+  const parsed = z.object({ overrides }).safeParse(data);
+  return parsed.success ? parsed.data.overrides : {};
+}
+
 /** The network with the values that this runner overrides. */
 const networkFor = ({ network, mtu, masquerade, docker }: z.output<typeof inputs>) =>
   toNetwork({
@@ -119,7 +130,7 @@ const ping = (target: string, size: number): string =>
 
 export const runnerSubnet = defineResource({
   type: "RunnerSubnet",
-  description: "A machine on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
+  description: "A host on an overlay network, with a subnet of its own behind a bridge and a tunnel to the hub.",
   inputs,
   computed,
   crossFieldErrors,
@@ -158,48 +169,15 @@ export const runnerSubnet = defineResource({
       addressPool(network.networkName, runnerName),
       ...(connection
         ? [
-            `host/${machineKey(connection)}/link/${network.bridgeName}`,
-            `host/${machineKey(connection)}/devices/${network.devicePrefix}`,
+            `host/${hostId(connection)}/link/${network.bridgeName}`,
+            `host/${hostId(connection)}/devices/${network.devicePrefix}`,
           ]
         : []),
     ],
     ...(labels && { labels }),
   }),
-  childPool: ({ network, runnerName, docker }, extents) =>
-    addressPoolSpec(network, runnerName, Number(extents[0]!.first), dockerFor(network, docker)),
-  values: (inputs, extents) => {
-    const runnerId = Number(extents[0]!.first);
-    const layouts = layoutsOf(inputs.network.subnets);
-    const docker = dockerFor(inputs.network, inputs.docker);
-    const ranges = dockerRanges(docker, layouts, runnerId);
-    const [main, second] = layouts.map((layout, i) => withoutDockerRange(runnerLayout(layout, runnerId), ranges[i]));
-    const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
-    const hubDevice = tunnelName(inputs.network.devicePrefix, runnerId);
-    return {
-      networkName: inputs.network.networkName,
-      runnerId,
-      subnet: main!.subnet,
-      gateway: main!.gateway,
-      hubIp: main!.hubIp,
-      firstIp: main!.firstIp,
-      lastIp: main!.lastIp,
-      usableIps: exactNumber(usable),
-      vni: inputs.network.vniBase + runnerId,
-      hubDevice,
-      runnerDevice: inputs.runnerDevice ?? hubDevice,
-      bridge: inputs.network.bridgeName,
-      dockerNetwork: ranges[0] ? docker.networkName : "",
-      ...(ranges[0] && { dockerRange: ranges[0].cidr }),
-      ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
-      subnets: [main!.subnet, ...(second ? [second.subnet] : [])],
-      ...(second && {
-        subnet6: second.subnet,
-        gateway6: second.gateway,
-        firstIp6: second.firstIp,
-        lastIp6: second.lastIp,
-      }),
-    };
-  },
+  childPool: (inputs, extents) => addressPoolSpec(inputs.network, inputs.runnerName, Number(extents[0]!.first), inputs),
+  values: (inputs, extents) => runnerValues(inputs.network, inputs, Number(extents[0]!.first)),
   extentsFromProps: ({ runnerId }) => [{ first: BigInt(runnerId), last: BigInt(runnerId) }],
 
   sourcePool: {
@@ -227,11 +205,49 @@ export const runnerSubnet = defineResource({
       effectiveUnderlayIp: runner!.underlayIp,
       effectiveMtu: effectiveMtu(networkFor(props), hub!, runner!),
     }),
-    containerLeases: ({ network, runnerName, runnerId, docker }, containers) =>
-      containerLeases(addressPoolSpec(network, runnerName, runnerId, dockerFor(network, docker)), containers),
-    probe: (props, machines) => (props.network.verify ? probe(props, machines) : undefined),
+    containerLeases: (props, containers) =>
+      containerLeases(addressPoolSpec(props.network, props.runnerName, props.runnerId, props), containers),
+    probe: (props, underlays) => (props.network.verify ? probe(props, underlays) : undefined),
   },
 });
+
+/** The computed values of a runner with this id. */
+export function runnerValues(
+  network: NetworkSettings,
+  { docker: override, runnerDevice }: RunnerOverrides,
+  runnerId: number,
+): z.output<typeof computed> {
+  const layouts = layoutsOf(network.subnets);
+  const docker = dockerFor(network, override);
+  const ranges = dockerRanges(docker, layouts, runnerId);
+  const [main, second] = layouts.map((layout, i) => withoutDockerRange(runnerLayout(layout, runnerId), ranges[i]));
+  const usable = main!.usable.reduce((sum, { first, last }) => sum + last - first + 1n, 0n);
+  const hubDevice = tunnelName(network.devicePrefix, runnerId);
+  return {
+    networkName: network.networkName,
+    runnerId,
+    subnet: main!.subnet,
+    gateway: main!.gateway,
+    hubIp: main!.hubIp,
+    firstIp: main!.firstIp,
+    lastIp: main!.lastIp,
+    usableIps: exactNumber(usable),
+    vni: network.vniBase + runnerId,
+    hubDevice,
+    runnerDevice: runnerDevice ?? hubDevice,
+    bridge: network.bridgeName,
+    dockerNetwork: ranges[0] ? docker.networkName : "",
+    ...(ranges[0] && { dockerRange: ranges[0].cidr }),
+    ...(ranges[1] && { dockerRange6: ranges[1].cidr }),
+    subnets: [main!.subnet, ...(second ? [second.subnet] : [])],
+    ...(second && {
+      subnet6: second.subnet,
+      gateway6: second.gateway,
+      firstIp6: second.firstIp,
+      lastIp6: second.lastIp,
+    }),
+  };
+}
 
 function* crossFieldErrors({
   network,
@@ -247,16 +263,16 @@ function* crossFieldErrors({
   }
   yield* mtuErrors(mtu, layoutsOf(network.subnets));
   yield* dockerErrors(dockerFor(network, docker), layoutsOf(network.subnets));
-  if (machineKey(connection) === machineKey(hubConnection)) {
+  if (hostId(connection) === hostId(hubConnection)) {
     yield {
       property: "connection.host",
-      reason: `is ${connection.host}, the network's hub; a runner must be another machine`,
+      reason: `is ${connection.host}, the network's hub; a runner must be another host`,
     };
   }
 }
 
 /** Pings with the largest packet that must pass without fragmentation in each family: MTU less the IP and ICMP headers. */
-function probe(props: RunnerProps, { hub, runner }: Machines) {
+function probe(props: RunnerProps, { hub, runner }: Underlays) {
   const layouts = layoutsOf(props.network.subnets);
   const mtu = effectiveMtu(networkFor(props), hub!, runner!);
   const targets = layouts.map(({ hubIp }) => hubIp).join(" and ");
@@ -272,8 +288,10 @@ export function addressPoolSpec(
   network: NetworkSettings,
   runnerName: string,
   runnerId: number,
-  docker = dockerFor(network),
+  given: RunnerOverrides = {},
 ): PoolSpec {
+  const docker = dockerFor(network, given.docker);
+  const overrides = storableOverrides(given, tunnelName(network.devicePrefix, runnerId));
   const cut = layoutsOf(network.subnets);
   const layouts = cut.map((layout) => runnerLayout(layout, runnerId));
   const ranges = dockerRanges(docker, cut, runnerId);
@@ -289,8 +307,17 @@ export function addressPoolSpec(
     extents: layouts.flatMap(({ usable }) => usable),
     ...(ranges.length > 0 && { reserved: ranges.map(({ extent }) => extent) }),
     allocation: "hashed",
-    data: { settings },
+    data: { settings, ...(Object.keys(overrides).length > 0 && { overrides }) },
   };
+}
+
+/** Without those that are not given. The state of a runner always has a device: the default one is no override. */
+function storableOverrides(
+  { runnerDevice, mtu, masquerade, docker }: RunnerOverrides,
+  defaultDevice: string,
+): Record<string, Json> {
+  const device = runnerDevice === defaultDevice ? {} : { runnerDevice };
+  return JSON.parse(JSON.stringify({ ...device, mtu, masquerade, docker })) as Record<string, Json>;
 }
 
 /** Leases for the addresses of containers outside the range from which Docker picks by itself. */

@@ -63,9 +63,9 @@ const inputs = z.strictObject({
   staticIpName: resourceName.describe("Part of `names` if there is no sharing key. Default: the resource's name."),
   ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
   attach: attachment.describe(
-    "The machine that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
+    "The host that carries it: an OverlayNetwork (its hub) or a RunnerSubnet; from another stack by name, `NETWORK` or `NETWORK/RUNNER`. A change moves it.",
   ),
-  connection: connection.describe("How SSH reaches that machine. Default: as `attach` says, where that is a resource."),
+  connection: connection.describe("How SSH reaches that host. Default: as `attach` says, where that is a resource."),
   sharingKey: printable
     .min(1)
     .max(253)
@@ -201,13 +201,13 @@ export const staticIp = defineResource({
       { role: "carrier", connection: props.connection, carries: props.ip },
       ...returnRunners(props).map(({ role, connection }): TargetHost => ({ role, connection, toward: props.ip })),
     ],
-    plan: (props, machines) => {
+    plan: (props, underlays) => {
       const runners = returnRunners(props);
       return {
         carrier: planCarrier(
           staticAddress(props),
-          machines.carrier!,
-          runners.map(({ role }) => machines[role]!),
+          underlays.carrier!,
+          runners.map(({ role }) => underlays[role]!),
         ),
         ...Object.fromEntries(runners.map(({ role, path, forwarded }) => [role, planReturn(path, forwarded)])),
       };
@@ -258,7 +258,7 @@ const carrierConflictError = ({ ip, attach }: StaticProps, coHolder: Lease): Ove
   new OverlayError(
     "SHARING_CONFLICT",
     `${ip} is shared with ${coHolder.owner}, which has it on ${carrierOf(coHolder)}; this one would have it on ${carrierName(attach)}.`,
-    "Attach both to the same machine, or use another sharing key.",
+    "Attach both to the same host, or use another sharing key.",
   ).about("attach");
 
 const familyOfText = (text: string): Family => familyOf(parseIp(text.split("/")[0]!));

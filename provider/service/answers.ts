@@ -36,7 +36,13 @@ export const reservationAnswer = z
   .meta({ id: "Reservation" });
 
 export const validationAnswer = z
-  .object({ valid: z.literal(true).describe("An invalid token is an error."), ...leaseFields })
+  .object({
+    valid: z.literal(true).describe("An invalid token is an error."),
+    checked: z.enum(["store", "signature"]).describe("`signature`: whether the lease is still held was not asked."),
+    ...leaseFields,
+    state: leaseFields.state.optional(),
+    createdAt: leaseFields.createdAt.optional(),
+  })
   .meta({ id: "Validation" });
 
 export const releaseAnswer = z

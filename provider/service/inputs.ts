@@ -39,7 +39,11 @@ export const reserveFields = z.strictObject({
   vm,
 });
 
-export const validateFields = z.strictObject({ token, runner: where.runner });
+export const validateFields = z.strictObject({
+  token,
+  runner: where.runner,
+  offline: flag.optional().describe("Check signature and expiry only, without the store."),
+});
 
 export const useFields = z.strictObject({ ...where, ...address, token, container, vm });
 
@@ -64,5 +68,5 @@ export const searchFields = z.strictObject({
     .describe("Only with this label, KEY=VALUE; may be repeated."),
   state: searchInput.shape.state.describe("Default: reserved and used."),
   limit: z.coerce.number().int().min(1).optional().describe("Entries of the page."),
-  cursor: z.string().optional().describe("`next` of the page before."),
+  cursor: searchInput.shape.after.describe("`next` of the page before."),
 });

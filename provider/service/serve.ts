@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
+import { OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
 import type { App } from "./app";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
@@ -62,7 +63,7 @@ function buildApp(
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
-  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` });
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch(throwListenError);
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -70,6 +71,11 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
     await app.close();
     throw error;
   }
+}
+
+function throwListenError(error: Error): never {
+  const fix = "Give another address or port with --listen.";
+  throw new OverlayError("SETTING_INVALID", `The service cannot listen: ${error.message}.`, fix, error);
 }
 
 function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {

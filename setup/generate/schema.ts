@@ -83,7 +83,7 @@ export const COMMON_OUTPUTS = z.object({
     .array(z.string())
     .optional()
     .describe("Hosts that it no longer has, whose items are still to be removed."),
-  drift: z.array(z.string()).describe("What refresh found to differ on the machines; the next up mends it."),
+  drift: z.array(z.string()).describe("What refresh found to differ on the hosts; the next up corrects it."),
 });
 
 function resourceSchema(def: Definition, types: Record<string, NamedType>): ResourceSchema {

@@ -16,7 +16,7 @@ const on = (runner: string): string[] => ["--network", "training", "--runner", r
 const reserve = async (...args: string[]) => (await ctl.must("ip", "reserve", ...on("node1"), ...args))[0]!;
 
 describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
-  test("reserve gives an address of the runner, a token and an end; the token is good for exactly that", async () => {
+  test("reserve returns an address of the runner, a token and an expiry; the token is valid for exactly that", async () => {
     const before = Date.now();
     const given = await reserve();
     expect(given).toMatchObject({ network: "training", runner: "node1", gateway: "10.128.64.1" });
@@ -29,13 +29,13 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("ip", "validate", String(given.token), "--runner", "node2")).toBe("1 TOKEN_RUNNER");
   });
 
-  test("a virtual machine has half an hour, and anybody can say how long", async () => {
+  test("a reservation for a virtual machine has a ttl of half an hour; --ttl sets another one", async () => {
     const left = ({ expiresAt }: Record<string, unknown>) => (Date.parse(String(expiresAt)) - Date.now()) / 60_000;
     expect(left(await reserve("--vm"))).toBeCloseTo(30, 0);
     expect(left(await reserve("--ttl", "3600"))).toBeCloseTo(60, 0);
   });
 
-  test("a token is used once; what is used does not expire, and release --by returns the list", async () => {
+  test("a token is used once; a used reservation does not expire; release --by returns the list", async () => {
     const { token, ip } = await reserve();
     expect(await ctl.must("ip", "use", "--token", String(token), "--by", "web")).toMatchObject([
       { ip, state: "used", usedBy: "web" },
@@ -50,14 +50,14 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("ip", "validate", String(token))).toBe("1 TOKEN_USED");
   });
 
-  test("release by token gives up what is unused, once", async () => {
+  test("release by token releases an unused reservation, once", async () => {
     const { token, ip } = await reserve("--ip", "10.128.64.77");
     expect(ip).toBe("10.128.64.77");
     expect(await ctl.must("ip", "release", "--token", String(token))).toMatchObject([{ ip: "10.128.64.77" }]);
     expect(await ctl.refusal("ip", "release", "--token", String(token))).toBe("1 TOKEN_USED");
   });
 
-  test("a reservation that nobody uses is over by itself", async () => {
+  test("an unused reservation expires", async () => {
     const { token } = await reserve("--ttl", "1");
     await sleep(1100);
     expect(await ctl.refusal("ip", "use", "--token", String(token), "--by", "late")).toBe("1 TOKEN_EXPIRED");
@@ -67,7 +67,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     const { token } = await reserve();
     const forged = signToken(
       { pool: "runner/training/node1", value: 1n, runner: "training/node1", owner: "x", leaseId: "y" },
-      keyRing("a key of somebody else"),
+      keyRing("a key of another ring"),
     );
     expect(await ctl.refusal("ip", "validate", forged)).toBe("1 TOKEN_SIGNATURE");
     expect(await ctl.refusal("ip", "validate", String(token).slice(0, -2))).toBe("1 TOKEN_FORMAT");
@@ -87,7 +87,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await run("short", "ip", "validate", String(token))).toMatchObject({ error: "SETTING_INVALID" });
   });
 
-  test("asking again for the same container gives the same address; a second one in the network is refused", async () => {
+  test("a second request for the same container gets the same address; a second address in the network is refused", async () => {
     const first = await reserve("--by", "api");
     const again = await reserve("--by", "api");
     expect(again).toMatchObject({ ip: first.ip, leaseId: first.leaseId });
@@ -97,7 +97,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("ip", "reserve", ...on("node1"), "--by", "api")).toBe("1 RESERVATION_EXISTS");
   });
 
-  test("use without a token takes a free address or one's own reservation, and free takes it back", async () => {
+  test("use without a token takes a free address or the container's own reservation, and free releases it", async () => {
     const use = ["ip", "use", ...on("node2"), "--ip", "10.128.128.9", "--by"];
     expect(await ctl.must(...use, "cache")).toMatchObject([{ ip: "10.128.128.9", state: "used", usedBy: "cache" }]);
     expect(await ctl.must(...use, "cache")).toHaveLength(1);
@@ -131,7 +131,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("ip", "reserve", ...on("node1"), ...args)).toBe(expected);
   });
 
-  test("what is taken is refused with the holder's name", async () => {
+  test("a taken address is refused with the holder's name", async () => {
     await reserve("--ip", "10.128.64.88", "--by", "holder");
     const { code, stderr } = await ctl.run("ip", "reserve", ...on("node1"), "--ip", "10.128.64.88");
     expect([code, stderr]).toEqual([
@@ -142,7 +142,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("ip", "use", "--by", "x")).toBe("1 INPUT_INVALID");
   });
 
-  test("six at once never get the same address", async () => {
+  test("six concurrent processes never get the same address", async () => {
     const given = await Promise.all(Array.from({ length: 6 }, () => reserve()));
     expect(new Set(given.map(({ ip }) => ip)).size).toBe(6);
     expect((await ctl.run("store", "check")).code).toBe(0);
@@ -154,7 +154,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     expect(Date.now() - Date.parse(String(seen!.lastSeen))).toBeLessThan(5000);
   });
 
-  test("the pool of addresses survives the runner's next update, and stops its delete while it is in use", async () => {
+  test("a runner's pool of addresses survives an update, and prevents its delete while it is in use", async () => {
     await reserve();
     const count = await ctl.withPool(async (pool) => (await pool.leases("runner/training/node1")).length);
     await ctl.withPool(async (pool) => {
@@ -167,7 +167,7 @@ describe.sequential("overlayctl ip", { timeout: 60_000 }, () => {
     });
   });
 
-  test("in a dual-stack network a container gets an address of each family, and either one leads to it", async () => {
+  test("in a dual-stack network a container gets an address of each family, and is found by either one", async () => {
     const dual = new Ctl();
     await dual.withPool((pool) => deploy(pool, ["node1"], { subnets: ["10.64.0.0/16/6/10", "fd00:1::/48/16/64"] }));
     const [given] = await dual.must("ip", "reserve", ...on("node1"), "--by", "web");

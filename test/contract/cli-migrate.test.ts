@@ -31,7 +31,7 @@ describe.skipIf(missing)(`overlayctl store migrate between engines${missing ? `:
     ["SQLite", () => `sqlite:${join(ctl.folder, "busy.db")}`],
     ["PostgreSQL", () => postgres.url({ schema: "busy" })],
   ])(
-    "a store that is being written moves to %s with all that was answered, and writers are told",
+    "a store that is being written moves to %s with all acknowledged writes, and later writes fail with STORE_MOVED",
     {
       timeout: 120_000,
     },

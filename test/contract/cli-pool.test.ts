@@ -6,7 +6,7 @@ import { LAYOUT } from "../../provider/pool/storage/layout";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
-/** The real command line on a SQLite file: looking at pools, importing, and moving a store. */
+/** The real command line on a SQLite file: showing pools, importing addresses, and moving a store. */
 const ctl = new Ctl();
 const file = (name: string, text: string): string => {
   writeFileSync(join(ctl.folder, name), text);
@@ -30,7 +30,7 @@ afterAll(() => ctl.remove());
 describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
   const used = "ip,by,runner\n10.128.64.20,web,node1\n10.128.64.21,,\n10.128.128.20,web,node2\n";
 
-  test("a dry run says what would be entered, and writes nothing", async () => {
+  test("a dry run prints what would be imported, and writes nothing", async () => {
     const before = await raw();
     expect(await ctl.must("import", file("used.csv", used), "--dry-run")).toMatchObject([
       { ip: "10.128.64.20", network: "training", runner: "node1", state: "used", usedBy: "web" },
@@ -40,7 +40,7 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     expect(await raw()).toEqual(before);
   });
 
-  test("all addresses are entered, once", async () => {
+  test("all addresses are imported, once", async () => {
     expect(await ctl.must("import", "used.csv")).toHaveLength(3);
     expect(await ctl.must("import", "used.csv")).toEqual([]);
     const [lease, other] = await ctl.must("ip", "list", "--runner", "node1");
@@ -55,7 +55,7 @@ describe.sequential("overlayctl import", { timeout: 60_000 }, () => {
     expect(await ctl.refusal(...taken)).toBe("1 IP_IN_USE");
   });
 
-  test("JSON, and what `ip list --json` prints, are read too", async () => {
+  test("JSON is read too, such as the output of `ip list --json`", async () => {
     const listed = (await ctl.run("ip", "list", "--json")).stdout;
     expect(await ctl.must("import", file("listed.jsonl", listed))).toEqual([]);
     const json = JSON.stringify([{ ip: "10.128.64.30", by: "db" }, "10.128.64.31"]);
@@ -131,7 +131,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
   test.each([
     ["pool", "There is no pool in this store yet."],
     ["ip", "No address is held there."],
-  ])("%s list of an empty store says so to people, and nothing to programs", async (what, sentence) => {
+  ])("%s list of an empty store prints a note, and nothing with --json", async (what, sentence) => {
     const empty = ["--store", `sqlite:${join(ctl.folder, "empty.db")}`];
     expect(await ctl.run(what, "list", ...empty)).toMatchObject({ code: 0, stdout: "", stderr: `${sentence}\n` });
     expect(await ctl.must(what, "list", ...empty)).toEqual([]);
@@ -164,7 +164,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     expect(await ctl.refusal("pool", "lst")).toBe("2 INPUT_INVALID");
   });
 
-  test("history and ip show tell who did what with an address, and when", async () => {
+  test("history and ip show print owner, change and time for an address", async () => {
     const at = ["--ip", "10.128.64.99"];
     await ctl.must("ip", "use", ...at, "--by", "seen");
     await ctl.must("ip", "free", ...at);
@@ -180,7 +180,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
     expect(await ctl.must("history", "runner/training/node1")).not.toEqual([]);
   });
 
-  test("show has the leases with owner, state and end", async () => {
+  test("show prints the leases with owner, state and expiry", async () => {
     const [pool, ...leases] = await ctl.must("pool", "show", "network/training");
     expect(pool).toMatchObject({ pool: "network/training", kind: "id", allocation: "lowest", capacity: 63 });
     expect(leases).toMatchObject([
@@ -193,7 +193,7 @@ describe.sequential("overlayctl pool", { timeout: 60_000 }, () => {
 });
 
 describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
-  test("check finds what is wrong and repairs what follows from the leases", async () => {
+  test("check finds faults, and repairs the rows that are derived from leases", async () => {
     const [free] = (await raw()).find(([key]) => key.startsWith("f/"))!;
     await damage(free, null);
     const { code, json } = await ctl.run("store", "check", "--json");
@@ -202,7 +202,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect((await ctl.run("store", "check")).stdout).toBe("The store has no problems.\n");
   });
 
-  test("check finds a commit of a clock that was ahead; until it is repaired nothing is given out", async () => {
+  test("check finds a commit of a clock that was ahead; nothing is allocated until it is repaired", async () => {
     const ahead = await openStore(ctl.store, { offerTtl: 0, quarantine: 0, clock: () => Date.now() + 86_400_000 });
     await ahead.transact(async (tx) => {
       await tx.write([["z", "1"]]);
@@ -246,7 +246,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(await raw()).toEqual(rows);
   });
 
-  test("nobody can use a store that is only half there, and a move that was cut short starts again", async () => {
+  test("a store that is only half copied cannot be used, and an interrupted move starts again", async () => {
     const to = `sqlite:${join(ctl.folder, "half.db")}`;
     await damage("v", String(Number.MAX_SAFE_INTEGER), to);
     await damage("v/move", JSON.stringify({ from: ctl.store, version: LAYOUT, move: "m" }), to);
@@ -258,7 +258,7 @@ describe.sequential("overlayctl store", { timeout: 60_000 }, () => {
     expect(await raw(to)).toEqual(rows);
   });
 
-  test("a file that is no store is refused, and so is a word that is no command", async () => {
+  test("a file that is not a store, and an unknown command, are refused", async () => {
     file("text.db", "not a database, but long enough to be looked at as one ".repeat(50));
     expect(await ctl.refusal("pool", "list", "--store", `sqlite:${join(ctl.folder, "text.db")}`)).toBe(
       "1 STORE_CORRUPT",

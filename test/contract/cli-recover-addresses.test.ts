@@ -5,7 +5,7 @@ import type { Values } from "../../provider/lifecycle/values";
 import { Ctl } from "../unit/cli/ctl";
 import { Stage } from "../unit/lifecycle/stage";
 
-/** Pools in pools, addresses in them, and a tenant's block that no stack holds: all of it comes back from an export. */
+/** Child pools, addresses in them, and a tenant's block that no stack holds: all are recovered from an export. */
 const ctl = new Ctl();
 afterAll(() => ctl.remove());
 
@@ -60,7 +60,7 @@ test("recovered from an export in any order, no resource differs and nothing is 
 
   const again = await Stage.up({ store: ctl.store });
   for (const [type, props] of made) {
-    const changes = type === "IPReservation"; // its token is dead
+    const changes = type === "IPReservation"; // its token is invalid
     expect(await again.of(type).diff(props, props)).toMatchObject({ changes, replaces: [] });
   }
   const [, dead] = made.find(([, { owner }]) => String(owner).endsWith("::any"))!;
@@ -82,7 +82,7 @@ test("recovered from an export in any order, no resource differs and nothing is 
   expect(stdout.trim().split(",")).toHaveLength(2);
 });
 
-/** Somebody uses the address in `part` with its token, and a refresh sees it. */
+/** A container uses the address in `part` with its token, and a refresh reads that. */
 async function useByToken(stage: Stage, made: [type: string, props: Values][]): Promise<void> {
   const entry = made.find(([, { owner }]) => String(owner).endsWith("::in-part"))!;
   const [, { leaseId }] = entry;

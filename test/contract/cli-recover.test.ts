@@ -11,7 +11,7 @@ import { storedNetwork } from "../../provider/resources/network-settings";
 import { Ctl, type Deployed, deploy, lifecyclesOn, make } from "../unit/cli/ctl";
 import { FakeFleet, fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
-/** A pool that is lost, and one that has more than the stacks. */
+/** A store that was lost, and a store with leases that no stack has. */
 const ctl = new Ctl();
 let deployed: Deployed;
 
@@ -31,7 +31,7 @@ const hidden = (secret: object) => ({
   ...secret,
 });
 
-/** A resource in the form of `pulumi stack export`; with `--show-secrets` where that is wanted. */
+/** A resource in the form of `pulumi stack export`; `shown`: as with `--show-secrets`. */
 function resource(type: string, props: Values, { shown = false, ...more }: Values = {}): object {
   const name = String(props.owner).split("::").at(-1);
   const outputs = Object.entries(props).map(([key, value]) => {
@@ -63,7 +63,7 @@ const everything = (more: Values = {}): object[] => [
 
 const leases = (pools = ["space/default", "network/training"]): Promise<Lease[]> =>
   ctl.withPool(async (pool) => (await Promise.all(pools.map((name) => pool.leases(name)))).flat());
-/** Without times, and without the run that was the last to hold them. */
+/** Without times, and without the run that last took the lease over. */
 const timeless = (all: Lease[]) =>
   all.map(({ createdAt, updatedAt, lastSeen, data, ...lease }) => ({ ...lease, name: (data as Values).name }));
 const withoutHosts = (all: Partial<Lease>[]) =>
@@ -78,7 +78,7 @@ const differences = (pool: Pool) => {
 };
 
 describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
-  test("a lost pool gives out nothing; the plan writes nothing; recovered, it is as before and no resource differs", async () => {
+  test("a lost store allocates nothing; the plan writes nothing; recovered, it is as before and no resource differs", async () => {
     const before = await leases();
     const file = exportTo("dev.json", everything());
     lose();
@@ -103,7 +103,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     expect(next.extents).toEqual([{ first: 4n, last: 4n }]);
   });
 
-  test("an older backup is refused by the stack that has seen more, and accepted once that is recovered", async () => {
+  test("an older backup is refused by a stack that has seen a newer version, and accepted after the recovery", async () => {
     const copy = (from: string, to: string) => {
       for (const end of ["", "-wal"].filter((end) => existsSync(join(ctl.folder, `${from}${end}`))))
         copyFileSync(join(ctl.folder, `${from}${end}`), join(ctl.folder, `${to}${end}`));
@@ -126,7 +126,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     copy("backup.db", "pool.db");
     await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: The store at sqlite:.* this stack has seen version \d+/);
     await sleep(1000);
-    // Stacks that have not seen more cannot know, and get the same value; the first one still stops.
+    // A stack that has not seen a newer version cannot detect it, and gets the same value; the first one still stops.
     for (const owner of ["second", "third", "fourth", "fifth"]) await claim(owner);
     await expect(everyDiff()).rejects.toThrow(/^STORE_LOST: .* others have written to it since/);
     await ctl.withPool(async (pool) => {
@@ -163,7 +163,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     });
   });
 
-  test("with secrets shown, the names of machines and the network's hub come back too", async () => {
+  test("with secrets shown, the names of hosts and the network's hub are recovered too", async () => {
     const before = await leases();
     const hub = await ctl.withPool((pool) => pool.spec("network/training"));
     const file = exportTo("dev.json", everything({ shown: true }));
@@ -173,7 +173,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     expect(await ctl.withPool((pool) => pool.spec("network/training"))).toEqual(hub);
   });
 
-  test("a second run, and one on a sound store, find everything in its place", async () => {
+  test("a second run, and a run on a sound store, find all leases present", async () => {
     const file = exportTo("dev.json", everything());
     const before = await leases();
     const known = await ctl.must("recover", "--stack-export", file, "--yes");
@@ -183,10 +183,10 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
 
   test("two resources with one value, or one name, are refused with both sides named, and nothing is written", async () => {
     const { node1, node2 } = deployed.runners as Record<string, Values>;
-    const thief = {
+    const second = {
       ...node1,
-      owner: String(node1!.owner).replace("node1", "thief"),
-      runnerName: "thief",
+      owner: String(node1!.owner).replace("node1", "second"),
+      runnerName: "second",
       uid: "u1",
       leaseId: "u1.1",
     };
@@ -199,13 +199,13 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     };
     const files = [
       exportTo("dev.json", everything()),
-      exportTo("other.json", [resource("RunnerSubnet", thief), resource("RunnerSubnet", double)]),
+      exportTo("other.json", [resource("RunnerSubnet", second), resource("RunnerSubnet", double)]),
     ];
     lose();
     const { code, json, stderr } = await ctl.run("recover", "--stack-export", ...files, "--yes", "--json");
     expect([code, json.at(-1)!.error]).toEqual([1, "STORE_CONFLICT"]);
     expect(stderr).toContain(
-      "::thief (other.json): Runner id 1 of network training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
+      "::second (other.json): Runner id 1 of network training is reserved by organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node1.",
     );
     expect(stderr).toContain(
       "::double (other.json): Runner name node2 of network training belongs to organization/urn:pulumi:dev::shop::overlay:index:RunnerSubnet::node2",
@@ -213,7 +213,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     expect(await leases()).toEqual([]);
   });
 
-  test("what contradicts the store is refused: another holder, or a lease that is newer than the export", async () => {
+  test("an export that contradicts the store is refused: another holder, or a lease that is newer than the export", async () => {
     const file = exportTo("dev.json", everything());
     const { node1 } = deployed.runners as Record<string, Values>;
     await ctl.withPool((pool) =>
@@ -221,12 +221,12 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     );
     expect(await ctl.refusal("recover", "--stack-export", file)).toBe("1 STORE_CONFLICT");
     lose();
-    await ctl.withPool((pool) => deploy(pool, ["stranger"]));
+    await ctl.withPool((pool) => deploy(pool, ["other"]));
     const { stderr } = await ctl.run("recover", "--stack-export", file);
     expect(stderr).toContain("10.128.0.0/12 overlaps 10.128.0.0/12, which is held by");
   });
 
-  test("promises made meanwhile give way to what stands", async () => {
+  test("offers that were made meanwhile are ended by recovered leases", async () => {
     const file = exportTo("dev.json", everything());
     lose();
     await ctl.withPool(async (pool) => {
@@ -242,7 +242,7 @@ describe.sequential("overlayctl recover", { timeout: 60_000 }, () => {
     expect((await ctl.run("store", "check")).code).toBe(0);
   });
 
-  test("what still waits to be deleted after a forced replacement is not a second holder", async () => {
+  test("a resource that is pending deletion after a forced replacement is not a second holder", async () => {
     const { node1 } = deployed.runners as Record<string, Values>;
     const earlier = { ...node1, leaseId: `${node1!.uid}.earlier` };
     const file = exportTo("dev.json", [...everything(), resource("RunnerSubnet", earlier, { delete: true })]);
@@ -279,7 +279,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     expect(await ctl.must(...gc, "--stack-export", file)).toEqual([]);
   });
 
-  test("a stack with nothing of ours left has lost all; inner leases go before outer ones", async () => {
+  test("a stack without our resources loses all its leases; leases in child pools are released first", async () => {
     const file = exportTo("dev.json", []);
     expect(await ctl.must("gc", "--stack-export", file)).toEqual([]); // an up may be under way
     expect(values(await ctl.must(...gc, "--stack-export", file, "--yes"))).toEqual([
@@ -291,7 +291,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     expect(await ctl.withPool((pool) => pool.pools("network/"))).toEqual([]);
   });
 
-  test("stacks without an export are left alone, unless they are said to be gone", async () => {
+  test("leases of stacks without an export are kept, unless --gone names the stack", async () => {
     await ctl.withPool((pool) =>
       pool.claim({
         pool: "network/training",
@@ -320,7 +320,7 @@ describe.sequential("overlayctl gc", { timeout: 60_000 }, () => {
     const shown = (rows: Values[]) => rows.map(({ value, hosts }) => `${value} ${hosts}`);
     const network = "10.128.0.0/12 192.0.2.11,192.0.2.10";
     expect(shown(await ctl.must("gc", "--forgotten"))).toEqual(["2 192.0.2.11", "1 192.0.2.10", network]);
-    expect((await ctl.run(...gc, "--stack-export", exportTo("dev.json", []))).stdout).toBe(""); // not the stack's any more
+    expect((await ctl.run(...gc, "--stack-export", exportTo("dev.json", []))).stdout).toBe(""); // no longer of the stack
     expect(await ctl.refusal("gc", "--forgotten", "192.0.2.12")).toBe("1 INPUT_INVALID");
     expect(await ctl.refusal("gc", "--forgotten", "--containers", "training")).toBe("2 INPUT_INVALID");
 

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Ctl, deploy } from "../unit/cli/ctl";
 
-/** An address for the life of a command, whatever ends it. */
+/** An address that is held while a command runs, however the command ends. */
 const ctl = new Ctl();
 beforeAll(() => ctl.withPool((pool) => deploy(pool, ["node1"])));
 afterAll(() => ctl.remove());
@@ -31,14 +31,14 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     expect([code, stdout]).toEqual([0, "--json --ip x\n"]);
   });
 
-  test("a command that is not there is 127, and leaves nothing held", async () => {
+  test("an unknown command exits with 127, and its address is released", async () => {
     const { code, stderr } = await ctl.run(...run("--", "no-such-program"));
     expect(code).toBe(127);
     expect(stderr).toContain("no-such-program");
     expect(await live()).toEqual([]);
   });
 
-  test("signals reach the command, and its end by one is passed on as a shell would", async () => {
+  test("signals are passed to the command, and its end by a signal gives the exit code of a shell", async () => {
     const running = ctl.start(
       run("--", "sh", "-c", "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.1; done"),
     );
@@ -49,7 +49,7 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     expect(await live()).toEqual([]);
   });
 
-  test("the lease is renewed as long as the command runs, and is over soon after kill -9, and so is the command", async () => {
+  test("the lease is renewed while the command runs; after kill -9 the command ends and the lease expires", async () => {
     const running = ctl.start(run("--ttl", "2", "--", "sh", "-c", "echo ready; exec sleep 30"));
     await until("the command runs", () => running.soFar().includes("ready"));
     const [lease] = await live();
@@ -57,8 +57,8 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     expect((await live()).map(({ uid }) => uid)).toEqual([lease!.uid]);
     running.child.kill("SIGKILL");
     const killed = Date.now();
-    await running.ended; // which is when the command has left its output, too
-    await until("nobody holds it", async () => (await live()).length === 0);
+    await running.ended; // the command has ended then, too
+    await until("no owner holds it", async () => (await live()).length === 0);
     expect(Date.now() - killed).toBeLessThan(4000);
     const events = (await ctl.withPool((pool) => pool.history("runner/training/node1"))).filter(
       ({ uid }) => uid === lease!.uid,
@@ -89,7 +89,7 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
   };
 
   test.runIf(process.platform === "linux")(
-    "kill -9 ends the command's whole family: background, other sessions, deaf to SIGTERM",
+    "kill -9 ends all processes of the command: in the background, in other sessions, ignoring SIGTERM",
     async () => {
       const running = ctl.start(run("--ttl", "2", "--", "sh", "-c", `${FAMILY}\nexec sleep 300`));
       await until("they all run", () => pidsIn(running.soFar()).length === 5);
@@ -101,7 +101,7 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
   );
 
   test.runIf(process.platform === "linux")(
-    "what a command leaves in the background ends before its address is released",
+    "background processes of a command end before its address is released",
     async () => {
       const { code, stdout } = await ctl.run(...run("--", "sh", "-c", `${FAMILY}\nsleep 0.5; exit 5`));
       expect([code, pidsIn(stdout).filter(isAlive)]).toEqual([5, []]);
@@ -110,7 +110,7 @@ describe.sequential("overlayctl ip run", { timeout: 60_000 }, () => {
     },
   );
 
-  test("a command whose lease was taken away is ended", async () => {
+  test("a command is ended if its lease is released by another caller", async () => {
     const running = ctl.start(run("--ttl", "2", "--", "sh", "-c", "echo ready; exec sleep 30"));
     await until("the command runs", () => running.soFar().includes("ready"));
     const [lease] = await live();

@@ -4,9 +4,9 @@ import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Ctl, deploy, OVERLAYCTL, objects } from "../unit/cli/ctl";
 
-/** Tokens and store URLs that stand on no command line, and in no environment of a command that `ip run` starts. */
+/** Tokens and store URLs are neither on a command line nor in the environment of a command that `ip run` starts. */
 const ctl = new Ctl();
-/** Stands in every secret of these tests. */
+/** Part of every secret in these tests. */
 const SECRET = "s3cr3t";
 const store = `sqlite:${join(ctl.folder, SECRET, "pool.db")}`;
 const storeFile = join(ctl.folder, "store");
@@ -69,7 +69,7 @@ describe.sequential("overlayctl", { timeout: 60_000 }, () => {
     ["--store-file -", ["--store-file", "-"], { input: store }],
     ["--store -", ["--store", "-"], { input: `${store}\n` }],
     ["OVERLAY_STORE_FILE", [], { env: { OVERLAY_STORE_FILE: storeFile } }],
-  ])("%s says where the pool is", async (_, args, options) => {
+  ])("%s gives the URL of the store", async (_, args, options) => {
     const { code, json } = await run(["pool", "list", "--json", ...args], options);
     expect([code, json.map(({ pool }) => pool)]).toEqual([0, expect.arrayContaining(["network/training"])]);
   });
@@ -92,7 +92,7 @@ describe.sequential("overlayctl", { timeout: 60_000 }, () => {
       /Both --from-file and --to-file are standard input/,
     ],
     ["three stores", ["store", "migrate", "memory:", "memory:", "--to-file", storeFile], /must each be given once/],
-  ])("%s is refused, and what to do is said", async (_, args, expected) => {
+  ])("%s is refused, with a fix", async (_, args, expected) => {
     const { code, stderr } = await run(args, { env: { OVERLAY_STORE_FILE: storeFile } });
     expect(code).not.toBe(0);
     expect(stderr).toMatch(expected);
@@ -105,7 +105,7 @@ describe.sequential("overlayctl", { timeout: 60_000 }, () => {
     expect(stderr).toMatch(/^SETTING_INVALID: OVERLAY_STORE_FILE names a file that is empty\./);
   });
 
-  test("standard input serves one secret", async () => {
+  test("standard input can be used for one secret only", async () => {
     const token = await reserved();
     const both = await run(["ip", "validate", "-", "--store", "-"], { input: token });
     expect(both.code).not.toBe(0);

@@ -1,4 +1,5 @@
 import { describe } from "vitest";
+import { conditionalChangeContract } from "./conditional-changes";
 import { eventContract } from "./events";
 import type { Engine } from "./fixture";
 import { identityContract } from "./identity";
@@ -10,13 +11,12 @@ import { pickContract } from "./picks";
 import { poolContract } from "./pools";
 import { previewContract } from "./previews";
 import { promiseContract } from "./promises";
-import { redeemingContract } from "./redeeming";
-import { resizingContract } from "./resizing";
+import { resizeContract } from "./resize";
 import { sharingContract } from "./sharing";
 import { storeContract } from "./store";
 import { timeContract } from "./time";
 
-/** Everything that must hold on every engine; each engine's test calls this one function. */
+/** What must hold for every engine. Each engine's test calls this function. */
 export function contract(engine: Engine): void {
   describe("store", () => storeContract(engine));
   describe("identity", () => identityContract(engine));
@@ -25,8 +25,8 @@ export function contract(engine: Engine): void {
   describe("picks", () => pickContract(engine));
   describe("time", () => timeContract(engine));
   describe("pools", () => poolContract(engine));
-  describe("resizing", () => resizingContract(engine));
-  describe("redeeming", () => redeemingContract(engine));
+  describe("resize", () => resizeContract(engine));
+  describe("conditional changes", () => conditionalChangeContract(engine));
   describe("names", () => nameContract(engine));
   describe("limits", () => limitContract(engine));
   describe("sharing", () => sharingContract(engine));

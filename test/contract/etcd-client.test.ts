@@ -53,7 +53,7 @@ describe.skipIf(etcdMissing)(`the client of etcd${etcdMissing ? `: ${etcdMissing
     expect((await client.range({ ...all, count_only: true })).count).toBe("2");
   });
 
-  test("a transaction does one thing or the other", async () => {
+  test("a transaction runs one branch or the other", async () => {
     const client = connect(cluster.ports);
     const put = (value: string) => ({ request_put: { key: bytes("txn"), value: bytes(value) } });
     const absent = { key: bytes("txn"), target: "CREATE", result: "EQUAL", create_revision: 0 } as const;
@@ -101,7 +101,7 @@ describe.skipIf(etcdMissing)(`the client of etcd${etcdMissing ? `: ${etcdMissing
     silent.close();
   });
 
-  test("a port that nobody listens on is reported at once", async () => {
+  test("a closed port is reported at once", async () => {
     const client = connect([await freePort()], 5000);
     const started = performance.now();
     const error = await client.range({ key: bytes("x") }).catch((error: unknown) => error);

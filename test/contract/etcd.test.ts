@@ -15,10 +15,10 @@ import { readClusterTime } from "../../provider/pool/engines/etcd/time";
 import { parseEtcdUrl } from "../../provider/pool/engines/etcd/url";
 import type { Row, Tx } from "../../provider/pool/storage/store";
 import { contract } from "./contract";
-import { Cables } from "./servers/cables";
 import { type Authority, type Certificate, newAuthority } from "./servers/certificates";
 import { type EtcdCluster, etcdMissing, startEtcd } from "./servers/etcd";
 import type { EtcdAdmin } from "./servers/etcd-admin";
+import { FaultyProxy } from "./servers/faulty-proxy";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
 import { OpenStores } from "./servers/stores";
@@ -40,14 +40,14 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   afterEach(() => stores.closeAll());
   afterAll(() => cluster?.stop());
 
-  const newUrl = (cables?: Cables) => {
-    const ports = cables?.ports ?? cluster.ports;
+  const newUrl = (proxy?: FaultyProxy) => {
+    const ports = proxy?.ports ?? cluster.ports;
     return `etcd://${ports.map((port) => `127.0.0.1:${port}`).join(",")}/p${prefixes++}`;
   };
   const open = async (url: string, options = {}) => stores.add(await openEtcdStore(url, options));
 
   contract({ name: "etcd", newUrl, open: (url, clock) => open(url, { clock }) });
-  serverContract({ newUrl, open, cables: () => Cables.to(cluster.ports), commitBytes: '"writes":' });
+  serverContract({ newUrl, open, startProxy: () => FaultyProxy.to(cluster.ports), commitBytes: '"writes":' });
 
   test("secrets are under a prefix of their own, and not in the log", async () => {
     const url = newUrl();
@@ -82,7 +82,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  describe("more rows than etcd takes at once", () => {
+  describe("more rows than etcd takes in one Txn", () => {
     const rows = Array.from({ length: 1000 }, (_, i): Row => [`row/${i}`, "x".repeat(200)]);
     const writeAll = async (tx: Tx): Promise<void> => {
       await tx.write(rows);
@@ -103,7 +103,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       expect(await store.read(countRows)).toBe(1000);
     });
 
-    /** A writer that is gone after so many calls. */
+    /** A client that fails after so many calls. */
     class DyingKv extends EtcdKv {
       calls = 0;
       override txn(...args: Parameters<EtcdKv["txn"]>): ReturnType<EtcdKv["txn"]> {
@@ -115,9 +115,9 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     test.each([
       ["before the commit: none are there", parts, 0],
       ["after the commit: all are there", parts + 1, 1000],
-      ["in the middle of bringing them to their places: all are there", parts + 6, 1000],
+      ["while the rows are moved to their keys: all are there", parts + 6, 1000],
       ["just before the end: all are there", parts + 1 + 2 * parts, 1000],
-    ])("by one who dies %s", async (_when, calls, there) => {
+    ])("by a process that dies %s", async (_when, calls, there) => {
       const url = newUrl();
       const { prefix } = parseEtcdUrl(url);
       const dying = new DyingKv(cluster.client, parseEtcdUrl(url));
@@ -133,7 +133,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("a process that was killed while it held the lock holds up others until its lease has expired", async () => {
+  test("a process that was killed while it held the lock blocks others until its lease has expired", async () => {
     const url = newUrl();
     const store = await open(url);
     const { prefix } = parseEtcdUrl(url);
@@ -143,7 +143,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     expect(await countUnder(cluster.client, `${prefix}lock/`)).toBe(0);
   });
 
-  test("the lock is given in the order of asking, and a lease is renewed while it is held", async () => {
+  test("the lock is granted in the order of requests, and a lease is renewed while the lock is held", async () => {
     const url = newUrl();
     const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
     const log = new EtcdCommitLog(kv, keys, { revision: "0" }, new FirstRowSearch(kv), true);
@@ -171,7 +171,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     await queued(0);
   }, 120_000);
 
-  test("a wait for the lock ends in time, and leaves the queue", async () => {
+  test("a wait for the lock times out, and its key is deleted from the queue", async () => {
     const url = newUrl();
     const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
     const log = new EtcdCommitLog(kv, keys, { revision: "0" }, new FirstRowSearch(kv), true);
@@ -181,7 +181,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     await holder.unlock();
   });
 
-  test("a crowd leaves nothing behind in the lock queue", async () => {
+  test("after many concurrent transactions the lock queue is empty", async () => {
     const url = newUrl();
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
     const often = async (i: number) => {
@@ -193,11 +193,11 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     };
     await Promise.all(crowd.map((_, i) => often(i)));
     expect(await crowd[0]!.read(countRows)).toBe(40);
-    const tickets = () => countUnder(cluster.client, `${parseEtcdUrl(url).prefix}lock/`);
-    await vi.waitFor(async () => expect(await tickets()).toBe(0), { timeout: 5000 });
+    const queueLength = () => countUnder(cluster.client, `${parseEtcdUrl(url).prefix}lock/`);
+    await vi.waitFor(async () => expect(await queueLength()).toBe(0), { timeout: 5000 });
   });
 
-  test("a cluster that has lost commits gives out nothing more", async () => {
+  test("a cluster that has lost commits allocates nothing more", async () => {
     const url = newUrl();
     const store = await open(url);
     for (let i = 0; i < 3; i++) await store.transact(write);
@@ -208,7 +208,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("an entry of the log that is not in its form is named", async () => {
+  test("an invalid entry of the log is named", async () => {
     const url = newUrl();
     const [kv, keys] = [new EtcdKv(cluster.client, parseEtcdUrl(url)), keysUnder(parseEtcdUrl(url).prefix)];
     const log = new EtcdCommitLog(kv, keys, { revision: "0" });
@@ -257,7 +257,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   describe("with TLS, certificates of clients, and passwords", () => {
     let secure: EtcdCluster;
     let authority: Authority;
-    let stranger: Authority | undefined;
+    let otherAuthority: Authority | undefined;
     let own: Certificate;
     const secret = "not/to:be@seen";
     const hidden = encodeURIComponent(secret);
@@ -280,13 +280,13 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
     afterAll(async () => {
       await secure?.stop();
-      for (const { folder } of [authority, ...(stranger ? [stranger] : [])]) removeFolder(folder);
+      for (const { folder } of [authority, ...(otherAuthority ? [otherAuthority] : [])]) removeFolder(folder);
     });
 
-    /** An authority that the server has no certificate of. */
-    const newStranger = () => {
-      stranger = newAuthority();
-      return stranger;
+    /** An authority that did not issue the server's certificate. */
+    const newOtherAuthority = () => {
+      otherAuthority = newAuthority();
+      return otherAuthority;
     };
     const files = () => ({ ca: authority.ca, cert: own.cert, key: own.key });
     const secureUrl = (login: string, options: Record<string, string> = files()) =>
@@ -307,7 +307,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       expect(await store.read(countRows)).toBe(0);
     });
 
-    test("a user who may only read serves previews", async () => {
+    test("with a user that may only read, previews work", async () => {
       const store = await open(secureUrl(`reader:${hidden}`));
       expect(store.readOnly).toBe(true);
       expect(await store.read(countRows)).toBe(0);
@@ -336,7 +336,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       ],
       [
         "another authority",
-        () => secureUrl(`writer:${hidden}`, { ...files(), ca: newStranger().ca }),
+        () => secureUrl(`writer:${hidden}`, { ...files(), ca: newOtherAuthority().ca }),
         "STORE_UNAVAILABLE",
         "cannot be used",
       ],
@@ -361,14 +361,14 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
       ["a plain % in the password", () => secureUrl("writer:not%to:be"), "SETTING_INVALID", "%25"],
       ["no hosts", () => `etcd://writer:${hidden}@/x`, "SETTING_INVALID", "it does not have that form"],
     ];
-    test.each(refusals)("%s is said, and no secret with it", async (_what, url, code, text) => {
+    test.each(refusals)("%s is reported without a secret", async (_what, url, code, text) => {
       const error = await open(url()).catch((error: unknown) => error as Error & { code: string });
       expect(error).toMatchObject({ code, message: expect.stringContaining(text) });
       expect(inspect(error, { depth: 10, showHidden: true })).not.toMatch(/not.{1,3}to.{1,3}be/);
     });
   });
 
-  describe("a cluster in trouble", () => {
+  describe("a cluster", () => {
     let troubled: EtcdCluster;
     const url = () => `etcd://${troubled.hosts}/troubled`;
     beforeAll(async () => {
@@ -376,7 +376,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
     afterAll(() => troubled?.stop());
 
-    test("that is full serves previews", async () => {
+    test("that is full still serves previews", async () => {
       const store = await open(url());
       await store.transact(write);
       await troubled.admin.setSpaceAlarm("ACTIVATE");
@@ -401,7 +401,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("nobody listens", async () => {
+  test("a closed port is STORE_UNAVAILABLE", async () => {
     const port = await freePort();
     await expect(open(`etcd://127.0.0.1:${port}/x`)).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
@@ -409,7 +409,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
     });
   });
 
-  test("somebody listens and never answers", async () => {
+  test("a server that never answers is STORE_UNAVAILABLE", async () => {
     const port = await freePort();
     const silent = createSocketServer().listen(port, "127.0.0.1");
     await expect(open(`etcd://127.0.0.1:${port}/x?timeout=1`)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
@@ -417,7 +417,7 @@ describe.skipIf(etcdMissing)(`etcd${etcdMissing ? `: ${etcdMissing}` : ""}`, () 
   });
 });
 
-/** root, and users who may write, only read, or nothing under `secure/`. */
+/** root, and users that may write, only read, or do nothing under `secure/`. */
 async function secureUsers(admin: EtcdAdmin, password: string): Promise<void> {
   await admin.addUser("root", password, "secure");
   await admin.addUser("writer", password, "secure", "READWRITE");

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { headKey, loggedEventKey } from "../../provider/pool/storage/keys";
 import type { AccessToken, Delivery, Webhook } from "../../provider/pool/types";
-import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
 
 /** The event log, sessions of several users on one store, batches, access tokens and webhooks. */
 export function eventContract(engine: Engine): void {
   test("changes of all processes are numbered without gaps, in the order of their commits", async () => {
     const { pool, another } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
     const { last } = await pool.events({ after: 0 });
     const second = another();
     for (const owner of ["a", "b", "c"]) {
@@ -31,14 +31,14 @@ export function eventContract(engine: Engine): void {
 
   test("a refused operation and an offer leave no event, also beside others in one transaction", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     const { last } = await pool.events({ after: 0 });
     await Promise.allSettled([
-      pool.claim(wants("a", "10.0.0.1")),
-      pool.claim(wants("b", "10.0.0.1")),
+      pool.claim(requestFor("a", "10.0.0.1")),
+      pool.claim(requestFor("b", "10.0.0.1")),
       pool.offer(by("c")),
-      pool.claim(wants("d", "10.9.9.9")),
-      pool.claim(wants("e", "10.0.0.2")),
+      pool.claim(requestFor("d", "10.9.9.9")),
+      pool.claim(requestFor("e", "10.0.0.2")),
     ]);
     const { events } = await pool.events({ after: last });
     expect(events.map(({ id, owner }) => [id - last, owner])).toEqual([
@@ -49,7 +49,7 @@ export function eventContract(engine: Engine): void {
 
   test("events that are no longer kept, or not made yet, are an error with the newest id", async () => {
     const { pool, store } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     for (const owner of ["a", "b"]) await pool.claim(by(owner));
     const { last } = await pool.events({ after: 0 });
     await expect(pool.events({ after: last + 1 })).rejects.toThrow(/^EVENTS_LOST: There is no event/);
@@ -62,7 +62,7 @@ export function eventContract(engine: Engine): void {
 
   test("the event log keeps the newest 20,000 events", async () => {
     const { pool, store } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     const { last } = await pool.events({ after: 0 });
     await store.transact(async (tx) => {
       const head = headKey.codec.decode((await tx.get(headKey.at))!);
@@ -79,7 +79,7 @@ export function eventContract(engine: Engine): void {
 
   test("a session carries its own actor into history and leases, also in a transaction with others", async () => {
     const { pool } = await createFixture(engine, { actor: "service@host", quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
     const [ann, bob] = [pool.session({ actor: "ann" }), pool.session({ actor: "bob" })];
     const [a] = await Promise.all([ann.claim(by("a")), bob.claim(by("b")), pool.claim(by("c"))]);
     await bob.release("pool/p", a.leaseId);
@@ -96,7 +96,7 @@ export function eventContract(engine: Engine): void {
 
   test("claims of a batch are committed all or none", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/30"), reserved: extents("10.0.0.0") });
+    await createPool(pool, { extents: extents("10.0.0.0/30"), reserved: extents("10.0.0.0") });
     const batch = (...owners: string[]) => owners.map((owner) => by(owner));
     await expect(pool.claimAll(batch("a", "b", "c", "d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
     expect(await another().usage("pool/p")).toMatchObject({ held: 0n });
@@ -121,7 +121,7 @@ export function eventContract(engine: Engine): void {
   test("a webhook begins behind the newest event, and one process at a time changes its delivery", async () => {
     const { pool, another, pass } = await createFixture(engine);
     const second = another();
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     const { last } = await pool.events({});
     const webhook: Webhook = {
       id: "0a1b2c3d",

@@ -66,8 +66,8 @@ export function extent(text: string): Extent {
 
 export const extents = (...texts: string[]): Extent[] => texts.map(extent);
 
-/** Opens a pool the way users do: with a lease on an address space. */
-export async function opened(
+/** Creates a pool as users do: with a lease on an address space. */
+export async function createPool(
   pool: Pool,
   spec: Omit<Partial<PoolSpec>, "extents"> & { extents: Extent[] },
 ): Promise<Lease> {
@@ -82,7 +82,7 @@ export async function opened(
   });
 }
 
-/** A request in pool/p by somebody. */
+/** A request in pool/p by this owner. */
 export const by = (owner: string, more: Partial<Request> = {}): Request => ({
   pool: "pool/p",
   owner,
@@ -90,10 +90,11 @@ export const by = (owner: string, more: Partial<Request> = {}): Request => ({
   ...more,
 });
 
-export const wants = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
+/** A request in pool/p for these values. */
+export const requestFor = (owner: string, ...values: string[]): Request => by(owner, { want: extents(...values) });
 
 /** A lease that exists outside the store, for an import. */
-export const fact = (
+export const existingLease = (
   { pool, owner, type, tenant, sharingKey, ports }: Request,
   ...values: string[]
 ): ExistingLease => ({

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import type { Store, Tx, Write } from "../../provider/pool/storage/store";
 import { snapshot } from "../../provider/pool/storage/transfer";
-import { by, createFixture, type Engine, extents, opened, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, requestFor } from "./fixture";
 
-/** Puts back exactly these rows, as a restored backup does. */
+/** Restores exactly these rows, like a backup. */
 async function restore(store: Store, rows: Write[]): Promise<void> {
   const gone = (await snapshot(store)).map(([key]): Write => [key, null]);
   await store.transact(async (tx: Tx) => {
@@ -16,19 +16,19 @@ export function identityContract(engine: Engine): void {
   test("a store keeps its id, and its version grows with every commit and with nothing else", async () => {
     const { pool, another } = await createFixture(engine);
     const { id } = await pool.identity();
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     const before = await pool.identity();
     await pool.usage("pool/p");
-    await expect(pool.claim(wants("stranger", "10.9.9.9"))).rejects.toThrow(/^IP_OUTSIDE_POOL/);
+    await expect(pool.claim(requestFor("other", "10.9.9.9"))).rejects.toThrow(/^IP_OUTSIDE_POOL/);
     expect(await another().identity()).toEqual({ ...before, id });
     for (const owner of ["a", "b"]) await another().claim(by(owner));
     expect(await pool.identity()).toEqual({ ...before, version: before.version + 2 });
     await another().mustInclude(before);
   });
 
-  test("a claim and an amend say which version their own commit made, whatever is committed at the same time", async () => {
+  test("claim and amend return the version that their own commit made, whatever is committed at the same time", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     const { id } = await pool.identity();
     const { version, epoch } = await pool.identity();
     const after = (commits: number) => ({ version: version + commits, epoch });
@@ -41,9 +41,9 @@ export function identityContract(engine: Engine): void {
     await another().mustInclude({ id, ...pool.versionOf(used)! });
   });
 
-  test("a restored backup is refused by the stack that has seen more, also when others have written since", async () => {
+  test("a restored backup is refused by a stack that has seen a newer version, also after new commits", async () => {
     const { store, pool, another, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/29") });
+    await createPool(pool, { extents: extents("10.0.0.0/29") });
     await pool.identity();
     const early = await pool.identity();
     const backup = await snapshot(store);
@@ -64,7 +64,7 @@ export function identityContract(engine: Engine): void {
     await expect(another().mustInclude(late)).rejects.toThrow(/^STORE_LOST: .* others have written to it since\./);
   });
 
-  test("a store with another id is refused, until it has recovered what the stack holds", async () => {
+  test("a store with another id is refused until the stack's leases are recovered into it", async () => {
     const { pool, another } = await createFixture(engine);
     const seen = { id: "lost", version: 40, epoch: "00000000" };
     await expect(pool.mustInclude(seen)).rejects.toThrow(/^STORE_LOST: The store at .* is new, but .* store lost\./);

@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import { closingWrites } from "../../provider/pool/storage/layout";
 import type { Write } from "../../provider/pool/storage/store";
-import { by, createFixture, type Engine, extents, firstOf, opened, START, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
-/** Offers and claims: who gets what, and keeps it. */
+/** Offers and claims: which values an owner gets and keeps. */
 export function leaseContract(engine: Engine): void {
-  test("an offer that was made a moment ago stands as it is; later it is made anew", async () => {
+  test("a recent offer is not rewritten; an older one is", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const offer = await pool.offer(by("a"));
     pass(59);
     expect(await pool.offer(by("a"))).toEqual(offer);
@@ -16,9 +16,9 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.offer(by("a"))).toMatchObject({ uid: offer.uid, expiresAt: offer.expiresAt! + 61_000 });
   });
 
-  test("an offer that holds only for a short time is made anew while it holds, and after", async () => {
+  test("an offer with a short ttl is renewed before and after it expires", async () => {
     const { pool, pass } = await createFixture(engine, { offerTtl: 30 });
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { expiresAt } = await pool.offer(by("a"));
     for (const seconds of [25, 40]) {
       pass(seconds);
@@ -31,19 +31,19 @@ export function leaseContract(engine: Engine): void {
 
   test("an offer gives the same value at every preview, to the claim, and to every retry of it", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const offers = [await pool.offer(by("a")), await pool.offer(by("b")), await another().offer(by("a"))];
     expect(offers.map(firstOf)).toEqual([1n, 2n, 1n]);
-    const claimed = await another().claim(wants("b", "2"));
+    const claimed = await another().claim(requestFor("b", "2"));
     expect(claimed).toMatchObject({ state: "reserved", extents: extents("2"), uid: offers[1]!.uid });
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
   });
 
   test("every claim renews the lease id, keeps the uid, and fences the old id", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const first = await pool.claim(by("a"));
-    const second = await pool.claim(wants("a", "1"));
+    const second = await pool.claim(requestFor("a", "1"));
     expect(second.leaseId).not.toBe(first.leaseId);
     expect(second.uid).toBe(first.uid);
     expect(await pool.release("pool/p", first.leaseId)).toBe(false);
@@ -54,9 +54,9 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.release("pool/p", second.leaseId)).toBe(false);
   });
 
-  test("a lease carries all that its request said, and the store's time", async () => {
+  test("a lease has all fields of its request, and the store's time", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
     const details = {
       tenant: { org: "o", project: "p" },
       labels: { team: "red" },
@@ -82,9 +82,9 @@ export function leaseContract(engine: Engine): void {
     });
   });
 
-  test("a preview changes nothing about a firm lease", async () => {
+  test("a preview does not change a committed lease", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const firm = await pool.claim(by("a", { labels: { x: "1" }, names: ["runner/n/a"] }));
     pass(10);
     expect(await pool.offer(by("a", { labels: { x: "2" }, names: ["runner/n/b"] }))).toEqual(firm);
@@ -94,15 +94,15 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.find("pool/p", { owner: "b" })).toEqual(other);
   });
 
-  test("a value that somebody else holds: refused in check, and a stale plan in create, each with the holder", async () => {
+  test("a value that another owner holds is refused in check, and PLAN_STALE in create; both name the holder", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24") });
-    await pool.claim(wants("a", "10.0.0.5"));
-    await expect(pool.offer(wants("b", "10.0.0.5"))).rejects.toMatchObject({
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await pool.claim(requestFor("a", "10.0.0.5"));
+    await expect(pool.offer(requestFor("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
         "IP_IN_USE: Address 10.0.0.5 of IPPool p is reserved by a. Request another value, or release that one first.",
     });
-    await expect(pool.claim(wants("b", "10.0.0.5"))).rejects.toMatchObject({
+    await expect(pool.claim(requestFor("b", "10.0.0.5"))).rejects.toMatchObject({
       message:
         "PLAN_STALE: Address 10.0.0.5 of IPPool p is reserved by a now. Run up again: it will plan with what is free now.",
     });
@@ -110,7 +110,7 @@ export function leaseContract(engine: Engine): void {
 
   test("an owner holds two leases while it is replaced, and each is found by its value", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const old = await pool.claim(by("a", { names: ["runner/n/a"] }));
     pass(1);
     const next = await pool.claim(by("a", { names: ["runner/n/a"], want: extents("7") }));
@@ -122,9 +122,9 @@ export function leaseContract(engine: Engine): void {
     await expect(pool.claim(by("b", { names: ["runner/n/a"] }))).rejects.toMatchObject({ code: "RUNNER_NAME_TAKEN" });
   });
 
-  test("an unmerged preview of another value does not become what the owner has", async () => {
+  test("a preview of another value that is not merged does not change the owner's lease", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const names = ["runner/n/a"];
     const firm = await pool.claim(by("a", { names }));
     pass(1);
@@ -138,7 +138,7 @@ export function leaseContract(engine: Engine): void {
 
   test("a rename moves the lease to its new owner under the same id", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("old", { names: ["runner/n/a"] }));
     const moved = await pool.amend("pool/p", lease.leaseId, { owner: "new" });
     expect(moved).toEqual({ ...lease, owner: "new" });
@@ -149,16 +149,16 @@ export function leaseContract(engine: Engine): void {
 
   test("an offer cannot be amended, only claimed", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.offer(by("a"));
     await expect(pool.amend("pool/p", leaseId, { state: "used" })).rejects.toMatchObject({ code: "INPUT_INVALID" });
     expect(await pool.release("pool/p", leaseId)).toBe(true);
     expect(await pool.leases("pool/p")).toEqual([]);
   });
 
-  test("history says who had what, and offers leave no trace in it", async () => {
+  test("history has the owner and values of each lease, and no offers", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     await pool.offer(by("a"));
     const lease = await pool.claim(by("a", { by: "commit 1" }));
     pass(1);
@@ -177,9 +177,9 @@ export function leaseContract(engine: Engine): void {
     expect(await pool.history("pool/p", { after: START + 1000, limit: 1 })).toEqual([events[2]]);
   });
 
-  test("of a long history the oldest lines go, also when its pool is opened anew", async () => {
+  test("the oldest rows of a long history are deleted, also when its pool is created again", async () => {
     const { pool, store } = await createFixture(engine);
-    const opener = await opened(pool, { extents: extents("1-9"), kind: "id" });
+    const opener = await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const event = JSON.stringify({
       at: 1,
       what: "claimed",
@@ -196,7 +196,7 @@ export function leaseContract(engine: Engine): void {
     const oldest = async () => (await pool.history("pool/p", { limit: 1 })).length;
     expect(await oldest()).toBe(1);
     await pool.release("space/id", opener.leaseId);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lengthNow = () => store.read(async (tx) => (await tx.range("h/pool%2Fp/", "h/pool%2Fp0", 20_000)).length);
     await pool.claim(by("a"));
     await pool.claim(by("b"));
@@ -214,17 +214,17 @@ export function leaseContract(engine: Engine): void {
 
   test("leases are listed in the order of their values, page by page", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-99"), kind: "id" });
-    for (const value of ["40", "7", "99", "12"]) await pool.claim(wants(`owner of ${value}`, value));
+    await createPool(pool, { extents: extents("1-99"), kind: "id" });
+    for (const value of ["40", "7", "99", "12"]) await pool.claim(requestFor(`owner of ${value}`, value));
     expect((await pool.leases("pool/p")).map(firstOf)).toEqual([7n, 12n, 40n, 99n]);
     expect((await pool.leases("pool/p", { after: 7n, limit: 2 })).map(firstOf)).toEqual([12n, 40n]);
     expect(await pool.leases("pool/none")).toEqual([]);
   });
 
-  test("what waits together is made together, and one member's error is its own", async () => {
+  test("operations that wait together share a commit, and an error fails only its own operation", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-200"), kind: "id" });
-    const requests = Array.from({ length: 150 }, (_, i) => (i % 10 === 3 ? wants(`x${i}`, "500") : by(`o${i}`)));
+    await createPool(pool, { extents: extents("1-200"), kind: "id" });
+    const requests = Array.from({ length: 150 }, (_, i) => (i % 10 === 3 ? requestFor(`x${i}`, "500") : by(`o${i}`)));
     const results = await Promise.allSettled(requests.map((request) => pool.claim(request)));
     const values = results.flatMap((result) => (result.status === "fulfilled" ? [firstOf(result.value)] : []));
     expect(new Set(values).size).toBe(135);
@@ -243,9 +243,9 @@ export function leaseContract(engine: Engine): void {
       closingWrites({ to: "sqlite:/new.db", version: 2 }),
       "STORE_MOVED: Everything in this store was moved to sqlite:/new.db.",
     ],
-  ])("a store that was %s while it was open takes no more writes", async (_what, state, message) => {
+  ])("a store that was %s while it was open rejects writes", async (_what, state, message) => {
     const { pool, store } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
     const lease = await pool.claim(by("a"));
     await store.transact(async (tx) => {
       await tx.write(state);

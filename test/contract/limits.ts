@@ -1,10 +1,21 @@
 import { expect, test } from "vitest";
 import type { Changes } from "../../provider/pool/types";
-import { address, by, createFixture, type Engine, extents, fact, network, opened, runner, wants } from "./fixture";
+import {
+  address,
+  by,
+  createFixture,
+  createPool,
+  type Engine,
+  existingLease,
+  extents,
+  network,
+  requestFor,
+  runner,
+} from "./fixture";
 
-/** How full pools are, whom that concerns, and whose they are. */
+/** Usage, quotas, warnings and tenants of pools. */
 export function limitContract(engine: Engine): void {
-  test("usages are those of all pools with a prefix, offers included and what is over left out", async () => {
+  test("usages returns all pools with a prefix, with offers and without expired leases", async () => {
     const { pool, pass } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     for (const name of ["a", "b"]) await pool.claim({ ...runner("n", name), owner: name });
@@ -23,12 +34,12 @@ export function limitContract(engine: Engine): void {
       { org: "a", project: "p" },
       { org: "b", project: "p" },
     ];
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9"), tenant: ours });
     const lease = await pool.claim(by("x", { tenant: ours }));
     const refused = (who: string) => ({
       message: `TENANT_MISMATCH: IPPool p belongs to tenant a/p; this request comes from ${who}. Set \`tenant\` on the resource, or overlay:tenant (OVERLAY_TENANT), to a/p if that is your tenant, or use another pool.`,
     });
-    for (const request of [by("y", { tenant: theirs }), wants("y", "10.0.0.1"), by("y")]) {
+    for (const request of [by("y", { tenant: theirs }), requestFor("y", "10.0.0.1"), by("y")]) {
       const who = request.tenant ? "tenant b/p" : "no tenant";
       await expect(pool.offer(request)).rejects.toMatchObject(refused(who));
       await expect(pool.claim(request)).rejects.toMatchObject(refused(who));
@@ -38,24 +49,24 @@ export function limitContract(engine: Engine): void {
     await expect(amend({ tenant: theirs })).rejects.toMatchObject(refused("tenant b/p"));
     await expect(amend({ tenant: null })).rejects.toMatchObject(refused("no tenant"));
     expect(await amend({ labels: { a: "b" } })).toMatchObject({ tenant: ours });
-    const { conflicts } = await pool.importLeases([fact(by("y", { tenant: theirs }), "10.0.0.7")]);
+    const { conflicts } = await pool.importLeases([existingLease(by("y", { tenant: theirs }), "10.0.0.7")]);
     expect(conflicts.map(({ error }) => error)).toMatchObject([refused("tenant b/p")]);
-    // What stands already was given out by an earlier release, which took the tenant from the pool.
-    expect((await pool.importLeases([fact(by("y"), "10.0.0.7")])).added).toMatchObject([{ tenant: ours }]);
+    // Such leases exist in stores of an earlier release, which took the tenant from the pool.
+    expect((await pool.importLeases([existingLease(by("y"), "10.0.0.7")])).added).toMatchObject([{ tenant: ours }]);
   });
 
-  test("a lease in a pool of no tenant can change its tenant, or have none any more", async () => {
+  test("a lease in a pool without a tenant can change or lose its tenant", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const { leaseId } = await pool.claim(by("x", { tenant: { org: "a", project: "p" } }));
     const other = { org: "b", project: "p" };
     expect(await pool.amend("pool/p", leaseId, { tenant: other })).toMatchObject({ tenant: other });
     expect(await pool.amend("pool/p", leaseId, { tenant: null })).not.toHaveProperty("tenant");
   });
 
-  test("from warnAtPercent on, whoever asks is warned, and what is only offered counts", async () => {
+  test("from warnAtPercent on, every request is warned, and offers count", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.5"), warnAtPercent: 80 });
     const warnings = [];
     for (const owner of ["a", "b", "c", "d"]) warnings.push((await pool.offer(by(owner))).warnings);
     expect(warnings).toEqual([
@@ -66,54 +77,57 @@ export function limitContract(engine: Engine): void {
     ]);
   });
 
-  test("an owner that moves within a full quota is offered its new place, and may have it once the old one is free", async () => {
+  test("with a full quota an owner is offered another value, and can claim it once the old one is released", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
-    const old = await pool.claim(wants("a", "10.0.0.1"));
-    expect(await pool.offer(wants("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
+    await createPool(pool, { extents: extents("10.0.0.0/28"), quota: { maxIps: 1 } });
+    const old = await pool.claim(requestFor("a", "10.0.0.1"));
+    expect(await pool.offer(requestFor("a", "10.0.0.2"))).toMatchObject({ state: "offered" });
     await expect(pool.offer(by("b"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
-    await expect(pool.claim(wants("a", "10.0.0.2"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    await expect(pool.claim(requestFor("a", "10.0.0.2"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
     await pool.release("pool/p", old.leaseId);
-    expect(await pool.claim(wants("a", "10.0.0.2"))).toMatchObject({ state: "reserved" });
+    expect(await pool.claim(requestFor("a", "10.0.0.2"))).toMatchObject({ state: "reserved" });
   });
 
-  test.each([{ maxReservations: 3 }, { maxIps: 3 }])("a value that was promised within %o is given", async (quota) => {
-    const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/28"), quota });
-    await pool.claim(wants("a", "10.0.0.1"));
-    await pool.claim(wants("b", "10.0.0.2"));
-    const promised = await pool.offer(by("c"));
-    await pool.offer(wants("a", "10.0.0.9"));
-    expect(await pool.offer(by("c"))).toMatchObject({ extents: promised.extents });
-    expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", extents: promised.extents });
-    await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
-  });
+  test.each([{ maxReservations: 3 }, { maxIps: 3 }])(
+    "an offer that was made within %o can be claimed",
+    async (quota) => {
+      const { pool } = await createFixture(engine);
+      await createPool(pool, { extents: extents("10.0.0.0/28"), quota });
+      await pool.claim(requestFor("a", "10.0.0.1"));
+      await pool.claim(requestFor("b", "10.0.0.2"));
+      const promised = await pool.offer(by("c"));
+      await pool.offer(requestFor("a", "10.0.0.9"));
+      expect(await pool.offer(by("c"))).toMatchObject({ extents: promised.extents });
+      expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved", extents: promised.extents });
+      await expect(pool.offer(by("d"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
+    },
+  );
 
-  test("offers that share an address count once where a promised value is claimed", async () => {
+  test("offers that share an address count once when an offer is claimed", async () => {
     const { pool } = await createFixture(engine);
     const opening = { extents: extents("10.0.0.0/28") };
-    await opened(pool, { ...opening, quota: { maxIps: 4 } });
-    await pool.claim(wants("a", "10.0.0.1"));
-    await pool.claim(wants("b", "10.0.0.2"));
+    await createPool(pool, { ...opening, quota: { maxIps: 4 } });
+    await pool.claim(requestFor("a", "10.0.0.1"));
+    await pool.claim(requestFor("b", "10.0.0.2"));
     await pool.offer(by("c"));
     for (const port of [80, 81])
       await pool.offer(by(`web ${port}`, { sharingKey: "web", ports: [{ protocol: "tcp", port }] }));
-    await opened(pool, { ...opening, quota: { maxIps: 2 } });
+    await createPool(pool, { ...opening, quota: { maxIps: 2 } });
     await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
-    await opened(pool, { ...opening, quota: { maxIps: 3 } });
+    await createPool(pool, { ...opening, quota: { maxIps: 3 } });
     expect(await pool.claim(by("c"))).toMatchObject({ state: "reserved" });
   });
 
-  test("an offer that shares a held address frees nothing where a promised value is claimed", async () => {
+  test("an offer that shares a held address frees nothing when an offer is claimed", async () => {
     const { pool } = await createFixture(engine);
     const opening = { extents: extents("10.0.0.0/28") };
     const shared = (owner: string, port: number) =>
       by(owner, { sharingKey: "web", ports: [{ protocol: "tcp", port }] });
-    await opened(pool, { ...opening, quota: { maxIps: 2 } });
+    await createPool(pool, { ...opening, quota: { maxIps: 2 } });
     await pool.claim(shared("a", 80));
     await pool.offer(by("c"));
     await pool.offer(shared("b", 81));
-    await opened(pool, { ...opening, quota: { maxIps: 1 } });
+    await createPool(pool, { ...opening, quota: { maxIps: 1 } });
     await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "POOL_QUOTA" });
   });
 }

@@ -16,7 +16,7 @@ import type { Store, Tx, Write } from "../../provider/pool/storage/store";
 import { etcdMissing, startEtcd } from "./servers/etcd";
 import { postgresMissing, startPostgres } from "./servers/postgres";
 
-/** A store at a fresh place, and how to open it once more; `stop` ends what is behind it. */
+/** A new store, and how to open it once more; `stop` ends its server. */
 interface Place {
   open(): Promise<Store>;
   stop(): Promise<void>;
@@ -66,7 +66,7 @@ const PLACES: [name: string, missing: string | false, start: () => Promise<Place
 ];
 
 /**
- * The seeded fault: rows are read at one version and written at another, without a look whether it is still the same. `meet` is awaited
+ * The seeded fault: rows are read at one version and written at another, without a check that it is still the same. `meet` is awaited
  * between the two.
  */
 const withoutVersionCheck = (store: Store, meet: () => Promise<void>): Store => ({
@@ -137,7 +137,7 @@ async function historyOf(name: string, stores: Store[], rounds: number, isFaulty
 }
 
 describe.each(PLACES)("%s", (_, missing, start) => {
-  describe.skipIf(missing)("two clients at once", () => {
+  describe.skipIf(missing)("two concurrent clients", () => {
     let place: Place;
     let stores: Store[];
     beforeAll(async () => {
@@ -155,11 +155,11 @@ describe.each(PLACES)("%s", (_, missing, start) => {
       expect(findAnomalies(await historyOf("sound", stores, 30))).toEqual([]);
     });
 
-    test("are found not to be where commits do not check the version that they have read", async () => {
+    test("are not linearizable if commits do not check the version that they have read", async () => {
       const meet = rendezvous();
       const faulty = stores.map((store) => withoutVersionCheck(store, meet));
       const anomalies = findAnomalies(await historyOf("faulty", faulty, 3, true));
-      // Both have read before either wrote, so that both took the lowest free address.
+      // Both have read before either wrote, so both took the lowest free address.
       const claims = anomalies.map(({ operations }) => operations.map(({ call, owner }) => `${call} ${owner}`).sort());
       expect(claims).toContainEqual(["claim faulty/w0/0", "claim faulty/w1/0"]);
     });

@@ -47,7 +47,7 @@ export function migrationContract(engine: Engine): void {
     await pool.end();
   });
 
-  test("after the migration owners get what they had, and all can be released", async () => {
+  test("after the migration owners get their values again, and all leases can be released", async () => {
     const store = await open(1000);
     const pool = poolOn(store);
     const request = { pool: "pool/p", type: "IPReservation" };
@@ -70,7 +70,7 @@ export function migrationContract(engine: Engine): void {
     await pool.end();
   });
 
-  test("the migration leaves rows that are not JSON, and fields of users, as they are", async () => {
+  test("the migration does not change rows that are not JSON, and fields of users", async () => {
     const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
     const isKept = ([key]: Row) => key.startsWith("l/pool%2Fp/55fd");
     const [key, value] = ROWS.find(isKept)!;
@@ -87,7 +87,7 @@ export function migrationContract(engine: Engine): void {
     await pool.end();
   });
 
-  test("a store that was moved away with layout 3 says so to its readers, and its move can be finished", async () => {
+  test("a store with layout 3 that was moved away is refused with its new place, and its move can be finished", async () => {
     const store = await engine.open(engine.newUrl(), () => WRITTEN_AT);
     const closed = closingWrites({ to: "sqlite:/new.db", version: 3 });
     await store.transact((tx) => Promise.resolve(tx.write([...ROWS, ...closed])));

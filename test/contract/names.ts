@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { by, createFixture, type Engine, extents, opened } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents } from "./fixture";
 
-/** Names that leases hold, each in the whole store. */
+/** Names of leases, which are unique in the whole store. */
 export function nameContract(engine: Engine): void {
   test.each([
     ["network/n", "NETWORK_EXISTS", "Network name n", "name"],
@@ -10,26 +10,26 @@ export function nameContract(engine: Engine): void {
     ["host/10.0.0.9/link/br0", "DEVICE_FOREIGN", "Device br0 on host 10.0.0.9", "bridgeName or hubInterface"],
     ["host/10.0.0.9/devices/vx", "DEVICE_FOREIGN", "Device prefix vx on host 10.0.0.9", "devicePrefix"],
     ["pool/lb", "POOL_OVERLAP", "Pool name lb", "name"],
-  ])("the name %s can be had once in the whole store: %s", async (name, code, what, input) => {
+  ])("the name %s is unique in the whole store: %s", async (name, code, what, input) => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
-    await opened(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "port", name: "pool/other" });
     const holder = await pool.claim(by("a", { names: ["user/a", name] }));
-    const rival = { ...by("b"), pool: "pool/other", names: [name] };
-    await expect(pool.offer(rival)).rejects.toMatchObject({
+    const conflicting = { ...by("b"), pool: "pool/other", names: [name] };
+    await expect(pool.offer(conflicting)).rejects.toMatchObject({
       message: `${code}: ${what} belongs to a (IPReservation, reserved). Choose another ${input}, or remove that one first.`,
     });
-    await expect(pool.claim(rival)).rejects.toMatchObject({ code });
+    await expect(pool.claim(conflicting)).rejects.toMatchObject({ code });
     await pool.release("pool/p", holder.leaseId);
-    await pool.offer(rival);
+    await pool.offer(conflicting);
     pass(3601);
     expect(await pool.claim(by("c", { names: [name] }))).toMatchObject({ names: [name] });
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("names may be exchanged by amending, and those left out are free", async () => {
+  test("an amend can replace names, and names that it leaves out are free", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const lease = await pool.claim(by("a", { names: ["host/h1/x", "runner/n/a"] }));
     expect(await pool.amend("pool/p", lease.leaseId, { names: ["runner/n/a", "host/h2/x"] })).toMatchObject({
       names: ["runner/n/a", "host/h2/x"],
@@ -41,9 +41,9 @@ export function nameContract(engine: Engine): void {
     expect(await pool.find("pool/p", { owner: "a" })).toMatchObject({ names: ["runner/n/a", "host/h2/x"] });
   });
 
-  test("whoever has a name is found in whatever pool, as long as the lease stands", async () => {
+  test("a lease is found by its name in any pool until it ends", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/28") });
+    await createPool(pool, { extents: extents("10.0.0.0/28") });
     const lease = await pool.claim(by("a", { names: ["user/n/box"], ttl: 60 }));
     expect(await pool.holder("user/n/box")).toEqual(lease);
     expect(await pool.holder("user/n/other")).toBeUndefined();
@@ -51,9 +51,9 @@ export function nameContract(engine: Engine): void {
     expect(await pool.holder("user/n/box")).toBeUndefined();
   });
 
-  test("a lease that is used keeps its user's name in its next life", async () => {
+  test("a used lease keeps its user's name when it is claimed again", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/28") });
+    await createPool(pool, { extents: extents("10.0.0.0/28") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.amend("pool/p", leaseId, { state: "used", usedBy: "box", names: ["user/n/box"] });
     const renewed = await pool.claim(by("a"));

@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { beforeAll, expect, test } from "vitest";
 import { root } from "../../setup/tools.mjs";
 
-/** What `npm publish` would send. */
+/** The package as `npm publish` would upload it. */
 let files: string[];
 
 beforeAll(() => {

@@ -1,15 +1,15 @@
 import { describe, expect, test } from "vitest";
 import { formatExtent } from "../../provider/pool/errors";
-import { by, createFixture, type Engine, extent, extents, firstOf, opened, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extent, extents, firstOf, requestFor } from "./fixture";
 
-/** Which value is given where several are free, and what cannot be had. */
+/** Which of several free values is chosen, and which requests are refused. */
 export function pickContract(engine: Engine): void {
   const lan = { extents: extents("10.0.0.0/29"), reserved: extents("10.0.0.0-10.0.0.1", "10.0.0.7") };
   const address = (lease: { extents: { first: bigint; last: bigint }[] }) => formatExtent("address", lease.extents[0]!);
 
-  test("lowest gives the lowest, also between others", async () => {
+  test("lowest chooses the lowest value, also between others", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, lan);
+    await createPool(pool, lan);
     const leases = [];
     for (const owner of ["a", "b", "c"]) leases.push(await pool.claim(by(owner)));
     expect(leases.map(address)).toEqual(["10.0.0.2", "10.0.0.3", "10.0.0.4"]);
@@ -17,10 +17,10 @@ export function pickContract(engine: Engine): void {
     expect(address(await pool.claim(by("d")))).toBe("10.0.0.3");
   });
 
-  test("lowest gives the lowest, however many leases expired at once", async () => {
+  test("lowest chooses the lowest value, however many leases expired at once", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
-    const held = await pool.claim(wants("held", "10.0.0.2"));
+    await createPool(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    const held = await pool.claim(requestFor("held", "10.0.0.2"));
     await Promise.all(Array.from({ length: 480 }, (_, i) => pool.claim(by(`short ${i}`, { ttl: 60 }))));
     pass(61);
     expect(address(await pool.offer(by("previewed")))).toBe("10.0.0.3");
@@ -31,9 +31,9 @@ export function pickContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("lowest skips an expired lease whose value still rests, and one that is still shared", async () => {
+  test("lowest skips the value of an expired lease that is quarantined or still shared", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.2-10.0.1.253") });
+    await createPool(pool, { extents: extents("10.0.0.2-10.0.1.253") });
     const tcp = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.claim(by("shares", tcp(80)));
     await pool.claim(by("shared", { ...tcp(81), ttl: 200 }));
@@ -44,27 +44,27 @@ export function pickContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("hashed gives an owner the same value in any order, and fills the pool to the last value", async () => {
+  test("hashed chooses the same value for an owner in any order, and fills the pool to the last value", async () => {
     const forward = (await createFixture(engine)).pool;
     const backward = (await createFixture(engine)).pool;
     const owners = Array.from({ length: 40 }, (_, i) => `owner ${i}`);
     const ask = async (pool: typeof forward, order: string[]) => {
-      await opened(pool, { extents: extents("10.0.0.0/8"), allocation: "hashed" });
+      await createPool(pool, { extents: extents("10.0.0.0/8"), allocation: "hashed" });
       const found = new Map<string, string>();
       for (const owner of order) found.set(owner, address(await pool.offer(by(owner))));
       return owners.map((owner) => found.get(owner));
     };
     expect(await ask(forward, owners)).toEqual(await ask(backward, [...owners].reverse()));
     const { pool } = await createFixture(engine);
-    await opened(pool, { ...lan, allocation: "hashed" });
+    await createPool(pool, { ...lan, allocation: "hashed" });
     const all = await Promise.all(["a", "b", "c", "d", "e"].map((owner) => pool.claim(by(owner))));
     expect(all.map(address).sort()).toEqual(["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
     await expect(pool.claim(by("f"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
   });
 
-  test("random stays inside the pool, and a /64 is as good as a /24", async () => {
+  test("random stays inside the pool, in a /64 as in a /24", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
+    await createPool(pool, { extents: extents("fd00:1::/64"), allocation: "random" });
     const leases = await Promise.all(Array.from({ length: 20 }, (_, i) => pool.claim(by(`o${i}`))));
     expect(new Set(leases.map(firstOf)).size).toBe(20);
     for (const { extents } of leases) expect(formatExtent("address", extents[0]!)).toMatch(/^fd00:1::/);
@@ -84,60 +84,60 @@ export function pickContract(engine: Engine): void {
   ])("$want", ({ pool: spec, want, code }) => {
     test(`is refused with ${code}`, async () => {
       const { pool } = await createFixture(engine);
-      await opened(pool, spec);
-      await expect(pool.offer(wants("a", want))).rejects.toMatchObject({ code });
-      await expect(pool.claim(wants("a", want))).rejects.toMatchObject({ code });
+      await createPool(pool, spec);
+      await expect(pool.offer(requestFor("a", want))).rejects.toMatchObject({ code });
+      await expect(pool.claim(requestFor("a", want))).rejects.toMatchObject({ code });
     });
   });
 
   test.each([{ autoAssign: false }, { allocation: "external" as const }])(
-    "a pool with %o gives only what is asked for",
+    "a pool with %o serves only requests by value",
     async (setting) => {
       const { pool } = await createFixture(engine);
-      await opened(pool, { ...lan, ...setting });
+      await createPool(pool, { ...lan, ...setting });
       await expect(pool.offer(by("a"))).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
-      expect(address(await pool.claim(wants("a", "10.0.0.4")))).toBe("10.0.0.4");
+      expect(address(await pool.claim(requestFor("a", "10.0.0.4")))).toBe("10.0.0.4");
       expect(address(await pool.offer(by("a")))).toBe("10.0.0.4");
     },
   );
 
-  test("static values are given by name only, and again after their release", async () => {
+  test("static values are given only to requests by value, also after their release", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { ...lan, staticOnly: extents("10.0.0.2-10.0.0.4") });
+    await createPool(pool, { ...lan, staticOnly: extents("10.0.0.2-10.0.0.4") });
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.5");
-    const fixed = await pool.claim(wants("b", "10.0.0.3"));
+    const fixed = await pool.claim(requestFor("b", "10.0.0.3"));
     expect(address(await pool.claim(by("c")))).toBe("10.0.0.6");
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
     await pool.release("pool/p", fixed.leaseId);
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
-    expect(address(await pool.claim(wants("d", "10.0.0.3")))).toBe("10.0.0.3");
+    expect(address(await pool.claim(requestFor("d", "10.0.0.3")))).toBe("10.0.0.3");
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what its owner had by name does not come back to it unasked", async () => {
+  test("a value that its owner requested is not chosen for the owner's next request without a value", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { ...lan, staticOnly: extents("10.0.0.4") });
-    await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.4"))).leaseId);
+    await createPool(pool, { ...lan, staticOnly: extents("10.0.0.4") });
+    await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.4"))).leaseId);
     expect(address(await pool.claim(by("a")))).toBe("10.0.0.2");
-    await opened(pool, { name: "pool/vip", extents: extents("10.1.0.0/24"), autoAssign: false });
-    const vip = { ...wants("a", "10.1.0.9"), pool: "pool/vip" };
+    await createPool(pool, { name: "pool/vip", extents: extents("10.1.0.0/24"), autoAssign: false });
+    const vip = { ...requestFor("a", "10.1.0.9"), pool: "pool/vip" };
     await pool.release("pool/vip", (await pool.claim(vip)).leaseId);
     await expect(pool.claim({ ...by("a"), pool: "pool/vip" })).rejects.toMatchObject({ code: "IP_NOT_REQUESTED" });
     expect((await pool.claim(vip)).extents).toEqual(extents("10.1.0.9"));
   });
 
-  test("an owner's own expired block makes room for what it asks for now", async () => {
+  test("an owner's expired block is free for the owner's next request", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("2-3"), kind: "id" });
+    await createPool(pool, { extents: extents("2-3"), kind: "id" });
     await pool.claim(by("a", { size: 2n, ttl: 60 }));
     pass(61);
     expect((await pool.claim(by("a"))).extents).toEqual(extents("2"));
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test(".0 and .255 are avoided where asked, and a pool with nothing else left is full at once", async () => {
+  test("with avoidBoundaryIps .0 and .255 are not chosen, and a pool with nothing else left is full", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
+    await createPool(pool, { extents: extents("10.0.0.253-10.0.1.2"), avoidBoundaryIps: true });
     const offer = await pool.offer(by("c", { within: extent("10.0.0.255-10.0.1.2") }));
     expect(address(offer)).toBe("10.0.1.1");
     await pool.release("pool/p", offer.leaseId);
@@ -150,9 +150,9 @@ export function pickContract(engine: Engine): void {
     expect(await pool.usage("pool/p")).toMatchObject({ capacity: 4n, held: 0n });
   });
 
-  test("blocks are aligned, do not overlap, and close up again when they are released", async () => {
+  test("blocks are aligned and do not overlap; adjacent free space is merged when they are released", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.0/16"), reserved: extents("10.0.0.0") });
+    await createPool(pool, { extents: extents("10.0.0.0/16"), reserved: extents("10.0.0.0") });
     const blocks = [];
     for (const [owner, size] of Object.entries({ a: 16n, b: 1n, c: 4n, d: 16n, e: 256n })) {
       blocks.push(await pool.claim(by(owner, { size })));
@@ -164,9 +164,9 @@ export function pickContract(engine: Engine): void {
     await expect(pool.claim(by("g", { size: 1n << 15n }))).rejects.toMatchObject({ code: "POOL_EXHAUSTED" });
   });
 
-  test("a pick stays within what is asked for, and dual stack takes one of each family", async () => {
+  test("the chosen value is in `within`, and dual stack takes one value of each family", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
+    await createPool(pool, { extents: extents("10.0.0.0/24", "fd00::/120") });
     const v4 = extent("0.0.0.0/0");
     const v6 = extent("fd00::/8");
     const both = await pool.claim(by("a", { within: v4, also: [v6] }));
@@ -178,9 +178,9 @@ export function pickContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("exhaustion names who was not seen for the longest time", async () => {
+  test("POOL_EXHAUSTED names the leases that were not seen for the longest time", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.2") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.2") });
     await pool.claim(by("a"));
     pass(60);
     await pool.claim(by("b"));
@@ -190,9 +190,9 @@ export function pickContract(engine: Engine): void {
     });
   });
 
-  test("quotas count offers and shared values once, and are met in preview", async () => {
+  test("quotas count offers, count shared values once, and are checked in preview", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
+    await createPool(pool, { extents: extents("10.0.0.0/24"), quota: { maxIps: 2, maxReservations: 3 } });
     const port = (port: number) => ({ sharingKey: "k", ports: [{ protocol: "tcp" as const, port }] });
     await pool.offer(by("a", port(80)));
     await pool.offer(by("b", port(81)));

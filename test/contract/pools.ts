@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { address, by, createFixture, type Engine, extents, firstOf, network, runner } from "./fixture";
+import { address, by, createFixture, createPool, type Engine, extents, firstOf, network, runner } from "./fixture";
 
-/** Pools that leases open: networks with their runners, runners with their addresses. */
+/** Child pools of leases: a network has the pool of its runners, a runner that of its addresses. */
 export function poolContract(engine: Engine): void {
-  test("a whole preview stands on offers, and its up finds the same values", async () => {
+  test("a preview with child pools consists of offers, and its up gets the same values", async () => {
     const { pool, another } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8", { data: { vni: 100 } }));
     expect(firstOf(await pool.offer(runner("n", "r")))).toBe(1n);
@@ -18,7 +18,7 @@ export function poolContract(engine: Engine): void {
     expect(await up.fsck()).toEqual([]);
   });
 
-  test("nothing firm stands in a pool that is only offered", async () => {
+  test("no lease can be claimed in the child pool of an offer", async () => {
     const { pool } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     await expect(pool.claim(runner("n", "r"))).rejects.toMatchObject({
@@ -27,7 +27,7 @@ export function poolContract(engine: Engine): void {
     });
   });
 
-  test("the pool of an expired offer does not exist, until its owner asks again", async () => {
+  test("the child pool of an expired offer does not exist until the owner's next request", async () => {
     const { pool, pass } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     await pool.offer({ ...runner("n", "r"), want: extents("7") });
@@ -42,12 +42,12 @@ export function poolContract(engine: Engine): void {
     await pool.offer(network("n", "10.0.0.0/8"));
     expect(firstOf(await pool.offer(seventh))).toBe(7n);
     pass(3601);
-    await pool.claim({ ...network("m", "10.0.0.0/9"), owner: "somebody else" });
+    await pool.claim({ ...network("m", "10.0.0.0/9"), owner: "other" });
     expect(await pool.spec("network/n")).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("the pool of an offer inside an offered pool ends no later than that one", async () => {
+  test("the child pool of an offer in an offered pool ends no later than that pool", async () => {
     const { pool, pass } = await createFixture(engine);
     await pool.offer(network("n", "10.0.0.0/8"));
     pass(3000);
@@ -76,7 +76,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("closing forbids claims, refuses while something is held, and a claim of the opener reopens", async () => {
+  test("close refuses claims in the pool, fails while it has leases, and is undone by a claim of its owner", async () => {
     const { pool } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
@@ -103,7 +103,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("one lease that still stands protects its pool, however many have expired", async () => {
+  test("one lease keeps its pool, however many others have expired", async () => {
     const { pool, pass } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const reserve = (i: number, ttl: number) => pool.claim({ pool: "network/n", owner: `o${i}`, type: "T", ttl });
@@ -115,7 +115,7 @@ export function poolContract(engine: Engine): void {
     await pool.close("space/default", net.leaseId);
   });
 
-  test("of pools that are gone the last hundred keep their history", async () => {
+  test("the history of the last hundred deleted pools is kept", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
     const opener = (i: number) => ({
       ...by(`opener ${i}`, { pool: "space/default", type: "IPPool", want: extents(`10.0.${i}.0/24`) }),
@@ -126,23 +126,23 @@ export function poolContract(engine: Engine): void {
         allocation: "lowest" as const,
       },
     });
-    const comeAndGo = async (i: number) => {
-      const opened = await pool.claim(opener(i));
+    const createAndDelete = async (i: number) => {
+      const parent = await pool.claim(opener(i));
       const held = await pool.claim({ ...by("a"), pool: `pool/${i}` });
       await pool.release(`pool/${i}`, held.leaseId);
-      await pool.close("space/default", opened.leaseId);
-      await pool.release("space/default", opened.leaseId);
+      await pool.close("space/default", parent.leaseId);
+      await pool.release("space/default", parent.leaseId);
       pass(1);
     };
     const lines = async (i: number) => (await pool.history(`pool/${i}`)).length;
-    for (const i of [0, 1, 2]) await comeAndGo(i);
+    for (const i of [0, 1, 2]) await createAndDelete(i);
     await pool.claim(opener(1));
-    for (let i = 3; i < 103; i++) await comeAndGo(i);
+    for (let i = 3; i < 103; i++) await createAndDelete(i);
     expect([await lines(0), await lines(1), await lines(2), await lines(3)]).toEqual([0, 2, 0, 2]);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("with its opener a pool goes, and everything that was only promised in it", async () => {
+  test("a child pool is deleted with its lease, and with all offers in it", async () => {
     const { pool, pass } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const gone = await pool.claim(runner("n", "r"));
@@ -163,7 +163,7 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a lease that opens another pool instead gives up the first, if that is not used", async () => {
+  test("a lease can replace its child pool if the old one is unused", async () => {
     const { pool } = await createFixture(engine);
     const net = await pool.claim(network("n", "10.0.0.0/8"));
     const held = await pool.claim(runner("n", "r"));
@@ -177,35 +177,35 @@ export function poolContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a lease that opens a pool cannot have a ttl", async () => {
+  test("a lease with a child pool cannot have a ttl", async () => {
     const { pool } = await createFixture(engine);
     await expect(pool.claim({ ...network("n", "10.0.0.0/8"), ttl: 60 })).rejects.toMatchObject({
       code: "INPUT_INVALID",
     });
   });
 
-  test("two pools of one name: the second is refused even without names", async () => {
+  test("a second pool of the same name is refused, also without names", async () => {
     const { pool } = await createFixture(engine);
     const { names: _, ...plain } = network("n", "10.0.0.0/8");
     await pool.claim(plain);
-    const rival = { ...plain, owner: "other", want: extents("11.0.0.0/8") };
-    await expect(pool.claim(rival)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
+    const conflicting = { ...plain, owner: "other", want: extents("11.0.0.0/8") };
+    await expect(pool.claim(conflicting)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     expect(await pool.find("space/default", { owner: "other" })).toBeUndefined();
   });
 
-  test("an expired offer gives way with its names and its pool", async () => {
+  test("an expired offer is ended for another request, with its names and its child pool", async () => {
     const { pool, pass } = await createFixture(engine);
     const { names: _, ...unnamed } = network("n", "10.0.0.0/8");
     await pool.offer(unnamed);
-    const rival = { ...network("n", "11.0.0.0/8"), owner: "other" };
-    await expect(pool.claim(rival)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
+    const conflicting = { ...network("n", "11.0.0.0/8"), owner: "other" };
+    await expect(pool.claim(conflicting)).rejects.toMatchObject({ code: "NETWORK_EXISTS" });
     pass(3601);
-    expect(await pool.claim(rival)).toMatchObject({ owner: "other", childPool: "network/n" });
+    expect(await pool.claim(conflicting)).toMatchObject({ owner: "other", childPool: "network/n" });
     expect(await pool.find("space/default", { owner: "network n" })).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("the pool that a lease opens can follow from what it gets, in a preview and in up", async () => {
+  test("the child pool of a lease can depend on the lease's values, in preview and up", async () => {
     const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     const named = ({ first }: { first: bigint }): PoolSpec => ({
@@ -221,4 +221,71 @@ export function poolContract(engine: Engine): void {
     await pool.claim(request);
     expect(firstOf(await pool.claim(address("n", "r", "ip")))).toBe(extents("10.0.2.2")[0]!.first);
   });
+
+  test("pools are read page by page, without those whose offer has expired", async () => {
+    const { pool, pass } = await createFixture(engine);
+    for (const name of ["a", "b-1", "b", "c", "d"])
+      await createPool(pool, { name: `pool/${name}`, extents: extents(RANGES[name]!) });
+    await pool.offer(network("z", "10.9.0.0/16"));
+    await pool.offer({
+      ...network("bb", "10.8.0.0/16"),
+      childPool: { ...network("bb", "10.8.0.0/16").childPool, name: "pool/bb" },
+    });
+    const read = async (prefix: string, page: { after?: string; limit?: number }) =>
+      (await pool.pools(prefix, page)).map(({ name }) => name);
+    expect(await read("pool/", { limit: 3 })).toEqual(["pool/a", "pool/b", "pool/b-1"]);
+    expect(await read("pool/", { after: "pool/b-1", limit: 2 })).toEqual(["pool/bb", "pool/c"]);
+    pass(3601);
+    expect(await read("pool/", { after: "pool/b", limit: 2 })).toEqual(["pool/b-1", "pool/c"]);
+    expect(await read("pool/", { after: "pool/d" })).toEqual([]);
+    expect(await read("pool/", { after: "aaa", limit: 1 })).toEqual(["pool/a"]);
+    expect(await read("pool/", { after: "zzz", limit: 1 })).toEqual([]);
+  });
+
+  test("free extents are those that a request without values can get, also after leases have expired", async () => {
+    const { pool, pass } = await createFixture(engine);
+    const spec = {
+      extents: extents("10.0.0.0/28", "fd00::/120"),
+      reserved: extents("10.0.0.0"),
+      staticOnly: extents("10.0.0.15"),
+    };
+    await createPool(pool, spec);
+    await pool.claim(by("a", { want: extents("10.0.0.3") }));
+    await pool.claim(by("b", { want: extents("10.0.0.6"), ttl: 60 }));
+    expect(await pool.freeExtents("pool/p")).toEqual(
+      extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5", "10.0.0.7-10.0.0.14", "fd00::-fd00::ff"),
+    );
+    expect(await pool.freeExtents("pool/p", { limit: 2 })).toEqual(extents("10.0.0.1-10.0.0.2", "10.0.0.4-10.0.0.5"));
+    const within = extents("10.0.0.5-10.0.0.8")[0]!;
+    expect(await pool.freeExtents("pool/p", { within })).toEqual(extents("10.0.0.5", "10.0.0.7-10.0.0.8"));
+    pass(361);
+    expect(await pool.freeExtents("pool/p", { within })).toEqual([within]);
+    expect(await pool.freeExtents("pool/nosuch")).toEqual([]);
+  });
+
+  test("the leases of an owner are found without reading the others, a moved one and a quarantined one, too", async () => {
+    const { pool } = await createFixture(engine);
+    await createPool(pool, { extents: extents("10.0.0.0/28") });
+    const want = (owner: string, value: string) => by(owner, { want: extents(value) });
+    await pool.claim(want("a", "10.0.0.9"));
+    await pool.claim(want("other", "10.0.0.2"));
+    const moved = await pool.claim(want("b", "10.0.0.4"));
+    await pool.amend("pool/p", moved.leaseId, { owner: "a" });
+    const ended = await pool.claim(want("a", "10.0.0.6"));
+    await pool.release("pool/p", ended.leaseId);
+    const found = await pool.leases("pool/p", { owner: "a" });
+    expect(found.map((lease) => [firstOf(lease), lease.state])).toEqual([
+      [extents("10.0.0.4")[0]!.first, "reserved"],
+      [extents("10.0.0.6")[0]!.first, "quarantined"],
+      [extents("10.0.0.9")[0]!.first, "reserved"],
+    ]);
+  });
 }
+
+const RANGES: Record<string, string> = {
+  a: "10.0.1.0/24",
+  b: "10.0.2.0/24",
+  "b-1": "10.0.3.0/24",
+  c: "10.0.4.0/24",
+  d: "10.0.5.0/24",
+};

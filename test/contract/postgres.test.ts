@@ -12,9 +12,9 @@ import { LAYOUT } from "../../provider/pool/storage/layout";
 import type { Tx } from "../../provider/pool/storage/store";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import { contract } from "./contract";
-import { by, extents, opened } from "./fixture";
-import { Cables } from "./servers/cables";
+import { by, createPool, extents } from "./fixture";
 import { type Authority, newAuthority } from "./servers/certificates";
+import { FaultyProxy } from "./servers/faulty-proxy";
 import { type PostgresServer, postgresMissing, startPostgres, USER } from "./servers/postgres";
 import { freePort, removeFolder } from "./servers/process";
 import { crashContract, serverContract } from "./servers/shared";
@@ -36,17 +36,17 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
   afterEach(() => stores.closeAll());
   afterAll(() => server?.stop());
 
-  const newUrl = (cables?: Cables) =>
-    server.url({ schema: `s${schemas++}`, ...(cables && { port: cables.ports[0]! }) });
+  const newUrl = (proxy?: FaultyProxy) =>
+    server.url({ schema: `s${schemas++}`, ...(proxy && { port: proxy.ports[0]! }) });
   const open = async (url: string, options = {}) => stores.add(await openPostgresStore(url, options));
 
   contract({ name: "postgres", newUrl, open: (url, clock) => open(url, { clock }) });
-  serverContract({ newUrl, open, cables: () => Cables.to([server.port]), commitBytes: "overlay commit\0" });
+  serverContract({ newUrl, open, startProxy: () => FaultyProxy.to([server.port]), commitBytes: "overlay commit\0" });
 
   describe("crash", () => {
     let durable: PostgresServer;
     beforeAll(async () => {
-      // Whatever the server is set to: what was acknowledged must be on disk.
+      // An acknowledged commit must be on disk, whatever the server's setting is.
       durable = await startPostgres("disk", { settings: ["synchronous_commit=off"] });
     });
     afterAll(() => durable?.stop());
@@ -61,7 +61,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     const version = async (tx: Tx): Promise<unknown> => await tx.get("v");
 
     test.each([
-      ["a user who may only read", "GRANT SELECT ON ALL TABLES IN SCHEMA shown TO reader"],
+      ["a user that may only read", "GRANT SELECT ON ALL TABLES IN SCHEMA shown TO reader"],
       [
         "a user whose sessions may only read",
         "ALTER ROLE reader SUPERUSER; ALTER ROLE reader SET default_transaction_read_only = on",
@@ -95,7 +95,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
   });
 
-  test("a crowd goes on by turns, and leaves no lock behind", async () => {
+  test("concurrent transactions all commit, and leave no lock", async () => {
     const url = newUrl();
     const crowd = await Promise.all(Array.from({ length: 4 }, () => open(url)));
     const add = async (tx: Tx): Promise<void> => {
@@ -113,7 +113,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await vi.waitFor(async () => expect(await locks()).toEqual([]), { timeout: 5000 });
   });
 
-  test("a server that has lost commits gives out nothing more", async () => {
+  test("a server that has lost commits allocates nothing more", async () => {
     const store = await open(newUrl());
     for (let i = 0; i < 3; i++) await store.transact(write);
     await server.sql(`DELETE FROM s${schemas - 1}.log WHERE number > 1`);
@@ -123,14 +123,14 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
   });
 
-  test("a dump that is restored is refused by what has seen more, also when others have written since", async () => {
+  test("a restored dump is refused by a stack that has seen a newer version, also after new commits", async () => {
     const url = newUrl();
     const schema = `s${schemas - 1}`;
     const withPool = async <T>(act: (pool: Pool) => Promise<T>): Promise<T> => {
       const pool = await openPool(url, { offerTtl: 3600, quarantine: 300 });
       return act(pool).finally(() => pool.end());
     };
-    await withPool((pool) => opened(pool, { extents: extents("10.0.0.0/29") }));
+    await withPool((pool) => createPool(pool, { extents: extents("10.0.0.0/29") }));
     for (const table of ["kv", "log"])
       await server.sql(`CREATE TABLE ${schema}.dump_${table} AS TABLE ${schema}.${table}`);
     await sleep(1000);
@@ -146,7 +146,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     await expect(withPool((pool) => pool.mustInclude(seen))).rejects.toMatchObject({ code: "STORE_LOST" });
   });
 
-  test("tables of a newer program are left alone", async () => {
+  test("tables of a newer program are not changed", async () => {
     const url = newUrl();
     await (await open(url)).close();
     await server.sql(`UPDATE s${schemas - 1}.layout SET version = 99`);
@@ -207,7 +207,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       await server.sql("DROP OWNED BY old_writer, old_reader; DROP ROLE old_writer, old_reader");
     });
 
-    test("are not for the roles that docs/postgresql-roles.sql makes for reading and for a tenant", async () => {
+    test("cannot be read by the roles of docs/postgresql-roles.sql for reading and for a tenant", async () => {
       const tenants = [
         { org: "acme", project: "web" },
         { org: "other", project: "web" },
@@ -216,7 +216,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       await owner.replaceSecret("ring", () => SECRET);
       for (const [i, tenant] of tenants.entries()) {
         const name = `pool/${tenant.org}`;
-        await opened(owner, { name, extents: extents(`10.0.${i}.0/29`), tenant });
+        await createPool(owner, { name, extents: extents(`10.0.${i}.0/29`), tenant });
         await owner.claim({ ...by("stack"), pool: name, tenant });
       }
       await server.sql(readFileSync(join(__dirname, "../../docs/postgresql-roles.sql"), "utf8"));
@@ -269,13 +269,13 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     let secure: PostgresServer;
     let authority: Authority;
     /** Did not issue the server's certificate. */
-    let stranger: Authority;
-    /** Linux connects it to this machine, but the store cannot know that: it counts as another one. */
+    let otherAuthority: Authority;
+    /** Linux routes it to this machine, but the store cannot know that, and treats it as another one. */
     const REMOTE = "0.0.0.0";
     const secret = "not/to:be@seen";
     const login = `overlay:${encodeURIComponent(secret)}`;
     beforeAll(async () => {
-      [authority, stranger] = [newAuthority(USER), newAuthority()];
+      [authority, otherAuthority] = [newAuthority(USER), newAuthority()];
       const { cert, key } = authority.issue("server", "DNS:localhost");
       secure = await startPostgres("memory", {
         settings: ["ssl=on", `ssl_cert_file=${cert}`, `ssl_key_file=${key}`, `ssl_ca_file=${authority.ca}`],
@@ -285,7 +285,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
     afterAll(async () => {
       await secure?.stop();
-      for (const { folder } of [authority, stranger]) removeFolder(folder);
+      for (const { folder } of [authority, otherAuthority]) removeFolder(folder);
     });
 
     test.each([
@@ -332,7 +332,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       ],
       [
         "another authority",
-        () => ({ login, host: "localhost", sslrootcert: stranger.ca }),
+        () => ({ login, host: "localhost", sslrootcert: otherAuthority.ca }),
         "STORE_UNAVAILABLE",
         "certificate",
       ],
@@ -394,14 +394,14 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
       ],
       ["not a number as port", () => ({ login, port: "x" as unknown as number }), "SETTING_INVALID", "it is not a URL"],
     ];
-    test.each(refusals)("%s is said, and no secret with it", async (_what, fields, code, text) => {
+    test.each(refusals)("%s is reported without a secret", async (_what, fields, code, text) => {
       const error = await open(secure.url(fields())).catch((error: unknown) => error as Error & { code: string });
       expect(error).toMatchObject({ code, message: expect.stringContaining(text) });
       expect(everythingIn(error)).not.toMatch(/not.{1,3}to.{1,3}be.{1,3}seen/);
     });
   });
 
-  test("nobody listens", async () => {
+  test("a closed port is STORE_UNAVAILABLE", async () => {
     const port = await freePort();
     await expect(open(server.url({ port }))).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
@@ -409,7 +409,7 @@ describe.skipIf(postgresMissing)(`postgres${postgresMissing ? `: ${postgresMissi
     });
   });
 
-  test("somebody listens and never answers", async () => {
+  test("a server that never answers is STORE_UNAVAILABLE", async () => {
     const port = await freePort();
     const silent = createServer().listen(port, "127.0.0.1");
     await expect(open(server.url({ port, connect_timeout: 1 }))).rejects.toMatchObject({

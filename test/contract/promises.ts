@@ -1,57 +1,60 @@
 import { describe, expect, test } from "vitest";
 import { snapshot } from "../../provider/pool/storage/transfer";
 import type { Pool, Request } from "../../provider/pool/types";
-import { by, createFixture, type Engine, extents, firstOf, opened, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor } from "./fixture";
 
-/** What a preview showed is what the next up gives, or that up stops and says why. */
+/** An up gives the values that the preview showed, or stops with the reason. */
 export function promiseContract(engine: Engine): void {
   const inStack = (stack: string, name: string) =>
     `scope/urn:pulumi:${stack}::project::overlay:index:IPReservation::${name}`;
   const [n, r, other] = [inStack("dev", "n"), inStack("dev", "r"), inStack("prod", "x")] as const;
   const small = { extents: extents("1-9"), kind: "id" as const };
 
-  test("an offer belongs to a request: a branch that asks by value changes nothing for main", async () => {
+  test("an offer belongs to a request: a branch that requests a value changes nothing for main", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     expect(firstOf(await pool.offer(by(n)))).toBe(1n);
-    expect(firstOf(await another().offer(wants(n, "7")))).toBe(7n);
+    expect(firstOf(await another().offer(requestFor(n, "7")))).toBe(7n);
     const up = another();
     expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(1n);
-    expect(firstOf(await up.claim(wants(n, "1")))).toBe(1n);
+    expect(firstOf(await up.claim(requestFor(n, "1")))).toBe(1n);
     // The branch's own offer stands until it expires.
     expect(await pool.find("pool/p", { value: 7n })).toMatchObject({ owner: n, state: "offered" });
-    expect(firstOf(await another().offer(wants(n, "7")))).toBe(7n);
+    expect(firstOf(await another().offer(requestFor(n, "7")))).toBe(7n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("within one run an offer counts as held; the next run gives the value to the request that names it", async () => {
+  test("within one run an offer counts as held; the next run gives the value to the request by value", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const first = another();
     expect(firstOf(await first.offer(by(n)))).toBe(1n);
-    await expect(first.offer(wants(r, "1"))).rejects.toThrow(
+    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(
       /RUNNER_ID_TAKEN: Runner id 1 .* promised to IPReservation n in this run\. It is now kept for IPReservation r.* Run preview again/,
     );
     const second = another();
     const moved = await second.offer(by(n));
     expect(firstOf(moved)).toBe(2n);
     expect(moved.warnings?.[0]).toMatch(/Runner id 1 .* was promised to IPReservation n .* promised to \S*::r/);
-    expect(firstOf(await second.offer(wants(r, "1")))).toBe(1n);
+    expect(firstOf(await second.offer(requestFor(r, "1")))).toBe(1n);
     const up = another();
     expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.offer(wants(r, "1"), { inUp: true }))).toBe(1n);
-    expect([firstOf(await up.claim(wants(n, "2"))), firstOf(await up.claim(wants(r, "1")))]).toEqual([2n, 1n]);
+    expect(firstOf(await up.offer(requestFor(r, "1"), { inUp: true }))).toBe(1n);
+    expect([firstOf(await up.claim(requestFor(n, "2"))), firstOf(await up.claim(requestFor(r, "1")))]).toEqual([
+      2n,
+      1n,
+    ]);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("an up stops where a preview of another branch moved what this program was shown", async () => {
+  test("an up stops if the preview of another branch has taken a value that this program was shown", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
     expect(firstOf(await pool.offer(main))).toBe(1n);
     const first = another();
     expect(firstOf(await first.offer(branch))).toBe(1n);
-    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
     expect(firstOf(await another().offer(branch))).toBe(2n);
     await expect(another().offer(main, { inUp: true })).rejects.toThrow(
       /^PLAN_STALE: Runner id 1 .* was promised to IPReservation n at .* and is now promised to \S*::r\. Run preview/,
@@ -62,82 +65,84 @@ export function promiseContract(engine: Engine): void {
     expect([firstOf(shown), shown.warnings?.[0]]).toEqual([2n, expect.stringMatching(/^Runner id 1 .* was promised/)]);
     const up = another();
     expect(firstOf(await up.offer(main, { inUp: true }))).toBe(2n);
-    expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what a branch moved is given as shown if it is free again", async () => {
+  test("a value that another branch had taken is given as shown if it is free again", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const [main, branch] = [by(n, { program: "main" }), by(n, { program: "branch" })];
     await pool.offer(main);
     const first = another();
     await first.offer(branch);
-    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
     pass(3000);
     expect(firstOf(await another().offer(branch))).toBe(2n);
-    pass(601); // what was kept for r expires
+    pass(601); // the offer to r expires
     expect(firstOf(await another().offer(main, { inUp: true }))).toBe(1n);
     expect(firstOf(await another().offer(branch, { inUp: true }))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("two requests of one run that name one value: the second is refused, and the offer stays", async () => {
+  test("two requests of one run for one value: the second is refused, and the offer is kept", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const run = another();
-    await run.offer(wants(n, "1"));
-    await expect(run.offer(wants(r, "1"))).rejects.toThrow(/RUNNER_ID_TAKEN: .* is promised to \S*::n\./);
+    await run.offer(requestFor(n, "1"));
+    await expect(run.offer(requestFor(r, "1"))).rejects.toThrow(/RUNNER_ID_TAKEN: .* is promised to \S*::n\./);
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: n });
   });
 
-  test("where the pool has no other value, the value stays where it is, and running preview again is not advised", async () => {
+  test("if the pool has no other value, the offer is kept, and the error does not advise another preview", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1") });
+    await createPool(pool, { ...small, extents: extents("1") });
     for (const _ of [1, 2]) {
       const run = another();
       expect(firstOf(await run.offer(by(n)))).toBe(1n);
-      await expect(run.offer(wants(r, "1"))).rejects.toThrow(
+      await expect(run.offer(requestFor(r, "1"))).rejects.toThrow(
         /RUNNER_ID_TAKEN: .* is promised to \S*::n\.(?!.*Run preview again)/,
       );
     }
   });
 
-  test("an offer to another branch of a resource that this run has met gives way to a request by value", async () => {
+  test("an offer to another branch of a resource that this run has checked is ended for a request by value", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    await another().offer(wants(r, "2"));
+    await createPool(pool, small);
+    await another().offer(requestFor(r, "2"));
     const main = another();
     expect(firstOf(await main.offer(by(r)))).toBe(1n);
-    expect(firstOf(await main.offer(wants(n, "2")))).toBe(2n);
-    await expect(another().offer(wants(r, "2"), { inUp: true })).rejects.toThrow(/^PLAN_STALE: Runner id 2 /);
+    expect(firstOf(await main.offer(requestFor(n, "2")))).toBe(2n);
+    await expect(another().offer(requestFor(r, "2"), { inUp: true })).rejects.toThrow(/^PLAN_STALE: Runner id 2 /);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what this run has claimed is refused to a later request of the run", async () => {
+  test("a value that this run has claimed is refused to its later requests", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const up = another();
     await up.offer(by(n), { inUp: true });
-    await up.claim(wants(n, "1"));
-    await expect(up.offer(wants(r, "1"), { inUp: true })).rejects.toThrow(/RUNNER_ID_TAKEN: .* is reserved by \S*::n/);
+    await up.claim(requestFor(n, "1"));
+    await expect(up.offer(requestFor(r, "1"), { inUp: true })).rejects.toThrow(
+      /RUNNER_ID_TAKEN: .* is reserved by \S*::n/,
+    );
   });
 
-  test("an offer is protected from other stacks for as long as it holds", async () => {
+  test("an offer is protected from other stacks until it expires", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     await pool.offer(by(n));
     pass(3599);
-    await expect(another().offer(wants(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
-    await expect(another().claim(wants(other, "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(another().offer(requestFor(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    await expect(another().claim(requestFor(other, "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
-  test("a promise that expired and was taken stops an up, and is a warning in a preview", async () => {
+  test("an offer that expired and was taken stops an up, and is a warning in a preview", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     await pool.offer(by(n));
     pass(3601);
-    await another().claim(wants(other, "1"));
+    await another().claim(requestFor(other, "1"));
     await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
       /^PLAN_STALE: Runner id 1 of IPPool p was promised to IPReservation n at 2030-01-01T00:00:00Z and is now reserved by \S*:prod::.*::x\. Run preview/,
     );
@@ -148,18 +153,18 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a promise that expired, was cleaned up, and is still free is kept all the same", async () => {
+  test("an offer that expired and was deleted is still honoured if its value is free", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, { ...small, allocation: "random" });
+    await createPool(pool, { ...small, allocation: "random" });
     const promised = firstOf(await pool.offer(by(n)));
     pass(3601);
-    await another().claim(wants(other, promised === 9n ? "8" : "9"));
+    await another().claim(requestFor(other, promised === 9n ? "8" : "9"));
     for (const _ of [1, 2, 3]) expect(firstOf(await another().offer(by(n), { inUp: true }))).toBe(promised);
   });
 
-  test("a promise that the pool's own change broke stops an up", async () => {
+  test("an offer that a change of the pool ended stops an up", async () => {
     const { pool, another } = await createFixture(engine);
-    const opener = await opened(pool, small);
+    const opener = await createPool(pool, small);
     await pool.offer(by(n));
     const spec = { name: "pool/p", kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
     await another().amend(opener.pool, opener.leaseId, { childPool: { ...spec, reserved: extents("1") } });
@@ -169,26 +174,26 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("an offer on what a neighbour holds waits for it, is nobody else's meanwhile, and gets it when that ends", async () => {
+  test("an offer on a value that another resource holds gets the value when that lease ends, before all others", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    const held = await pool.claim(wants(n, "1"));
-    const offer = await another().offer(wants(r, "1"));
+    await createPool(pool, small);
+    const held = await pool.claim(requestFor(n, "1"));
+    const offer = await another().offer(requestFor(r, "1"));
     expect(offer).toMatchObject({ owner: r, state: "offered", waitsFor: [held.uid] });
     expect(await pool.fsck()).toEqual([]);
     await pool.release("pool/p", held.leaseId);
     expect(await pool.find("pool/p", { value: 1n })).toMatchObject({ owner: r, state: "offered" });
-    await expect(another().offer(wants(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
-    expect(await another().claim(wants(r, "1"))).toMatchObject({ uid: offer.uid, state: "reserved" });
+    await expect(another().offer(requestFor(other, "1"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    expect(await another().claim(requestFor(r, "1"))).toMatchObject({ uid: offer.uid, state: "reserved" });
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("an offer on what its holder keeps is refused with the holder, and does not wait on", async () => {
+  test("an offer on a value that its holder keeps is refused with the holder, and does not wait", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    const held = await pool.claim(wants(n, "1"));
+    await createPool(pool, small);
+    const held = await pool.claim(requestFor(n, "1"));
     const run = another();
-    await run.offer(wants(r, "1"));
+    await run.offer(requestFor(r, "1"));
     await expect(run.markKept(held)).rejects.toThrow(/RUNNER_ID_TAKEN: .* promised to \S*::r/);
     await pool.release("pool/p", held.leaseId);
     expect(await pool.find("pool/p", { value: 1n })).toBeUndefined();
@@ -196,17 +201,17 @@ export function promiseContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("values are swapped also where one resource is made before the other one is checked", async () => {
+  test("values are swapped also if one resource is created before the other one is checked", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    await pool.claim(wants(n, "1"));
-    await pool.claim(wants(r, "2"));
+    await createPool(pool, small);
+    await pool.claim(requestFor(n, "1"));
+    await pool.claim(requestFor(r, "2"));
     const movesAway = () => true;
     const up = another();
-    await up.offer(wants(r, "1"), { inUp: true, movesAway });
-    expect(firstOf(await up.claim(wants(r, "1")))).toBe(1n);
-    await up.offer(wants(n, "2"), { inUp: true, movesAway });
-    expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+    await up.offer(requestFor(r, "1"), { inUp: true, movesAway });
+    expect(firstOf(await up.claim(requestFor(r, "1")))).toBe(1n);
+    await up.offer(requestFor(n, "2"), { inUp: true, movesAway });
+    expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
@@ -214,74 +219,74 @@ export function promiseContract(engine: Engine): void {
     ["rests", 10],
     ["is over", 400],
   ])(
-    "what a killed destroy released is put back, before offers of earlier previews, when it %s",
+    "a value that a killed destroy released goes back to its owner, before offers of earlier previews, when it %s",
     async (_, seconds) => {
       const { pool, another, pass } = await createFixture(engine);
-      await opened(pool, small);
-      const [unmerged, held] = [await pool.offer(by(n)), await another().claim(wants(n, "2"))];
+      await createPool(pool, small);
+      const [unmerged, held] = [await pool.offer(by(n)), await another().claim(requestFor(n, "2"))];
       expect(firstOf(unmerged)).toBe(1n);
       pass(1);
       await pool.release("pool/p", held.leaseId);
       pass(seconds);
-      await another().claim(wants("somebody", "9")); // cleans up
+      await another().claim(requestFor("other", "9")); // expires overdue leases
       const up = another();
       expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(2n);
-      expect(firstOf(await up.claim(wants(n, "2")))).toBe(2n);
+      expect(firstOf(await up.claim(requestFor(n, "2")))).toBe(2n);
       expect(await pool.fsck()).toEqual([]);
     },
   );
 
-  test("what a killed destroy released is put back, also where a branch's offer has waited for it", async () => {
+  test("a value that a killed destroy released goes back to its owner, also if the offer to a branch has waited for it", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    const held = await pool.claim(wants(n, "1"));
-    await another().offer(wants(r, "1"));
+    await createPool(pool, small);
+    const held = await pool.claim(requestFor(n, "1"));
+    await another().offer(requestFor(r, "1"));
     await pool.release("pool/p", held.leaseId);
     const up = another();
     expect(firstOf(await up.offer(by(n, { prefer: held.extents }), { inUp: true }))).toBe(1n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what was held before is not taken back from the request that names it", async () => {
+  test("a value that its owner held before is not taken from a request by value", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, small);
-    const held = await pool.claim(wants(n, "1"));
+    await createPool(pool, small);
+    const held = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", held.leaseId);
     const before = { prefer: held.extents };
     const first = another();
     expect(firstOf(await first.offer(by(n, before)))).toBe(1n);
-    await expect(first.offer(wants(r, "1"))).rejects.toThrow(/Run preview again/);
+    await expect(first.offer(requestFor(r, "1"))).rejects.toThrow(/Run preview again/);
     for (const run of [another(), another()]) {
       expect(firstOf(await run.offer(by(n, before)))).toBe(2n);
-      expect(firstOf(await run.offer(wants(r, "1")))).toBe(1n);
+      expect(firstOf(await run.offer(requestFor(r, "1")))).toBe(1n);
     }
   });
 
-  test("a lease that is over leaves word of its end, which goes after thirty days", async () => {
+  test("an ended lease has an end record for thirty days", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, small);
-    const { uid, leaseId } = await pool.claim(wants(n, "1"));
+    await createPool(pool, small);
+    const { uid, leaseId } = await pool.claim(requestFor(n, "1"));
     await pool.release("pool/p", leaseId);
     expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "quarantined" });
     pass(301);
-    await another().claim(by("somebody"));
+    await another().claim(by("other"));
     expect(await pool.endOf("pool/p", uid)).toMatchObject({ owner: n, state: "ended", end: { reason: "released" } });
     pass(31 * 24 * 3600);
-    await another().claim(by("somebody else"));
+    await another().claim(by("third"));
     expect(await pool.endOf("pool/p", uid)).toBeUndefined();
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a delete that has begun is marked on the lease until it is taken back or done", async () => {
+  test("a delete that has begun is marked on the lease until it is cancelled or done", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, small);
-    const { leaseId } = await pool.claim(wants(n, "1"));
+    await createPool(pool, small);
+    const { leaseId } = await pool.claim(requestFor(n, "1"));
     const marked = await pool.amend("pool/p", leaseId, { deleting: true });
     expect(marked.deletingSince).toBe(marked.updatedAt);
     expect((await pool.amend("pool/p", leaseId, { deleting: false })).deletingSince).toBeUndefined();
   });
 
-  describe("a pool that goes and comes back", () => {
+  describe("a pool that is deleted and created again", () => {
     const ofStack = { pool: "space/id", owner: inStack("dev", "p"), type: "IPPool", want: extents("6") };
     const opening = {
       ...ofStack,
@@ -292,12 +297,12 @@ export function promiseContract(engine: Engine): void {
       return run.claim(opening as Request);
     };
 
-    test("a promise in a pool that was only offered is kept after both have expired", async () => {
+    test("an offer in an offered pool is honoured after both have expired", async () => {
       const { pool, another, pass } = await createFixture(engine);
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
-      await another().claim({ ...ofStack, owner: other, want: extents("7") }); // cleans up
+      await another().claim({ ...ofStack, owner: other, want: extents("7") }); // expires overdue leases
       expect(await pool.spec("pool/p")).toBeUndefined();
       expect(await pool.fsck()).toEqual([]);
       const up = another();
@@ -306,14 +311,14 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("it stops an up if another owner has the value by then", async () => {
+    test("an up stops if another owner has the value by then", async () => {
       const { pool, another, pass } = await createFixture(engine);
       await pool.offer(opening as Request);
       const promised = firstOf(await pool.offer(by(n)));
       pass(3601);
       await another().claim({ ...ofStack, owner: other, want: extents("7") });
       await open(another());
-      await another().claim(wants(other, `${promised}`));
+      await another().claim(requestFor(other, `${promised}`));
       await expect(another().offer(by(n), { inUp: true })).rejects.toThrow(
         /^PLAN_STALE: .* was promised to IPReservation n /,
       );
@@ -322,10 +327,10 @@ export function promiseContract(engine: Engine): void {
     test.each([
       ["is being deleted", false],
       ["was deleted", true],
-    ])("what rests in a pool that %s is given to its owner again", async (_, isReleased) => {
+    ])("a value that is quarantined in a pool that %s is given to its owner again", async (_, isReleased) => {
       const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
-      const held = await pool.claim(wants(n, "4711"));
+      const held = await pool.claim(requestFor(n, "4711"));
       await pool.release("pool/p", held.leaseId);
       await pool.close("space/id", opener.leaseId);
       if (isReleased) await pool.release("space/id", opener.leaseId);
@@ -335,11 +340,11 @@ export function promiseContract(engine: Engine): void {
       const up = another();
       await open(up);
       expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(4711n);
-      expect(firstOf(await up.claim(wants(n, "4711")))).toBe(4711n);
+      expect(firstOf(await up.claim(requestFor(n, "4711")))).toBe(4711n);
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("an offer in a pool that is being deleted is kept if the pool stays after all", async () => {
+    test("an offer in a pool that is being deleted is kept if the delete is cancelled", async () => {
       const { pool, another } = await createFixture(engine);
       const opener = await open(pool);
       const promised = firstOf(await another().offer(by(other)));
@@ -349,10 +354,10 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("a promise of a value that rested is kept after the pool was deleted and the quarantine is over", async () => {
+    test("an offer of a quarantined value is honoured after the pool was deleted and the quarantine has ended", async () => {
       const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
-      await pool.release("pool/p", (await pool.claim(wants(n, "4711"))).leaseId);
+      await pool.release("pool/p", (await pool.claim(requestFor(n, "4711"))).leaseId);
       expect(firstOf(await another().offer(by(n)))).toBe(4711n);
       await pool.close("space/id", opener.leaseId);
       await pool.release("space/id", opener.leaseId);
@@ -363,25 +368,28 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test.each(["promised", "released"])("a value that was %s and is avoided now stops no preview", async (what) => {
-      const { pool, another } = await createFixture(engine);
-      const spec = {
-        name: "pool/p",
-        kind: "address" as const,
-        allocation: "lowest" as const,
-        extents: extents("10.2.0.0/28"),
-      };
-      const ofPool = { ...ofStack, pool: "space/default", want: spec.extents };
-      const opener = await pool.claim({ ...ofPool, childPool: spec } as Request);
-      expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
-      if (what === "released") await pool.release("pool/p", (await pool.claim(wants(n, "10.2.0.0"))).leaseId);
-      await pool.close("space/default", opener.leaseId);
-      await pool.release("space/default", opener.leaseId);
-      await another().claim({ ...ofPool, childPool: { ...spec, avoidBoundaryIps: true } } as Request);
-      expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.1")[0]!.first);
-    });
+    test.each(["promised", "released"])(
+      "a value that was %s and is excluded by avoidBoundaryIps now stops no preview",
+      async (what) => {
+        const { pool, another } = await createFixture(engine);
+        const spec = {
+          name: "pool/p",
+          kind: "address" as const,
+          allocation: "lowest" as const,
+          extents: extents("10.2.0.0/28"),
+        };
+        const ofPool = { ...ofStack, pool: "space/default", want: spec.extents };
+        const opener = await pool.claim({ ...ofPool, childPool: spec } as Request);
+        expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.0")[0]!.first);
+        if (what === "released") await pool.release("pool/p", (await pool.claim(requestFor(n, "10.2.0.0"))).leaseId);
+        await pool.close("space/default", opener.leaseId);
+        await pool.release("space/default", opener.leaseId);
+        await another().claim({ ...ofPool, childPool: { ...spec, avoidBoundaryIps: true } } as Request);
+        expect(firstOf(await another().offer(by(n)))).toBe(extents("10.2.0.1")[0]!.first);
+      },
+    );
 
-    test("a promise of more than thirty days ago stops no up", async () => {
+    test("an offer of more than thirty days ago stops no up", async () => {
       const { pool, another, pass } = await createFixture(engine);
       const opener = await open(pool);
       await another().offer(by(n));
@@ -393,7 +401,7 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("where it comes back with other values, only programs that were shown the old ones are stopped", async () => {
+    test("if it is created with other values, only programs that were shown the old ones are stopped", async () => {
       const { pool, another } = await createFixture(engine);
       const opener = await open(pool);
       await another().offer(by(n, { program: "branch" }));
@@ -406,15 +414,15 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
-    test("the records go thirty days later, also where the pool does not come back", async () => {
+    test("end records are deleted after thirty days, also if the pool is not created again", async () => {
       const { pool, another, store, pass } = await createFixture(engine);
       const opener = await open(pool);
-      await pool.release("pool/p", (await pool.claim(wants(n, "1"))).leaseId);
+      await pool.release("pool/p", (await pool.claim(requestFor(n, "1"))).leaseId);
       await pool.release("space/id", opener.leaseId);
       pass(31 * 24 * 3600);
       const more = { name: "pool/more", kind: "id" as const, extents: extents("1-9") };
-      const other = await opened(pool, more);
-      await pool.release("pool/more", (await pool.claim({ ...wants(r, "1"), pool: "pool/more" })).leaseId);
+      const other = await createPool(pool, more);
+      await pool.release("pool/more", (await pool.claim({ ...requestFor(r, "1"), pool: "pool/more" })).leaseId);
       await another().release(other.pool, other.leaseId);
       const keys = (await snapshot(store)).map(([key]) => key).filter((key) => key.includes("pool%2Fp"));
       expect(keys.filter((key) => !/^[dh]\//.test(key))).toEqual([]);

@@ -1,18 +1,18 @@
 import { expect, test } from "vitest";
 import { formatExtent } from "../../provider/pool/errors";
 import type { Extent, Lease, Port, Request } from "../../provider/pool/types";
-import { by, createFixture, type Engine, extents, fact, opened, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, existingLease, extents, requestFor } from "./fixture";
 
-/** One address for several leases. */
+/** Several leases on one address. */
 export function sharingContract(engine: Engine): void {
   const ports = (...texts: string[]): Port[] =>
     texts.map((text) => ({ protocol: text.split("/")[0] as Port["protocol"], port: Number(text.split("/")[1]) }));
   const shared = (owner: string, key: string, ...texts: string[]): Request =>
     by(owner, { sharingKey: key, ports: ports(...texts) });
 
-  test("the same key and disjoint ports share one address, which is free when the last has gone", async () => {
+  test("leases with the same key and disjoint ports share an address, which is free after the last of them ends", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80", "tcp/443"));
     const dns = await pool.claim(shared("dns", "k", "udp/80"));
     expect([web.extents, dns.extents]).toEqual([extents("10.0.0.1"), extents("10.0.0.1")]);
@@ -28,9 +28,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a port that is taken is a conflict in preview, with its holder", async () => {
+  test("a taken port is a conflict in preview, with its holder", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim(shared("web", "k", "tcp/80"));
     await expect(pool.offer(shared("other", "k", "udp/80", "tcp/80"))).rejects.toMatchObject({
       message:
@@ -39,9 +39,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
   });
 
-  test("anotherAddress: a port that is taken leads to another address under the same key, the lowest where it is free", async () => {
+  test("anotherAddress: with a taken port the request gets another address under the same key, the lowest with a free port", async () => {
     const { pool, another, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.3") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.3") });
     const ask = (owner: string, ...texts: string[]): Request => ({
       ...shared(owner, "k", ...texts),
       onPortConflict: "anotherAddress",
@@ -51,7 +51,7 @@ export function sharingContract(engine: Engine): void {
     const b = pool.claim({ ...ask("b", "tcp/80", "tcp/443"), ttl: 60 });
     expect(await on(b)).toBe("10.0.0.2");
     expect(await on(pool.claim(shared("c", "k", "tcp/443")))).toBe("10.0.0.1");
-    // Previewed in another process, then claimed in this one.
+    // Offered in another process, then claimed in this one.
     expect(await on(another().offer(ask("d", "tcp/443")))).toBe("10.0.0.3");
     expect(await on(pool.claim(ask("e", "udp/53")))).toBe("10.0.0.1");
     expect(await on(pool.claim({ ...ask("d", "tcp/443"), want: extents("10.0.0.3") }))).toBe("10.0.0.3");
@@ -66,9 +66,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("anotherAddress: a holder that asks for a port of a co-holder is offered another address and keeps the old one until then", async () => {
+  test("anotherAddress: a holder that requests a port of a co-holder is offered another address, and keeps the old one until its claim", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const ask = (owner: string, ...texts: string[]): Request => ({
       ...shared(owner, "k", ...texts),
       onPortConflict: "anotherAddress",
@@ -86,7 +86,7 @@ export function sharingContract(engine: Engine): void {
 
   test("a key belongs to its tenant", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const of = (org: string, owner: string) => ({ ...shared(owner, "k", "tcp/80"), tenant: { org, project: "p" } });
     expect((await pool.claim(of("red", "a"))).extents).toEqual(extents("10.0.0.1"));
     expect((await pool.claim(of("blue", "b"))).extents).toEqual(extents("10.0.0.2"));
@@ -95,9 +95,9 @@ export function sharingContract(engine: Engine): void {
     ).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
   });
 
-  test("an exclusive address cannot be joined, nor a shared one be had exclusively", async () => {
+  test("an exclusive address cannot be shared, and a shared one cannot become exclusive", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim(by("alone", { want: extents("10.0.0.1") }));
     await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.2") });
     const join = { ...shared("x", "k", "tcp/81"), want: extents("10.0.0.1") };
@@ -105,9 +105,9 @@ export function sharingContract(engine: Engine): void {
     await expect(pool.offer(by("x", { want: extents("10.0.0.2") }))).rejects.toMatchObject({ code: "IP_IN_USE" });
   });
 
-  test("the sole user of an address may change its key and ports in place, one of several may not", async () => {
+  test("the only holder of an address can change its key and ports in place, one of several cannot", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
     await pool.amend("pool/p", web.leaseId, { sharingKey: "l", ports: ports("tcp/81") });
     expect((await pool.claim(shared("dns", "l", "tcp/80"))).extents).toEqual(extents("10.0.0.1"));
@@ -122,9 +122,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("who leaves a shared address leaves nothing behind; the last one leaves it to rest", async () => {
+  test("a co-holder's end does not quarantine a shared address; the last one's end does", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const [web, dns] = [await pool.claim(shared("web", "k", "tcp/80")), await pool.claim(shared("dns", "k", "udp/53"))];
     await pool.release("pool/p", web.leaseId);
     expect((await pool.leases("pool/p")).map(({ owner, state }) => [owner, state])).toEqual([["dns", "reserved"]]);
@@ -136,9 +136,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("beside an expired lease one is alone with its key", async () => {
+  test("an expired co-holder does not count as sharing the address", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const web = await pool.claim(shared("web", "k", "tcp/80"));
     await pool.claim({ ...shared("dns", "k", "udp/53"), ttl: 60 });
     await expect(pool.amend("pool/p", web.leaseId, { sharingKey: "l" })).rejects.toMatchObject({
@@ -151,8 +151,8 @@ export function sharingContract(engine: Engine): void {
 
   test("leases that share an address are imported with their keys and ports, and contradictions are refused", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
-    const at5 = (owner: string, port: string, key = "k") => fact(shared(owner, key, port), "10.0.0.5");
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    const at5 = (owner: string, port: string, key = "k") => existingLease(shared(owner, key, port), "10.0.0.5");
     const refused = await pool.importLeases([at5("web", "tcp/80"), at5("dns", "tcp/80")]);
     expect(refused.conflicts.map(({ error }) => error.code)).toEqual(["PORT_CONFLICT"]);
     const { added } = await pool.importLeases([at5("web", "tcp/80"), at5("dns", "udp/53")]);
@@ -166,9 +166,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a lease on two addresses is shared as a whole or not at all", async () => {
+  test("a lease with two addresses shares both or neither", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
     await pool.claim({ ...shared("web", "k", "tcp/80"), want: extents("10.0.0.1", "fd00::1") });
     const half = { ...shared("dns", "k", "udp/53"), want: extents("10.0.0.1") };
     await expect(pool.claim(half)).rejects.toMatchObject({ code: "SHARING_CONFLICT" });
@@ -176,9 +176,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("users of one key move to another address one after the other", async () => {
+  test("holders of one key move to another address one after the other", async () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     const old = [await pool.claim(shared("a", "k", "tcp/1")), await pool.claim(shared("b", "k", "tcp/2"))];
     const move = (owner: string, port: string) =>
       pool.claim({ ...shared(owner, "k", port), want: extents("10.0.0.5") });
@@ -190,9 +190,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a key is joined only where the address is of the family that is asked for", async () => {
+  test("an address is shared only if it is of the requested family", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9", "fd00::1-fd00::9") });
     const [v4, v6] = extents("0.0.0.0/0", "fd00::/8") as [Extent, Extent];
     const ask = (owner: string, port: string, within: Extent) => pool.claim({ ...shared(owner, "k", port), within });
     expect((await ask("a", "tcp/1", v4)).extents).toEqual(extents("10.0.0.1"));
@@ -201,9 +201,9 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what only an expired lease used can be shared again", async () => {
+  test("an address of an expired lease can be shared again", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.1-10.0.0.9") });
+    await createPool(pool, { extents: extents("10.0.0.1-10.0.0.9") });
     await pool.claim({ ...shared("a", "k", "tcp/80"), ttl: 60 });
     await pool.claim(shared("b", "k", "tcp/81"));
     pass(61);
@@ -211,13 +211,17 @@ export function sharingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what is taken is taken from the same tenant, whatever its stack; those without a tenant are one", async () => {
+  test("`takes` evicts holders of the same tenant in any stack; leases without a tenant count as one tenant", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24") });
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
     const acme = { tenant: { org: "acme", project: "p" } };
     const other = { tenant: { org: "other", project: "p" } };
-    const taking = (owner: string, more: Partial<Request>) => ({ ...wants(owner, "10.0.0.7"), takes: true, ...more });
-    const free = await pool.claim(wants("a", "10.0.0.7"));
+    const taking = (owner: string, more: Partial<Request>) => ({
+      ...requestFor(owner, "10.0.0.7"),
+      takes: true,
+      ...more,
+    });
+    const free = await pool.claim(requestFor("a", "10.0.0.7"));
     await expect(pool.claim(taking("b", acme))).rejects.toMatchObject({ code: "PLAN_STALE" });
     await expect(pool.claim(taking("b", { type: "StaticIP" }))).rejects.toMatchObject({ code: "PLAN_STALE" });
     const taken = await pool.claim(taking("b", {}));
@@ -232,7 +236,7 @@ export function sharingContract(engine: Engine): void {
 
   test("node ports are a pool of ports", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("30000-30001"), kind: "port" });
+    await createPool(pool, { extents: extents("30000-30001"), kind: "port" });
     await pool.claim(by("a", { want: extents("30000") }));
     await expect(pool.offer(by("b", { want: extents("30000") }))).rejects.toMatchObject({
       message:

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { Row, Tx } from "../../provider/pool/storage/store";
 import type { Engine } from "./fixture";
 
-/** What every engine must do, whatever is built on it. */
+/** What the store of every engine must do. */
 export function storeContract(engine: Engine): void {
   const open = () => engine.open(engine.newUrl(), () => 1234);
   const put =
@@ -15,7 +15,7 @@ export function storeContract(engine: Engine): void {
     async (tx: Tx): Promise<Row[]> =>
       await tx.range(from, to, limit);
 
-  test("ranges are ordered, begin at their start, end before their end, and keep their limit", async () => {
+  test("ranges are ordered, include their start, exclude their end, and respect the limit", async () => {
     const store = await open();
     for (const key of ["b", "a/2", "a/1", "a0", "a/10"]) await store.transact(put(key, `<${key}>`));
     expect(await store.read(range("a/", "a0", 10))).toEqual([
@@ -45,7 +45,7 @@ export function storeContract(engine: Engine): void {
     await store.close();
   });
 
-  test("a transaction that throws leaves nothing behind", async () => {
+  test("a transaction that throws writes nothing", async () => {
     const store = await open();
     await store.transact(put("kept", "1"));
     const failing = store.transact(async (tx) => {

@@ -1,13 +1,13 @@
 import { describe, expect, test } from "vitest";
-import { by, createFixture, type Engine, extents, firstOf, opened, START, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, requestFor, START } from "./fixture";
 
 /** Expiry, quarantine and preemption. */
 export function timeContract(engine: Engine): void {
   const small = { extents: extents("1-2"), kind: "id" as const };
 
-  test("an expired lease is held for no reader, whether or not anything has cleaned up", async () => {
+  test("no reader sees an expired lease as held, whether or not its row is deleted", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, small);
+    await createPool(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
     pass(60);
     expect(await pool.find("pool/p", { owner: "a" })).toEqual(lease);
@@ -22,9 +22,9 @@ export function timeContract(engine: Engine): void {
     expect(firstOf(await pool.claim(by("b")))).toBe(1n);
   });
 
-  test("a used lease never expires; unused again, it does as its ttl says", async () => {
+  test("a used lease never expires; when it is reserved again, it expires after its ttl", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const lease = await pool.claim(by("a", { ttl: 60 }));
     const used = await pool.amend("pool/p", lease.leaseId, { state: "used", usedBy: "c1" });
     expect(used).toMatchObject({ state: "used", usedBy: "c1" });
@@ -38,9 +38,9 @@ export function timeContract(engine: Engine): void {
     expect(kept.expiresAt).toBeUndefined();
   });
 
-  test("a released value rests: not for others, but for its former owner at once", async () => {
+  test("a released value is quarantined: its previous holder gets it at once, other owners do not", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, extents: extents("1-9") });
     const lease = await pool.claim(by("a"));
     await pool.release("pool/p", lease.leaseId);
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
@@ -52,17 +52,17 @@ export function timeContract(engine: Engine): void {
     expect(await pool.release("pool/p", lease.leaseId)).toBe(false);
   });
 
-  test("after its rest a value is anybody's", async () => {
+  test("after its quarantine a value is free for all owners", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, extents: extents("1-9") });
     await pool.release("pool/p", (await pool.claim(by("a"))).leaseId);
     pass(300.001);
     expect(firstOf(await pool.claim(by("b")))).toBe(1n);
   });
 
-  test("an expired reservation rests from its end on, and comes back to its owner", async () => {
+  test("an expired reservation is quarantined from its end on, and its owner gets it again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, extents: extents("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
@@ -73,91 +73,91 @@ export function timeContract(engine: Engine): void {
     expect(firstOf(await pool.offer(by("a")))).toBe(1n);
   });
 
-  test("a preview of an expired reservation brings back its value, but only as a promise", async () => {
+  test("a preview of an expired reservation offers its value again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, extents: extents("1-9") });
     await pool.claim(by("a", { ttl: 60 }));
     pass(61);
     expect(await pool.offer(by("a"))).toMatchObject({ state: "offered", extents: extents("1") });
     expect(await pool.usage("pool/p")).toMatchObject({ offered: 1, reserved: 0 });
   });
 
-  describe("a value that rests does so until its time, whatever its former owner previews", () => {
-    const rested = async () => {
-      const around = await createFixture(engine, { offerTtl: 60 });
-      await opened(around.pool, { ...small, extents: extents("1-9") });
-      await around.pool.release("pool/p", (await around.pool.claim(by("a"))).leaseId);
-      return { ...around, offer: await around.pool.offer(by("a")) };
+  describe("a quarantine ends at its time, whatever its previous holder previews", () => {
+    const offerQuarantined = async () => {
+      const fixture = await createFixture(engine, { offerTtl: 60 });
+      await createPool(fixture.pool, { ...small, extents: extents("1-9") });
+      await fixture.pool.release("pool/p", (await fixture.pool.claim(by("a"))).leaseId);
+      return { ...fixture, offer: await fixture.pool.offer(by("a")) };
     };
-    const rests = { owner: "a", state: "quarantined", extents: extents("1"), expiresAt: START + 300_000 };
+    const quarantined = { owner: "a", state: "quarantined", extents: extents("1"), expiresAt: START + 300_000 };
 
-    test("when the preview's offer lapses", async () => {
-      const { pool, pass } = await rested();
+    test("when the preview's offer expires", async () => {
+      const { pool, pass } = await offerQuarantined();
       pass(61);
       expect(firstOf(await pool.claim(by("b")))).toBe(2n);
-      expect(await pool.leases("pool/p")).toMatchObject([rests, { owner: "b" }]);
+      expect(await pool.leases("pool/p")).toMatchObject([quarantined, { owner: "b" }]);
       pass(240);
       expect(firstOf(await pool.claim(by("c")))).toBe(1n);
       expect(await pool.fsck()).toEqual([]);
     });
 
     test("when it is released", async () => {
-      const { pool, offer } = await rested();
+      const { pool, offer } = await offerQuarantined();
       expect(await pool.release("pool/p", offer.leaseId)).toBe(true);
-      expect(await pool.leases("pool/p")).toMatchObject([rests]);
+      expect(await pool.leases("pool/p")).toMatchObject([quarantined]);
     });
 
     test("when its owner previews again", async () => {
-      const { pool, pass } = await rested();
+      const { pool, pass } = await offerQuarantined();
       pass(30);
       await pool.offer(by("a"));
       pass(61);
       expect(firstOf(await pool.claim(by("b")))).toBe(2n);
-      expect(await pool.leases("pool/p")).toMatchObject([rests, { owner: "b" }]);
+      expect(await pool.leases("pool/p")).toMatchObject([quarantined, { owner: "b" }]);
     });
 
-    test("but its owner has it at once", async () => {
-      const { pool } = await rested();
+    test("but its owner can claim it at once", async () => {
+      const { pool } = await offerQuarantined();
       const lease = await pool.claim(by("a"));
       expect(lease).toMatchObject({ state: "reserved", extents: extents("1") });
       expect(lease).not.toHaveProperty("quarantinedUntil");
       await pool.offer(by("b"));
-      expect(firstOf(await pool.claim(wants("b", "3")))).toBe(3n);
+      expect(firstOf(await pool.claim(requestFor("b", "3")))).toBe(3n);
     });
   });
 
   test("a quarantined value may be requested by value, with a warning", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.0.0.0/24") });
-    await pool.release("pool/p", (await pool.claim(wants("a", "10.0.0.7"))).leaseId);
-    const offer = await pool.offer(wants("b", "10.0.0.7"));
+    await createPool(pool, { extents: extents("10.0.0.0/24") });
+    await pool.release("pool/p", (await pool.claim(requestFor("a", "10.0.0.7"))).leaseId);
+    const offer = await pool.offer(requestFor("b", "10.0.0.7"));
     expect(offer.warnings).toEqual([
       "Address 10.0.0.7 of IPPool p was released by a at 2030-01-01T00:00:00Z and is given out again before its quarantine ends.",
     ]);
     expect(await pool.find("pool/p", { owner: "b" })).not.toHaveProperty("warnings");
   });
 
-  test("a stranger's preview of a value that rests only interrupts it", async () => {
+  test("a preview of a quarantined value by another owner only interrupts the quarantine", async () => {
     const { pool, pass } = await createFixture(engine, { offerTtl: 60 });
-    await opened(pool, { ...small, extents: extents("1-9") });
+    await createPool(pool, { ...small, extents: extents("1-9") });
     const { leaseId } = await pool.claim(by("a"));
     await pool.release("pool/p", leaseId);
-    expect(await pool.offer(wants("b", "1"))).toMatchObject({ state: "offered", extents: extents("1") });
+    expect(await pool.offer(requestFor("b", "1"))).toMatchObject({ state: "offered", extents: extents("1") });
     pass(61);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
     expect(await pool.leases("pool/p")).toMatchObject([
       { owner: "a", state: "quarantined", leaseId, expiresAt: START + 300_000 },
       { owner: "c" },
     ]);
-    await pool.offer(wants("b", "1"));
-    expect(await pool.claim(wants("b", "1"))).not.toHaveProperty("quarantinedFor");
+    await pool.offer(requestFor("b", "1"));
+    expect(await pool.claim(requestFor("b", "1"))).not.toHaveProperty("quarantinedFor");
     expect(firstOf(await pool.claim(by("a")))).toBe(3n);
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("when nothing else is free, the value that rests longest is given", async () => {
+  test("when nothing else is free, the value that is quarantined longest is given", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
+    await createPool(pool, small);
     const leases = [await pool.claim(by("a")), await pool.claim(by("b"))];
     await pool.release("pool/p", leases[1]!.leaseId);
     pass(5);
@@ -167,25 +167,25 @@ export function timeContract(engine: Engine): void {
     expect(given[0]!.warnings).toHaveLength(1);
   });
 
-  test("offers hold until they expire, also where nothing else is free", async () => {
+  test("offers are kept until they expire, also if nothing else is free", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
-    await pool.offer(wants("a", "2"));
+    await createPool(pool, small);
+    await pool.offer(requestFor("a", "2"));
     pass(60);
-    await pool.offer(wants("b", "1"));
+    await pool.offer(requestFor("b", "1"));
     pass(3539);
     await expect(pool.claim(by("c"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
     pass(2);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
-    await expect(pool.claim(wants("a", "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(requestFor("a", "2"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
-  test("what rests is given where all else is held or promised", async () => {
+  test("a quarantined value is given if all others are held or offered", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
-    await pool.offer(wants("a", "1"));
-    const held = await pool.claim(wants("b", "2"));
+    await createPool(pool, small);
+    await pool.offer(requestFor("a", "1"));
+    const held = await pool.claim(requestFor("b", "2"));
     pass(600);
     await pool.release("pool/p", held.leaseId);
     expect(firstOf(await pool.claim(by("c")))).toBe(2n);
@@ -194,34 +194,34 @@ export function timeContract(engine: Engine): void {
 
   test("a repeated preview renews its offers", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
-    const offer = await pool.offer(wants("a", "2"));
+    await createPool(pool, small);
+    const offer = await pool.offer(requestFor("a", "2"));
     pass(3000);
-    expect(await pool.offer(wants("a", "2"))).toMatchObject({
+    expect(await pool.offer(requestFor("a", "2"))).toMatchObject({
       leaseId: offer.leaseId,
       expiresAt: START + 6_600_000,
     });
     pass(3590);
-    await expect(pool.offer(wants("b", "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
+    await expect(pool.offer(requestFor("b", "2"))).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
     pass(11);
-    expect(await pool.offer(wants("b", "2"))).toMatchObject({ owner: "b" });
+    expect(await pool.offer(requestFor("b", "2"))).toMatchObject({ owner: "b" });
   });
 
-  test("an expired offer is free for others, and still its owner's while nobody took it", async () => {
+  test("an expired offer is free for other owners, and its owner still gets it until then", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, small);
-    const offer = await pool.offer(wants("a", "2"));
+    await createPool(pool, small);
+    const offer = await pool.offer(requestFor("a", "2"));
     pass(3601);
     expect(await pool.find("pool/p", { owner: "a" })).toBeUndefined();
-    expect(await pool.offer(wants("a", "2"))).toMatchObject({ uid: offer.uid, extents: extents("2") });
+    expect(await pool.offer(requestFor("a", "2"))).toMatchObject({ uid: offer.uid, extents: extents("2") });
     pass(3601);
-    expect(firstOf(await pool.claim(wants("b", "2")))).toBe(2n);
+    expect(firstOf(await pool.claim(requestFor("b", "2")))).toBe(2n);
     expect(await pool.fsck()).toEqual([]);
   });
 
   test("ids of runners not seen for too long are reclaimed when nothing is free, the least recently seen first", async () => {
     const { pool, pass } = await createFixture(engine, { quarantine: 0 });
-    await opened(pool, { ...small, extents: extents("1-3"), reclaimAfter: 3600 });
+    await createPool(pool, { ...small, extents: extents("1-3"), reclaimAfter: 3600 });
     const [a] = [await pool.claim(by("a")), await pool.claim(by("b")), await pool.claim(by("c"))];
     pass(3000);
     await pool.touch("pool/p", a.leaseId);
@@ -235,37 +235,37 @@ export function timeContract(engine: Engine): void {
     const claimed = await pool.claim(by("d", { want: offers[0]!.extents }));
     expect(claimed).toMatchObject({ owner: "d", extents: offers[0]!.extents });
     expect((await pool.history("pool/p")).filter(({ what }) => what === "reclaimed")).toMatchObject([{ takenBy: "d" }]);
-    await expect(pool.claim(wants("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(requestFor("e", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
-  test("a pool that begins to reclaim knows who was not seen before that; one that ends it reclaims nothing", async () => {
+  test("a pool that gets reclaimAfter knows which leases were not seen before; one that loses it reclaims nothing", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-2") });
+    await createPool(pool, { ...small, extents: extents("1-2") });
     await pool.claim(by("a"));
     pass(60);
     await pool.claim(by("b"));
     pass(3600);
-    await opened(pool, { ...small, extents: extents("1-2"), reclaimAfter: 3600 });
+    await createPool(pool, { ...small, extents: extents("1-2"), reclaimAfter: 3600 });
     expect(firstOf(await pool.claim(by("c")))).toBe(1n);
     pass(3600);
-    await opened(pool, { ...small, extents: extents("1-2") });
+    await createPool(pool, { ...small, extents: extents("1-2") });
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("an inactive runner keeps its id while another one is free", async () => {
+  test("an inactive runner keeps its id while another id is free", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, reclaimAfter: 3600 });
-    await pool.claim(wants("a", "1"));
+    await createPool(pool, { ...small, reclaimAfter: 3600 });
+    await pool.claim(requestFor("a", "1"));
     pass(3600);
-    await expect(pool.claim(wants("b", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(requestFor("b", "1"))).rejects.toMatchObject({ code: "PLAN_STALE" });
     expect(firstOf(await pool.claim(by("b")))).toBe(2n);
-    expect(firstOf(await pool.claim(wants("c", "1")))).toBe(1n);
+    expect(firstOf(await pool.claim(requestFor("c", "1")))).toBe(1n);
   });
 
   test("a runner with reservations on it is not reclaimed, however long it was not seen", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, reclaimAfter: 3600 });
+    await createPool(pool, { ...small, reclaimAfter: 3600 });
     const inside = { kind: "id" as const, allocation: "lowest" as const, extents: extents("1-9") };
     await pool.claim(by("a", { childPool: { ...inside, name: "runner/n/a" } }));
     await pool.claim(by("b", { childPool: { ...inside, name: "runner/n/b" } }));
@@ -275,22 +275,22 @@ export function timeContract(engine: Engine): void {
     await expect(pool.claim(by("d"))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" });
   });
 
-  test("what is asked for by value is had from an expired holder, however far cleaning up is behind", async () => {
+  test("a request by value gets the value of an expired lease, however many others are overdue", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-300") });
+    await createPool(pool, { ...small, extents: extents("1-300") });
     await Promise.all(Array.from({ length: 300 }, (_, i) => pool.claim(by(`o${i}`, { ttl: 60 + i }))));
     pass(400);
-    expect(await pool.claim(wants("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
+    expect(await pool.claim(requestFor("x", "300"))).toMatchObject({ owner: "x", extents: extents("300") });
     expect(await pool.usage("pool/p")).toMatchObject({ reserved: 1, quarantined: 258 });
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("thousands of expired offers are cleaned up a part at a time, and stand in nobody's way", async () => {
+  test("thousands of expired offers are deleted in batches, and block no request", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { ...small, extents: extents("1-1000") });
+    await createPool(pool, { ...small, extents: extents("1-1000") });
     await Promise.all(Array.from({ length: 1000 }, (_, i) => pool.offer(by(`o${i}`))));
     pass(3601);
-    expect(firstOf(await pool.claim(wants("x", "777")))).toBe(777n);
+    expect(firstOf(await pool.claim(requestFor("x", "777")))).toBe(777n);
     await Promise.all(Array.from({ length: 999 }, (_, i) => pool.claim(by(`n${i}`))));
     expect(await pool.usage("pool/p")).toEqual({
       capacity: 1000n,

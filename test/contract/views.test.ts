@@ -8,7 +8,7 @@ import { formatIp, parseIp } from "../../provider/addressing/ip";
 import { openPool, openStore, type Pool } from "../../provider/pool";
 import { lockKey } from "../../provider/pool/engines/postgres/schema";
 import { parsePostgresUrl } from "../../provider/pool/engines/postgres/url";
-import { by, extents, opened } from "./fixture";
+import { by, createPool, extents } from "./fixture";
 import { type PostgresServer, postgresMissing, startPostgres } from "./servers/postgres";
 
 vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
@@ -16,9 +16,9 @@ vi.setConfig({ testTimeout: 30_000, hookTimeout: 60_000 });
 type Found = Record<string, unknown>;
 interface Engine {
   url: string;
-  /** As a user would ask, without the pool. */
+  /** Runs SQL as a user would, without the pool. */
   query(sql: string): Promise<Found[]>;
-  /** Makes it a store of the release before: without views, and with rows of version 2. */
+  /** Makes it a store of the previous release: without views, and with rows of version 2. */
   age(): Promise<void>;
   stop(): Promise<void>;
 }
@@ -84,14 +84,14 @@ function documented(engine: string): Map<string, string> {
 }
 
 async function fill(pool: Pool): Promise<void> {
-  await opened(pool, {
+  await createPool(pool, {
     name: "pool/lb",
     extents: extents("10.1.2.0/24"),
     tenant: TENANT,
     staticOnly: extents("10.1.2.9"),
   });
-  await opened(pool, { name: "pool/v6", extents: extents("fd00:0:0:1::/64") });
-  await opened(pool, { name: "pool/ports", kind: "port", extents: extents("8000-8099") });
+  await createPool(pool, { name: "pool/v6", extents: extents("fd00:0:0:1::/64") });
+  await createPool(pool, { name: "pool/ports", kind: "port", extents: extents("8000-8099") });
   const more = { pool: "pool/lb", tenant: TENANT };
   await pool.claim({
     ...by(`${STACK}web`),
@@ -151,7 +151,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       expect(Math.abs(created! - Date.now())).toBeLessThan(600_000);
     });
 
-    test("free ranges are what no lease has", async () => {
+    test("free_ranges has the values that no lease has", async () => {
       const rows = await engine.query(
         "SELECT address, last_address, static_only FROM free_ranges WHERE pool = 'pool/lb' ORDER BY address",
       );
@@ -211,7 +211,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       ]);
     });
 
-    test("no view has secrets, tokens or what tokens are made of", async () => {
+    test("no view has secrets, tokens, or parts of tokens", async () => {
       const pool = await openPool(engine.url, SETTINGS);
       await pool.replaceSecret("ring", () => "not-to-be-seen");
       await pool.end();
@@ -223,7 +223,7 @@ describe.each(ENGINES)("%s", (name, missing, start) => {
       }
     });
 
-    test("a store of the release before gets them when it is opened, and keeps its leases", async () => {
+    test("a store of the previous release gets the views when it is opened, and keeps its leases", async () => {
       const before = await engine.query("SELECT * FROM leases ORDER BY pool, uid, address");
       await engine.age();
       await expect(engine.query("SELECT * FROM leases")).rejects.toThrow();
@@ -301,7 +301,7 @@ describe.skipIf(postgresMissing)("PostgreSQL", () => {
     await holder.end();
     expect(await engine.query("SELECT version FROM layout")).toEqual([{ version: 2 }]);
     await (await openPool(engine.url, SETTINGS)).end();
-    // Views of the release before, with the same columns, are replaced.
+    // Views of the previous release, with the same columns, are replaced.
     const definition = "SELECT pg_get_viewdef('pools'::regclass) AS text";
     const [current] = await engine.query(definition);
     await engine.query(`UPDATE layout SET version = 3;

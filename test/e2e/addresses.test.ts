@@ -6,7 +6,7 @@ import type { Lease, Pool } from "../../provider/pool/types";
 import { Ctl } from "../unit/cli/ctl";
 import { type Stack, Workspace } from "./stack";
 
-/** Addresses in the life of a stack. No machine has a part in them: only the two runners at the start are real. */
+/** Addresses in a stack over many ups. Hosts are not needed for them: only the two runners at the start are real. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -67,7 +67,7 @@ const addresses = async (): Promise<Record<string, unknown>> =>
 
 let first: Record<string, unknown>;
 
-test("the first preview shows every address, up gives exactly these, and no token is in the clear", async () => {
+test("the first preview shows every address, up gives exactly these, and no token is in plain text", async () => {
   program();
   const steps = await stack.preview();
   const shown = Object.fromEntries(
@@ -85,7 +85,7 @@ test("the first preview shows every address, up gives exactly these, and no toke
   expect(await stack.reveals(token)).toBe(false);
 });
 
-test("overlayctl takes the token: it is valid, is used, and then no longer free to be used", async () => {
+test("overlayctl accepts the token once: it is valid, is used, and cannot be used again", async () => {
   const { token } = await stack.outputs<{ token: string }>();
   expect(await overlayctl("ip", "validate", token, "--runner", "training/r2")).toMatchObject([
     { ip: first.job, state: "reserved" },
@@ -99,7 +99,7 @@ test("overlayctl takes the token: it is valid, is used, and then no longer free 
   await overlayctl("ip", "free", "--network", "training", "--runner", "r2", "--ip", String(first.job), "--force");
 });
 
-test("one that is over, or was taken away, shows in a plain preview and gets its address again", async () => {
+test("a reservation that expired, or was released by hand, is shown in a plain preview and gets its address again", async () => {
   await withPool(async (pool) => {
     const lease = (await pool.leases("runner/training/r1")).find(({ owner }) => owner.endsWith("::master"))!;
     await pool.amend(lease.pool, lease.leaseId, { ttl: 1 });
@@ -144,7 +144,7 @@ test("in one up: a swap, a rename, a pin, a full pool's replacement, and equal n
   expect(stack.trace().filter(({ conversation }) => conversation)).toEqual([]);
 });
 
-/** What the program says from here on. */
+/** The program from here on. */
 const LATER: Parts = {
   swap: "",
   full: "",
@@ -162,7 +162,7 @@ test("a forced replacement with equal inputs, unpinned again, keeps its address 
   await stack.mustUp("--expect-no-changes");
 });
 
-test("an address that changes under a dependent: a failure in the middle holds both, the next up frees the old", async () => {
+test("an address of a dependent resource changes: a failure in the middle keeps both leases, the next up releases the old one", async () => {
   const dependent = (fails: boolean): string => `
     class Dependent extends pulumi.dynamic.Resource {
       constructor(name, props) {
@@ -187,7 +187,7 @@ test("an address that changes under a dependent: a failure in the middle holds b
   expect((await stack.state()).moving!.outputs.ip).toBe("10.128.128.9");
 });
 
-test("a stack under another name keeps every address, and destroy leaves nothing", async () => {
+test("a stack under another name keeps every address, and destroy releases all", async () => {
   program({ ...LATER });
   await stack.rename("prod");
   await stack.mustUp();

@@ -9,7 +9,7 @@ import { LabCtl } from "../lab/labctl";
 import { lossDuring } from "../lab/pings";
 import { type Stack, Workspace } from "./stack";
 
-/** From an overlay that somebody else made to a stack: scan, preview, plan, up, while its workloads speak with each other. */
+/** An overlay of another program becomes a stack: scan, preview, plan, up, while its workloads exchange packets. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -30,7 +30,7 @@ afterAll(async () => {
 
 const overlayctl = (args: string[], input = "") => ctl.run([...args, "--store", workspace.store], input);
 
-test("the program that scan writes is sound TypeScript, and adopts everything without a lost packet", async () => {
+test("the program that scan writes is valid TypeScript, and adopts everything without a lost packet", async () => {
   const hosts = lab.hosts.map(({ address }) => address);
   const { stdout: program, code } = await overlayctl(["scan", ...hosts]);
   expect(code).toBe(0);
@@ -40,7 +40,7 @@ test("the program that scan writes is sound TypeScript, and adopts everything wi
 
   const preview = await stack.must("preview", "--json", "--stack", "dev");
   const planned = await overlayctl(["plan", "-", "--json"], preview);
-  expect(planned.json.map(({ machine, refused }) => [machine, refused])).toEqual(hosts.map((host) => [host, []]));
+  expect(planned.json.map(({ host, refused }) => [host, refused])).toEqual(hosts.map((host) => [host, []]));
   const changes = planned.json.flatMap(({ changes }) => changes as string[]);
   expect(changes).toContain("change link vxkr3");
   expect(changes.filter((change) => /^(add|remove) link/.test(change))).toEqual([]);

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../lab/lab";
 import { type PlannedStep, Workspace } from "./stack";
 
-/** Preview binds: what it shows is what up gives, with many at once and with others taking from the same pool. */
+/** Up gives the values that preview shows, with many resources and with other stacks on the same pool. */
 const MANY = 40;
 let lab: Lab;
 let workspace: Workspace;

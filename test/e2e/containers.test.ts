@@ -4,7 +4,7 @@ import { Lab } from "../../lab/lab";
 import { must } from "../lab/lab-stack";
 import { type Stack, Workspace } from "./stack";
 
-/** A container that was started by hand, as Pulumi's commands show it. */
+/** A container that was started by hand, in the output of Pulumi's commands. */
 let lab: Lab;
 let docker: LabDocker;
 let workspace: Workspace;
@@ -27,7 +27,7 @@ afterAll(async () => {
 
 const addresses = (): Promise<string> => workspace.overlayctl("ip", "list", "--json");
 
-test("a preview of a refresh shows its address and holds nothing; up --refresh makes it used, once", async ({
+test("a preview of a refresh shows its address and commits nothing; up --refresh makes it used, once", async ({
   skip,
 }) => {
   skip(why !== undefined, why);

@@ -8,7 +8,7 @@ import { lossDuring } from "../lab/pings";
 import { ask, serve } from "../lab/services";
 import { type Stack, Workspace } from "./stack";
 
-/** The programs under examples/ as their readers would run them: preview, up, real traffic, a change, destroy, nothing left. */
+/** The programs under examples/ as users run them: preview, up, real traffic, a change, destroy, nothing left. */
 let lab: Lab;
 let workspace: Workspace;
 
@@ -29,7 +29,7 @@ interface Workload {
   gateway: string;
 }
 
-/** A container at the address that was reserved for it, with a service that tells its name to whoever connects. */
+/** A container at the address that was reserved for it, with a service that sends its name to each client. */
 async function start(name: string, { runnerName, cidr, gateway }: Workload, port: number): Promise<void> {
   await lab.container(runnerName, name, { bridge: "kohaku-overlay", address: cidr, gateway });
   await serve(lab, runnerName, name, "tcp", port, name);
@@ -79,7 +79,7 @@ test("distributed-training: every worker knows the master's address before anyth
   await nothingIsLeft();
 });
 
-test("ci-runners: addresses wherever there is room, redeemed by token, and gone by themselves", async () => {
+test("ci-runners: addresses on any runner, used by token, and expired without a release", async () => {
   const jobs = { jobs: JSON.stringify(["lint", "unit"]) };
   const stack = await workspace.example("ci-runners", ["r1", "r2"], { config: jobs });
   const promised = await previewed(stack);
@@ -135,7 +135,7 @@ test("two-stacks: one owns the network, the other only addresses on it, by name"
   await nothingIsLeft();
 });
 
-test("two-tenants: blocks that never meet, a quota each, and a public address in front of each service", async () => {
+test("two-tenants: disjoint blocks, a quota each, and a public address in front of each service", async () => {
   const stack = await workspace.example("two-tenants", ["r1"]);
   const promised = await previewed(stack);
   await stack.mustUp();
@@ -166,7 +166,7 @@ test("two-tenants: blocks that never meet, a quota each, and a public address in
   await nothingIsLeft();
 });
 
-test("adoption: what stands comes under Pulumi without a lost packet, and goes with it", async () => {
+test("adoption: an existing overlay is adopted without a lost packet, and removed by destroy", async () => {
   await buildKohaku(lab);
   const stack = await workspace.example("adoption", ["r1", "r2"], { config: { ids: JSON.stringify(IDS) } });
   const from = { host: "r1", container: "c1", target: "10.128.64.10" };

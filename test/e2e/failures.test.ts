@@ -3,7 +3,7 @@ import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
 import { type Stack, Workspace } from "./stack";
 
-/** Machines that are down, slow or cut off, and processes that are killed: the next up converges, with the same values. */
+/** Hosts that are down, slow or disconnected, and processes that are killed: the next up converges, with the same values. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -51,7 +51,7 @@ async function problems(): Promise<unknown[]> {
   return found;
 }
 
-/** An up that goes on by itself; with the pids of the CLI and, once it has made a call, of its provider. */
+/** An up in the background, with the pids of the CLI and, after its first call, of its provider. */
 function startUp() {
   stack.trace();
   const args = ["--non-interactive", "up", "--yes", "--skip-preview", "--stack", "dev", "--color", "never"];
@@ -77,7 +77,7 @@ const isAlive = (pid: number): boolean => {
   }
 };
 
-/** Somebody else has the machine's lock, until the returned function is called. */
+/** Another process holds the host's lock until the returned function is called. */
 async function holdLock(host: string): Promise<() => Promise<unknown>> {
   await lab.exec(
     host,
@@ -87,7 +87,7 @@ async function holdLock(host: string): Promise<() => Promise<unknown>> {
   return () => lab.exec(host, "kill $(cat /tmp/holder); rm /tmp/holder");
 }
 
-test("a runner that is down: the error names host, phase and remedy; the lease is kept; the next up goes on", async () => {
+test("a runner that is down: the error has host, phase and fix; the lease is kept; the next up continues", async () => {
   await lab.stop("r2");
   program(["r1", "r2"], "{ dialErrorLimit: 2, perDialTimeout: 2 }");
   const { code, text } = await stack.up();
@@ -117,7 +117,7 @@ test("kill -9 of the provider between claim and SSH: the next up gives the same 
   expect(await problems()).toEqual([]);
 });
 
-test("kill -9 of the provider between hub and runner, then of the CLI: nothing is torn down, nothing is left", async () => {
+test("kill -9 of the provider between hub and runner, then of the CLI: nothing is removed, nothing is left", async () => {
   program(["r1", "r2", "r3", "r4"]);
   const tunnels = async (): Promise<string> =>
     (await lab.exec("hub", "ip -o link show | grep -oE '^[0-9]+: vxkr[0-9a-z]+' | sort")).stdout;
@@ -149,16 +149,16 @@ test("kill -9 of the provider between hub and runner, then of the CLI: nothing i
   expect(await problems()).toEqual([]);
 });
 
-test("a machine that the program itself makes, and that boots 20 s late: preview is concrete, up waits", async () => {
+test("a host that the program itself creates, and that boots 20 s late: preview shows all values, up waits", async () => {
   await stack.destroy();
   await lab.stop("r1");
   stack.program(`
-    class Machine extends pulumi.dynamic.Resource {
+    class Host extends pulumi.dynamic.Resource {
       constructor(name, address) {
         super({ create: async (inputs) => ({ id: name, outs: { at: inputs.plan } }) }, name, { plan: address, at: undefined });
       }
     }
-    const [hub, r1] = [new Machine("m-hub", hosts.hub), new Machine("m-r1", hosts.r1)];
+    const [hub, r1] = [new Host("m-hub", hosts.hub), new Host("m-r1", hosts.r1)];
     const network = new overlay.OverlayNetwork("training", { hubConnection: at(hub.at), hubUnderlayIp: hub.at });
     new overlay.RunnerSubnet("r1", { network, connection: at(r1.at, { dialErrorLimit: 0 }) });
   `);
@@ -176,10 +176,10 @@ test("a machine that the program itself makes, and that boots 20 s late: preview
   await stack.destroy();
 });
 
-/** Pulumi logs every property that it passes on at this level, secrets too, whatever the provider: those lines are not ours. */
+/** At this level Pulumi logs every property of every provider, with secrets: those lines are not ours. */
 const isOfEngine = (line: string): boolean => /arshaling property for RPC/.test(line);
 
-test("what is refused in a connection is named, and no secret beside it is printed, logged or stored", async () => {
+test("an invalid property of a connection is named, and no secret beside it is printed, logged or stored", async () => {
   const refusing = await workspace.stack("refusing");
   await refusing.must("config", "set", "--stack", "refusing", "--secret", "hubPassword", "swordfish-config");
   const secrets = ["swordfish-config", "swordfish-marked", "swordfish-plain", "swordfish-mtu"];

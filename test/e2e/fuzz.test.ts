@@ -34,7 +34,7 @@ test("a destroy that is killed is followed by an up, and offers that expire by t
 });
 
 /** A short part of `npm run fuzz -- programs`: two stacks, previews of both before either goes up, and a pool found by tenant and type. */
-test("what preview shows is what up gives, for a random program and its edits", async () => {
+test("up gives the values that preview shows, for a random program and its edits", async () => {
   const { failures, counts } = await fuzz({
     seed: 1184,
     scenarios: 1,

@@ -5,7 +5,7 @@ import { openPool } from "../../provider/pool";
 import type { Lease } from "../../provider/pool/types";
 import { type Stack, Workspace } from "./stack";
 
-/** A destroy whose CLI and provider are killed: the next preview says so, and up puts back what was, without `--refresh`. */
+/** A destroy whose CLI and provider are killed: the next preview shows it, and up restores the resources, without `--refresh`. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -40,7 +40,7 @@ async function inStore<T>(look: (pool: Awaited<ReturnType<typeof openPool>>) => 
 const runnerLease = (): Promise<Lease | undefined> =>
   inStore(async (pool) => (await pool.leases("network/training")).find(({ owner }) => owner.endsWith("::r1")));
 
-/** Another process has the host's lock, until the returned function is called. */
+/** Another process holds the host's lock until the returned function is called. */
 async function holdLock(): Promise<() => Promise<unknown>> {
   const command = "flock /run/pulumi-overlay sh -c 'echo $$ >/tmp/holder; exec sleep 600'";
   await lab.exec("r1", `mkdir -pm 700 /run/pulumi-overlay; setsid ${command} </dev/null >/dev/null 2>&1 &`);
@@ -77,14 +77,14 @@ async function expectPutBack(before: Awaited<ReturnType<Stack["state"]>>): Promi
   expect(await inStore((pool) => pool.fsck())).toEqual([]);
 }
 
-test("killed while it speaks with a host: preview says so, and up puts back what is missing", async () => {
+test("killed during a conversation with a host: preview shows it, and up restores what is missing", async () => {
   const before = await stack.state();
   const release = await holdLock();
   const destroy = await startDestroy();
   expect((await runnerLease())?.deletingSince).toBeTypeOf("number");
   await destroy.kill();
   await release();
-  // What the host had done by then, and more.
+  // All that the host may have done by then.
   await lab.exec("r1", "ip link del kohaku-overlay");
   expect(await stack.must("preview", "--stack", "dev")).toMatch(
     /RunnerSubnet r1: a delete that began at .* was not finished\. Up puts back/,
@@ -92,11 +92,11 @@ test("killed while it speaks with a host: preview says so, and up puts back what
   await expectPutBack(before);
 });
 
-test("killed when the lease is released and the state does not know it: up makes it again with the same values", async () => {
+test("killed after the release of the lease and before the state is written: up creates it again with the same values", async () => {
   const before = await stack.state();
   const release = await holdLock();
   const destroy = await startDestroy();
-  process.kill(destroy.cli, "SIGSTOP"); // it hears no answer of its provider, and writes no state
+  process.kill(destroy.cli, "SIGSTOP"); // it gets no answer of its provider, and writes no state
   await release();
   await until("the runner's lease is released", async () => (await runnerLease())?.state === "quarantined");
   await destroy.kill();

@@ -4,7 +4,7 @@ import { leftOn } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { type Stack, Workspace } from "./stack";
 
-/** What people do to a live stack. Values stay as intended, and the network is never torn down: devices keep their ifindex. */
+/** Changes of a live stack. Values stay as intended, and the network is never removed: devices keep their ifindex. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -26,7 +26,7 @@ const runner = (name: string, args = "", opts = ""): string =>
   `new overlay.RunnerSubnet("${name}", { network, connection: at("r1"), ${args} }, { ${opts} });`;
 const second = `new overlay.RunnerSubnet("r2", { network, connection: at("r2") });`;
 
-/** The devices of hub and r1 with their numbers: a device that was ever deleted has another one. */
+/** The devices of hub and r1 with their ifindex: a device that was deleted and created again has another one. */
 async function live(): Promise<string> {
   const list = "ip -o link show | grep -oE '^[0-9]+: (vxkr|kohaku)[0-9a-z-]*' | sort";
   return (await lab.exec("hub", list)).stdout + (await lab.exec("r1", list)).stdout;
@@ -42,7 +42,7 @@ const urn = (type: string, name: string): string =>
 
 let devices: string;
 
-test("a runner renamed with an alias keeps its subnet, and no machine is asked", async () => {
+test("a runner renamed with an alias keeps its subnet, and no host is contacted", async () => {
   stack.program(network() + runner("r1") + second);
   await stack.mustUp();
   devices = await live();
@@ -67,7 +67,7 @@ test("a forced replacement of each resource, with equal inputs, keeps values and
   await stack.mustUp("--expect-no-changes");
 });
 
-test("what was deleted from the state alone is found again", async () => {
+test("a resource that was deleted only from the state gets its lease again", async () => {
   const before = await values();
   await stack.must("state", "delete", "--yes", "--stack", "dev", urn("RunnerSubnet", "one"));
   await stack.mustUp();
@@ -75,7 +75,7 @@ test("what was deleted from the state alone is found again", async () => {
   expect(await live()).toBe(devices);
 });
 
-test("a lease that was lost is claimed again; refresh says so, and the network stays", async () => {
+test("a lost lease is claimed again; refresh shows it, and the network stays", async () => {
   const before = await values();
   const pool = await openPool(workspace.store, { offerTtl: 3600, quarantine: 300 });
   await pool.release("network/training", String((await stack.state()).one!.outputs.leaseId));
@@ -88,7 +88,7 @@ test("a lease that was lost is claimed again; refresh says so, and the network s
   await stack.mustUp("--refresh", "--expect-no-changes");
 });
 
-test("--target changes one runner and leaves the other as it is", async () => {
+test("--target changes one runner and not the other", async () => {
   stack.trace();
   stack.program(
     network() +
@@ -123,7 +123,7 @@ test("equal child names under two components are two runners", async () => {
   await stack.mustUp();
 });
 
-test("a foreign device of our name is refused and left as it is", async () => {
+test("a foreign device of our name is refused and not changed", async () => {
   await lab.exec("hub", "ip link add vxkr5 type vxlan id 7 dstport 4789 remote 10.254.9.9");
   stack.program(`${network()}${runner("one", "mtu: 1400")}${second}
     new overlay.RunnerSubnet("r3", { network, connection: at("r3"), runnerId: 5 });`);
@@ -137,7 +137,7 @@ test("a foreign device of our name is refused and left as it is", async () => {
   await stack.mustUp();
 });
 
-test("a network that has runners can be replaced: they go first and come back in the new range", async () => {
+test("a network with runners can be replaced: they are deleted first and created again in the new range", async () => {
   stack.program(network(`subnets: "10.64.0.0/12/6/14"`) + runner("one", "mtu: 1400") + second);
   await stack.mustUp();
   expect(await values()).toMatchObject({ training: "10.64.0.0/12", one: expect.stringMatching(/^10\.64\./) });

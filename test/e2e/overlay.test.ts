@@ -4,7 +4,7 @@ import { leftOn } from "../../lab/leftovers";
 import { openPool } from "../../provider/pool";
 import { Stack, Workspace } from "./stack";
 
-/** One overlay from its first preview to its end, through the real CLI and real machines. Tests build on each other. */
+/** One overlay from its first preview to destroy, with the real CLI on hosts of the lab. Tests build on each other. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -46,7 +46,7 @@ afterAll(async () => {
 
 let promised: Record<string, unknown[]>;
 
-test("the first preview shows every value of every resource, twice the same, and asks no machine", async () => {
+test("the first preview shows every value of every resource, twice the same, and contacts no host", async () => {
   const steps = await stack.preview();
   const again = await stack.preview();
   expect(steps.map(({ op, name }) => `${op} ${name}`).sort()).toEqual([
@@ -72,7 +72,7 @@ test("the first preview shows every value of every resource, twice the same, and
   expect(Stack.writes(stack.trace())).toEqual({});
 });
 
-test("up gives what preview promised, with one SSH connection for each machine", async () => {
+test("up gives the values that preview showed, with one SSH connection for each host", async () => {
   await stack.mustUp();
   const state = await stack.state();
   for (const name of RUNNERS) expect(pick(state[name]!.outputs)).toEqual(promised[name]);
@@ -105,16 +105,16 @@ test("containers on two runners reach each other and the hub with full-size pack
     const { stdout } = await lab.exec(from, `ip netns exec job ping -q -c 3 -i 0.2 -M do -s 1422 ${to}`);
     expect(stdout).toContain(" 0% packet loss");
   }
-  const nobody = await lab.exec("r1", "ip netns exec job ping -c 1 -W 1 10.143.0.9");
-  expect(nobody.stdout).toMatch(/Unreachable/i);
+  const unreachable = await lab.exec("r1", "ip netns exec job ping -c 1 -W 1 10.143.0.9");
+  expect(unreachable.stdout).toMatch(/Unreachable/i);
 });
 
-test("a second up changes nothing and speaks to no machine", async () => {
+test("a second up changes nothing and contacts no host", async () => {
   expect(await stack.mustUp("--expect-no-changes")).toContain("unchanged");
   expect(stack.trace().filter(({ conversation }) => conversation)).toEqual([]);
 });
 
-test("the private key is nowhere in plain text, and state holds no code but a constant line", async () => {
+test("the private key is nowhere in plain text, and the state has no code but a constant line", async () => {
   const key = lab.privateKey.split("\n")[2]!;
   expect(await stack.reveals(key)).toBe(false);
   for (const { name } of lab.hosts) {
@@ -148,7 +148,7 @@ const DRIFT: [what: string, host: string, spoil: string, drift: RegExp][] = [
   ],
 ];
 
-test("drift in kernels: refresh names host, item and difference; up mends exactly that", async () => {
+test("drift in kernels: refresh names host, item and difference; up repairs exactly that", async () => {
   for (const [, host, spoil] of DRIFT) {
     const { outputs } = (await stack.state())[host === "hub" ? "r1" : host]!;
     const { code, stderr } = await lab.exec(
@@ -173,7 +173,7 @@ test("drift in kernels: refresh names host, item and difference; up mends exactl
   await stack.must("preview", "--refresh", "--expect-no-changes", "--stack", "dev");
 });
 
-test("drift on one machine leaves the others without a write", async () => {
+test("with drift on one host the others get no write", async () => {
   stack.trace();
   await lab.exec("r2", "iptables -F OVERLAY-FWD");
   await stack.mustUp("--refresh");
@@ -182,7 +182,7 @@ test("drift on one machine leaves the others without a write", async () => {
   expect(Object.values(others).every((writes) => writes === 0)).toBe(true);
 });
 
-test("a machine rebuilt under the same name keeps id and subnet", async () => {
+test("a host rebuilt under the same name keeps id and subnet", async () => {
   const before = pick((await stack.state()).r2!.outputs);
   await lab.rebuild("r2");
   await stack.mustUp("--refresh");

@@ -52,7 +52,7 @@ test("every example in the package is a whole project: Pulumi.yaml, program, Typ
   }
 });
 
-test('a TypeScript program with "type": "module" runs with what README says to install', async () => {
+test('a TypeScript program with "type": "module" runs with the packages that README names', async () => {
   writeFileSync(join(folder, "Pulumi.yaml"), "name: modules\nruntime: nodejs\n");
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: COMPILER_OPTIONS }));
   writeFileSync(join(folder, "package.json"), JSON.stringify({ type: "module", main: "index.ts" }));

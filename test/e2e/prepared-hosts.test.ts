@@ -13,7 +13,7 @@ interface Registered {
   inputs: { connection?: Secret; hubConnection?: Secret; create?: string };
 }
 
-test("examples/prepared-hosts: machines are prepared by @pulumi/command, with the same connection, before they join", async () => {
+test("examples/prepared-hosts: @pulumi/command prepares hosts with the same connection before they join", async () => {
   const tsx = join(__dirname, "../../node_modules/.bin/tsx");
   const { stdout } = await promisify(execFile)(tsx, [join(__dirname, "mocked/prepared-hosts.ts")]);
   const registered = stdout

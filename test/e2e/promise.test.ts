@@ -4,7 +4,7 @@ import { Lab } from "../../lab/lab";
 import { openPool } from "../../provider/pool";
 import { type Stack, Workspace } from "./stack";
 
-/** What preview showed is what up gives, or up stops and says why: with the real CLI, one store, several stacks. */
+/** Up gives the values that preview showed, or stops with the reason: with the real CLI, one store, several stacks. */
 let lab: Lab;
 let workspace: Workspace;
 
@@ -33,7 +33,7 @@ async function fsck(): Promise<unknown[]> {
   return pool.fsck().finally(() => pool.end());
 }
 
-test("two that want one address: refused in preview, settled by it, and up gives what the next preview shows", async () => {
+test("two resources request one address: preview refuses it, the next preview shows two addresses, and up gives them", async () => {
   const stack = await workspace.stack("pins");
   stack.program(`${POOL("10.61.0")}
     const n = ${address("n")}
@@ -61,14 +61,14 @@ test("a branch that was previewed and not merged changes nothing for main", asyn
   expect((await given(stack)).a).toBe(promised.a);
 });
 
-test("an up stops where another branch's preview has moved what this program was shown", async () => {
+test("an up stops if another branch's preview has taken a value that this program was shown", async () => {
   const stack = await workspace.stack("moved");
   const main = `${POOL("10.66.0")} ${address("a")}`;
   const branch = `${main} ${address("b", `ip: "10.66.0.0"`)}`;
   stack.program(main);
   expect((await shown(stack)).a).toBe("10.66.0.0");
   stack.program(branch);
-  await stack.pulumi("preview", "--stack", stack.name); // refused if a is checked first, and settled by that
+  await stack.pulumi("preview", "--stack", stack.name); // refused if a is checked first; the next preview succeeds
   expect(await shown(stack)).toMatchObject({ a: "10.66.0.1", b: "10.66.0.0" });
   stack.program(main);
   const { code, text } = await stack.up();
@@ -79,7 +79,7 @@ test("an up stops where another branch's preview has moved what this program was
   expect(await given(stack)).toMatchObject({ a: "10.66.0.1", b: "10.66.0.0" });
 });
 
-test("two addresses are swapped where one resource depends on the other, as preview shows", async () => {
+test("two addresses are swapped, as preview shows, although one resource depends on the other", async () => {
   const stack = await workspace.stack("chains");
   const program = (a: string, b: string) => `${POOL("10.67.0")}
     const a = ${address("a", `ip: "10.67.0.${a}"`)} ${address("b", `ip: "10.67.0.${b}"`, "{ dependsOn: [a] }")}`;
@@ -92,7 +92,7 @@ test("two addresses are swapped where one resource depends on the other, as prev
   await stack.mustUp("--expect-no-changes");
   expect(await fsck()).toEqual([]);
 
-  // Declared when a is made: the check of a cannot know it, and says so, in preview as in up.
+  // Declared after a is created: the check of a cannot know it, and refuses, in preview as in up.
   stack.program(`${POOL("10.67.0")} const a = ${address("a", `ip: "10.67.0.1"`)}
     return new Promise((resolve) => a.urn.apply(resolve)).then(() => { ${address("b", `ip: "10.67.0.2"`)} return {}; });`);
   const refusal = /IP_IN_USE: Address 10\.67\.0\.1 .*::b\. .*declare it before the program's first `await`/s;
@@ -159,7 +159,7 @@ test("a pool is not replaced under the lease of another stack: preview and up re
   expect(await fsck()).toEqual([]);
 });
 
-test("a destroy whose end the state does not know is no lost store: the same addresses are given again", async () => {
+test("a destroy whose end is not in the state is not a lost store: the same addresses are given again", async () => {
   const stack = await workspace.stack("restored");
   stack.program(`${POOL("10.64.0")} ${address("a")} ${address("b")}`);
   await stack.mustUp();
@@ -175,7 +175,7 @@ test("a destroy whose end the state does not know is no lost store: the same add
   await stack.destroy();
 });
 
-test("the option import is refused with the way that works", async () => {
+test("the option import is refused with a fix", async () => {
   const stack = await workspace.stack("imports");
   stack.program(`${POOL("10.65.0")} ${address("a", "", `{ import: "x" }`)}`);
   const { code, text } = await stack.pulumi("preview", "--stack", stack.name);

@@ -5,7 +5,7 @@ import { Lab } from "../../lab/lab";
 import { Ctl } from "../unit/cli/ctl";
 import { Stack, Workspace } from "./stack";
 
-/** The pool's file is gone after an up with 50 runners: nothing is given out until it is rebuilt from the stack. */
+/** The store's file is lost after an up with 50 runners: nothing is allocated until it is rebuilt from the stack. */
 const RUNNERS = 50;
 const TIMEOUT_MS = 600_000;
 const ctl = new Ctl();
@@ -37,7 +37,7 @@ afterAll(async () => {
   ctl.remove();
 }, TIMEOUT_MS);
 
-test("preview and up give out nothing, and say what to do", { timeout: TIMEOUT_MS }, async () => {
+test("preview and up allocate nothing, and fail with a fix", { timeout: TIMEOUT_MS }, async () => {
   const file = workspace.store.replace("sqlite:", "");
   for (const end of ["", "-wal", "-shm", "-journal"]) rmSync(`${file}${end}`, { force: true });
   stack.trace();
@@ -51,7 +51,7 @@ test("preview and up give out nothing, and say what to do", { timeout: TIMEOUT_M
   expect(pools.filter(({ allocated }) => allocated !== 0)).toEqual([]);
 });
 
-test("recovered, nothing differs, no machine is touched, and new claims avoid all 50", {
+test("after the recovery nothing differs, no host is contacted, and new claims avoid all 50", {
   timeout: TIMEOUT_MS,
 }, async () => {
   const plan = await overlayctl("recover", "--stack-export", "dev.json");

@@ -30,7 +30,7 @@ export interface TraceEvent {
   conversation?: { host: string; works: number; inspections: number; steps: number };
 }
 
-/** A place for stacks that share a backend, a store and a Pulumi home, on one controller of the lab. */
+/** A folder for stacks that share a backend, a store and a Pulumi home, on one controller of the lab. */
 export class Workspace {
   readonly folder = mkdtempSync(join(tmpdir(), "overlay-e2e-"));
   readonly store = `sqlite:${join(this.folder, "pool.db")}`;
@@ -188,7 +188,7 @@ module.exports = (() => {\n${body}\n})();\n`,
     return text;
   }
 
-  /** Whether a text stands anywhere in plain: in state, in what was printed, in traces. */
+  /** Whether a text is anywhere in plain: in the state, in output, in traces. */
   async reveals(secret: string): Promise<boolean> {
     const state = await this.must("stack", "export", "--stack", this.name);
     const trace = existsSync(this.traceFile) ? readFileSync(this.traceFile, "utf8") : "";
@@ -232,21 +232,21 @@ module.exports = (() => {\n${body}\n})();\n`,
     return Object.fromEntries(ours.map((r: { urn: string }) => [r.urn.split("::").at(-1), r]));
   }
 
-  /** What the provider did since the last call of this. */
+  /** The provider's trace since the last call of this. */
   trace(): TraceEvent[] {
     const events = this.peek();
     this.#seen += events.length;
     return events;
   }
 
-  /** The same, without taking it away. */
+  /** The same, but the next call returns it again. */
   peek(): TraceEvent[] {
     if (!existsSync(this.traceFile)) return [];
     const lines = readFileSync(this.traceFile, "utf8").split("\n").filter(Boolean);
     return lines.slice(this.#seen).map((line) => JSON.parse(line) as TraceEvent);
   }
 
-  /** Host address → number of changes made there, for hosts that were spoken to at all. */
+  /** Host address → number of changes made there, for hosts that were contacted. */
   static writes(events: TraceEvent[]): Record<string, number> {
     const sum: Record<string, number> = {};
     for (const { conversation } of events) {

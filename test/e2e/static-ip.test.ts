@@ -5,7 +5,7 @@ import { openPool } from "../../provider/pool";
 import { ask, serve } from "../lab/services";
 import { Stack, Workspace } from "./stack";
 
-/** examples/two-services from its first preview to its end, with a second stack on the same address. */
+/** examples/two-services from its first preview to destroy, with a second stack on the same address. */
 let lab: Lab;
 let workspace: Workspace;
 let shop: Stack;
@@ -38,7 +38,7 @@ afterAll(async () => {
   workspace?.remove();
 });
 
-test("the first preview shows the very address, for both services, and asks no machine", async () => {
+test("the first preview shows the address of both services, and contacts no host", async () => {
   const steps = await shop.preview();
   const [first, second] = ["shop-front", "blog-front"].map((name) => steps.find((step) => step.name === name)!.inputs);
   address = String(first!.ip);
@@ -48,7 +48,7 @@ test("the first preview shows the very address, for both services, and asks no m
   expect(Stack.writes(shop.trace())).toEqual({});
 });
 
-test("up: both services answer at it, and the shop sees its customers", async () => {
+test("up: both services answer at it, and the shop sees its clients' addresses", async () => {
   await shop.mustUp();
   const { address: given, sameAddress, names, services, ...rest } = await outputs();
   gateways = rest.gateways;
@@ -69,7 +69,7 @@ test("up: both services answer at it, and the shop sees its customers", async ()
   expect(Stack.writes(shop.trace())).toEqual({});
 });
 
-/** The wiki's own place is a reservation of this stack; where it is wanted decides on which address. */
+/** The wiki is at a reservation of this stack; `at` decides which address. */
 const wikiProgram = (port: number, last: number, attach = "training"): string => `
   const place = new overlay.IPReservation("wiki", { runner: "training/r2", ip: "${inBlogs(last)}" });
   new overlay.StaticIP("front", {
@@ -81,7 +81,7 @@ const wikiProgram = (port: number, last: number, attach = "training"): string =>
 /** An address in the subnet of the blog's runner. */
 const inBlogs = (last: number): string => gateways.blog.replace(/\.1$/, `.${last}`);
 
-test("another stack: a port that is taken is refused in its preview, with the holder's name", async () => {
+test("another stack: preview refuses a taken port, with the holder's name", async () => {
   wiki = await workspace.stack("dev", { project: "wiki" });
   wiki.program(wikiProgram(80, 50));
   const { code, text } = await wiki.pulumi("preview", "--stack", "dev");
@@ -95,7 +95,7 @@ test("another stack: a port that is taken is refused in its preview, with the ho
   );
 });
 
-test("another stack joins the address with a port of its own", async () => {
+test("another stack shares the address with a port of its own", async () => {
   for (const [name, last] of [
     ["old", 50],
     ["new", 60],
@@ -113,7 +113,7 @@ test("another stack joins the address with a port of its own", async () => {
   expect(await ask(lab, OUTSIDE, address, 81)).toBe(`old sees ${inBlogs(254)}`);
 });
 
-/** Asks until it is told to stop; prints how often in vain. */
+/** Sends requests until it is stopped; prints how many failed. */
 const REQUESTS = `
 import socket, sys, threading
 stop = threading.Event()
@@ -137,7 +137,7 @@ const leasesOnR2 = async (): Promise<number> => {
   return wikis.length;
 };
 
-test("its reservation moves: the old place answers until the new one does; a failure in the middle holds both", async () => {
+test("its reservation moves: the old target answers until the new one does; a failure in the middle keeps both", async () => {
   wiki.program(wikiProgram(81, 60));
   const stub = "/usr/local/sbin/iptables-restore";
   await lab.exec("hub", `printf '#!/bin/sh\\nexit 1\\n' >${stub}; chmod +x ${stub}`);
@@ -160,7 +160,7 @@ test("its reservation moves: the old place answers until the new one does; a fai
   expect(await leasesOnR2()).toBe(1);
 });
 
-test("drift: a forward that somebody took away is found and mended, and what others have there is left alone", async () => {
+test("drift: a forward that was removed by hand is found and repaired, and forwards of other stacks are not changed", async () => {
   const rule = `-d ${address}/32 -p tcp -m tcp --dport 81 -j DNAT --to-destination ${inBlogs(60)}:9000`;
   const { code, stderr } = await lab.exec("hub", `iptables -t nat -D OVERLAY-DNAT ${rule}`);
   expect(`${code} ${stderr}`).toBe("0 ");
@@ -172,7 +172,7 @@ test("drift: a forward that somebody took away is found and mended, and what oth
   expect(await ask(lab, OUTSIDE, address, 80)).toBe(`shop sees ${lab.controllerAddress}`);
 });
 
-test("destroy: the address goes with the last of them, and nothing is left", async () => {
+test("destroy: the address is removed with the last resource, and nothing is left", async () => {
   await wiki.destroy();
   expect(await ask(lab, OUTSIDE, address, 81)).toMatch(/refused/);
   expect(await ask(lab, OUTSIDE, address, 8000)).toBe(`blog sees ${inBlogs(254)}`);

@@ -6,7 +6,7 @@ import { type PostgresServer, postgresMissing, startPostgres } from "../contract
 import { type Stack, Workspace } from "./stack";
 
 /**
- * Two stacks of one backend, and one of another backend on another machine, take from one network at the same time:
+ * Two stacks of one backend, and one of another backend on another machine, reserve on one network at the same time:
  * OVERLAY_MANY reservations each. The machines have in common only the server and the hosts, both over the network.
  */
 const MANY = Number(process.env.OVERLAY_MANY ?? 40);
@@ -48,7 +48,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
     return taker;
   };
 
-  test("each machine brings runners of its own", async () => {
+  test("each controller adds runners of its own", async () => {
     const [network, more] = [await stackOf(here, "network"), await stackOf(there, "network")];
     network.program(`
       const network = new overlay.OverlayNetwork("training", { hubConnection: at("hub") });
@@ -61,7 +61,7 @@ describe.skipIf(postgresMissing)("one network on PostgreSQL", { timeout: TIMEOUT
     expect((await there.run("ls", [here.folder, server.folder])).stdout).not.toMatch(/state|data/);
   });
 
-  test(`${MANY} reservations each: none is refused and none is given out twice`, async () => {
+  test(`${MANY} reservations each: none is refused and no address is given twice`, async () => {
     const takers = [await takerOf(here, "a"), await takerOf(here, "b"), await takerOf(there, "a")];
     const alone = await takerOf(here, "alone");
     const one = await timed(() => alone.mustUp());

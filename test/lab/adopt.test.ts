@@ -5,7 +5,7 @@ import { buildKohaku, IDS, subnetOf as subnet } from "./kohaku";
 import { LabStack, must as mustOn } from "./lab-stack";
 import { lossDuring } from "./pings";
 
-/** An overlay that KohakuRiver made is taken over while its workloads speak with each other. */
+/** An overlay of KohakuRiver is adopted while its workloads exchange packets. */
 let lab: Lab;
 let stack: LabStack;
 
@@ -36,7 +36,7 @@ const adoptAll = async (): Promise<void> => {
     await stack.runner(runner, { adopt: true, runnerId: IDS[runner], runnerDevice: "vxlan0" });
 };
 
-test("it is adopted unchanged: the same devices with the same MACs, and no packet is lost", async () => {
+test("it is adopted without changes: the same devices with the same MACs, and no packet is lost", async () => {
   const before = [await devices("hub"), await devices("r1"), await devices("r2")];
   const from = { host: "r1", container: "c1", target: `${subnet("r2")}.10` };
   const loss = await lossDuring(lab, from, adoptAll);
@@ -59,7 +59,7 @@ test("the hub's address gets its own prefix, so that subnets without a runner ar
   expect(stdout).toContain("Destination Host Unreachable");
 });
 
-test("a bridge that was taken over keeps its MAC when a port with a lower one joins, and gets it again when created again", async () => {
+test("an adopted bridge keeps its MAC when a port with a lower one is added, and gets it again when created again", async () => {
   await adoptAll();
   const mac = await must("r1", "cat /sys/class/net/kohaku-overlay/address");
   await must(
@@ -84,7 +84,7 @@ test("a runner that already has a tunnel under another id is refused with that i
   expect([await must("hub", all), await must("r1", "ip -o link show; ip -4 addr; ip route")]).toEqual(before);
 });
 
-test("without adopt, and with another VNI, it is refused and left", async () => {
+test("without adopt, or with another VNI, it is refused and not changed", async () => {
   await expect(stack.network()).rejects.toThrow("DEVICE_FOREIGN");
   const adopted = await LabStack.on(lab);
   await adopted.network({ adopt: true, vniBase: 200 });
@@ -93,7 +93,7 @@ test("without adopt, and with another VNI, it is refused and left", async () => 
   expect(await must("hub", "ip -d link show vxkr3 | grep -o 'vxlan id 103'")).toBe("vxlan id 103");
 });
 
-test("what was adopted is removed with the resources, and what was not stays", async () => {
+test("adopted objects are removed with the resources, others stay", async () => {
   await adoptAll();
   await must("hub", "ip link add vxkr9 type vxlan id 9 remote 10.254.9.9 dstport 4790");
   await stack.destroy();

@@ -4,7 +4,7 @@ import type { ConversationReport } from "../../provider/host/reconcile/requests"
 import { openHosts } from "../../provider/host/ssh/hosts";
 import type { Item } from "../../provider/network/model/items";
 
-/** Runs in a lab's controller, from where SSH reaches the hosts: applies items to one of them and says how it went. */
+/** Runs in a lab's controller, from where SSH reaches the hosts: applies items to one of them and prints the result. */
 export interface Request {
   connection: Connection;
   knownHosts: string;

@@ -6,7 +6,7 @@ import { Lab } from "../../lab/lab";
 import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
-/** Containers that somebody starts by hand on a runner, and what pool and `overlayctl gc` make of them. Tests build on each other. */
+/** Containers that were started by hand on a runner, in the pool and in `overlayctl gc`. Tests build on each other. */
 let lab: Lab;
 let docker: LabDocker;
 let ctl: LabCtl;
@@ -53,7 +53,7 @@ const addresses = (): Promise<string[]> => list("ip", "list");
 const candidates = (...args: string[]): Promise<string[]> =>
   list("gc", "--containers", "training", "--older-than", "0", ...args);
 
-dockerTest("a refresh shows what containers have that nobody holds, and the next up enters it", async () => {
+dockerTest("a refresh shows addresses of containers without a lease, and the next up imports them", async () => {
   await ctl.run(["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.7", "--by", "told"]);
   await run("told", "--ip 10.128.64.7");
   await run("alpha", "--ip 10.128.64.9 --ip6 fd00:128:0:1::9");
@@ -70,7 +70,7 @@ dockerTest("a refresh shows what containers have that nobody holds, and the next
   expect(await addresses()).toEqual(["10.128.64.7 used told", "10.128.64.9 used alpha"]);
 });
 
-dockerTest("gc lists what a container used that is gone, and not what one that is stopped, or a VM, has", async () => {
+dockerTest("gc lists leases of removed containers, and not those of stopped containers or VMs", async () => {
   const use = ["ip", "use", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8", "--by", "vm"];
   await ctl.run(use);
   expect(await candidates()).toEqual(["10.128.64.8 release overlayctl/training/r1/vm"]);
@@ -85,7 +85,7 @@ dockerTest("gc lists what a container used that is gone, and not what one that i
   expect(await addresses()).toEqual(["10.128.64.8 used vm", "10.128.64.9 used alpha"]);
 });
 
-dockerTest("gc says nothing of what was imported: anything may use it", async () => {
+dockerTest("gc does not list imported leases: any program may use them", async () => {
   const file = join(ctl.folder, "used.csv");
   writeFileSync(file, "10.128.64.30,printer\n");
   await ctl.run(["import", file]);
@@ -94,7 +94,7 @@ dockerTest("gc says nothing of what was imported: anything may use it", async ()
   await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.30"]);
 });
 
-dockerTest("while a container runs its runner stays, and so does what the container has", async () => {
+dockerTest("while a container runs, its runner and its lease cannot be deleted", async () => {
   await ctl.run(["ip", "free", "--network", "training", "--runner", "r1", "--ip", "10.128.64.8"]);
   await must(lab, "r1", "docker start alpha");
   await expect(stack.destroy()).rejects.toThrow("DOCKER_NETWORK_IN_USE");
@@ -102,7 +102,7 @@ dockerTest("while a container runs its runner stays, and so does what the contai
   expect(await addresses()).toContain("10.128.64.9 used alpha");
 });
 
-dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
+dockerTest("while dockerd is down gc prints that, and lists nothing", async () => {
   await must(lab, "r1", "docker rm -f alpha picked");
   await docker.stop("r1");
   const { json, stderr } = await ctl.run(["gc", "--containers", "training", "--older-than", "0", "--json"]);
@@ -112,7 +112,7 @@ dockerTest("while dockerd is down gc says so, and lists nothing", async () => {
   expect(await candidates()).toEqual(["10.128.64.9, fd00:128:0:1::9 release docker/training/r1/alpha"]);
 });
 
-dockerTest("what was entered for containers does not keep a runner from going", async () => {
+dockerTest("imported leases of containers do not prevent the delete of a runner", async () => {
   await stack.destroy();
   expect(await must(lab, "r1", "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
 });

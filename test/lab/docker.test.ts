@@ -18,7 +18,7 @@ import { labHost } from "./lab-stack";
  */
 let lab: Lab;
 let docker: LabDocker;
-/** Why there can be no Docker here. */
+/** Why Docker cannot run here. */
 let why: string | undefined;
 
 const dockerTest = (name: string, body: () => Promise<void>) =>
@@ -38,7 +38,7 @@ const network = (changes: Partial<Network> = {}) =>
     docker: { name: "kohakuriver-overlay", required: false, share: 4 },
     ...changes,
   });
-const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const underlayOf = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const hostOf = (name: string): Host => labHost(lab, name);
 const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}): ApplyRequest => ({
   record: { uid, owner: uid, network: "training", store: "s" },
@@ -48,7 +48,7 @@ const work = (uid: string, items: Item[], more: Partial<ApplyRequest> = {}): App
   ...more,
 });
 const runnerItems = (id: number, changes: Partial<Network> = {}): Item[] =>
-  planRunner(network(changes), id, `vxkr${id}`, machine("hub"), machine(`r${id}`));
+  planRunner(network(changes), id, `vxkr${id}`, underlayOf("hub"), underlayOf(`r${id}`));
 const apply = (name: string, items: Item[], more: Partial<ApplyRequest> = {}) =>
   reconciler.apply(hostOf(name), work(name, items, more));
 const drift = async (id: number): Promise<string[]> => {
@@ -88,7 +88,7 @@ beforeAll(async () => {
   for (const id of [1, 2])
     await reconciler.apply(
       hostOf("hub"),
-      work(`tunnel${id}`, planTunnel(network(), id, machine("hub"), machine(`r${id}`))),
+      work(`tunnel${id}`, planTunnel(network(), id, underlayOf("hub"), underlayOf(`r${id}`))),
     );
 });
 
@@ -97,7 +97,7 @@ afterAll(async () => {
   await lab?.down();
 });
 
-dockerTest("with Docker there first and FORWARD at DROP, its network comes with the rest", async () => {
+dockerTest("with Docker installed first and FORWARD at DROP, its network is created with the other items", async () => {
   expect(await sh("r1", "iptables -S FORWARD | head -1")).toBe("-P FORWARD DROP");
   await apply("r1", runnerItems(1));
   expect(await drift(1)).toEqual([]);
@@ -120,7 +120,7 @@ dockerTest("with Docker there first and FORWARD at DROP, its network comes with 
   expect(await lastSteps()).toBe(0);
 });
 
-dockerTest("with Docker there later, the network is drift, and the next up makes it", async () => {
+dockerTest("with Docker installed later, the network is drift, and the next up creates it", async () => {
   await apply("r2", runnerItems(2));
   expect(await sh("r2", "cat /var/lib/overlay/training/r2.json")).not.toContain('"docker"');
   await docker.start("r2");
@@ -140,56 +140,59 @@ dockerTest("containers on two runners reach each other by the addresses that wer
   await ping("r2", "beta", "10.128.0.1");
 });
 
-dockerTest("a deleted bridge comes back with the ports of its workloads, and what is not known is said", async () => {
-  await lab.container("r1", "job", {
-    bridge: "kohaku-overlay",
-    address: ["10.128.64.20/18", "fd00:128:0:1::20/64"],
-    gateway: ["10.128.64.1", "fd00:128:0:1::1"],
-  });
-  const ours = tapName("training", "10.128.64.30");
-  const tap = (name: string) => `ip tuntap add dev ${name} mode tap && ip link set ${name} master kohaku-overlay up`;
-  await sh("r1", `${tap(ours)} && ${tap("vnet7")}`);
-  const elsewhere = "ip netns add apart && ip link add ve-apart type veth peer name eth0 netns apart";
-  await sh("r1", `${elsewhere} && ip -n apart addr add 172.20.0.2/24 dev eth0 && ip link set ve-apart up`);
-  const ports = () => sh("r1", "ls /sys/class/net/kohaku-overlay/brif | sort | xargs");
-  const before = await ports();
-  expect(before.split(" ")).toHaveLength(5);
+dockerTest(
+  "a deleted bridge is created again with the ports of its workloads, and unknown ports are reported",
+  async () => {
+    await lab.container("r1", "job", {
+      bridge: "kohaku-overlay",
+      address: ["10.128.64.20/18", "fd00:128:0:1::20/64"],
+      gateway: ["10.128.64.1", "fd00:128:0:1::1"],
+    });
+    const ours = tapName("training", "10.128.64.30");
+    const tap = (name: string) => `ip tuntap add dev ${name} mode tap && ip link set ${name} master kohaku-overlay up`;
+    await sh("r1", `${tap(ours)} && ${tap("vnet7")}`);
+    const elsewhere = "ip netns add apart && ip link add ve-apart type veth peer name eth0 netns apart";
+    await sh("r1", `${elsewhere} && ip -n apart addr add 172.20.0.2/24 dev eth0 && ip link set ve-apart up`);
+    const ports = () => sh("r1", "ls /sys/class/net/kohaku-overlay/brif | sort | xargs");
+    const before = await ports();
+    expect(before.split(" ")).toHaveLength(5);
 
-  await sh("r1", "ip link del kohaku-overlay");
-  expect(await drift(1)).toContain("link kohaku-overlay: missing");
-  warnings.splice(0);
-  await apply("r1", runnerItems(1));
-  expect(await drift(1)).toEqual([]);
-  expect(await ports()).toBe(
-    before
-      .split(" ")
-      .filter((port) => port !== "vnet7")
-      .join(" "),
-  );
-  expect(warnings).toEqual([
-    "r1: vnet7 is no port of a bridge and has no address. If a workload of this network uses it: `ip link set dev vnet7 master kohaku-overlay`.",
-  ]);
-  await ping("r1", "alpha", "10.128.128.7");
-  await ping("r1", "alpha", "fd00:128:0:2::7");
-  await sh(
-    "r1",
-    "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; sleep 0.2; done; exit 1",
-  );
+    await sh("r1", "ip link del kohaku-overlay");
+    expect(await drift(1)).toContain("link kohaku-overlay: missing");
+    warnings.splice(0);
+    await apply("r1", runnerItems(1));
+    expect(await drift(1)).toEqual([]);
+    expect(await ports()).toBe(
+      before
+        .split(" ")
+        .filter((port) => port !== "vnet7")
+        .join(" "),
+    );
+    expect(warnings).toEqual([
+      "r1: vnet7 is no port of a bridge and has no address. If a workload of this network uses it: `ip link set dev vnet7 master kohaku-overlay`.",
+    ]);
+    await ping("r1", "alpha", "10.128.128.7");
+    await ping("r1", "alpha", "fd00:128:0:2::7");
+    await sh(
+      "r1",
+      "for i in $(seq 10); do ip netns exec job ping -c 1 -W 1 10.128.128.7 && exit; sleep 0.2; done; exit 1",
+    );
 
-  await sh("r1", "ip netns del job");
-  // Something that knows nothing of its ports makes it again.
-  await sh(
-    "r1",
-    "for port in $(ls /sys/class/net/kohaku-overlay/brif); do case $port in veth*) ip link set $port nomaster; esac; done",
-  );
-  expect(await drift(1)).toEqual(["link kohaku-overlay: it has 0 ports, but 1 containers run on its network"]);
-  await apply("r1", runnerItems(1));
-  expect(await drift(1)).toEqual([]);
-  await ping("r1", "alpha", "10.128.128.7");
-  await sh("r1", `ip link del ${ours}; ip link del vnet7; ip netns del apart`);
-});
+    await sh("r1", "ip netns del job");
+    // Another program creates it again, without its ports.
+    await sh(
+      "r1",
+      "for port in $(ls /sys/class/net/kohaku-overlay/brif); do case $port in veth*) ip link set $port nomaster; esac; done",
+    );
+    expect(await drift(1)).toEqual(["link kohaku-overlay: it has 0 ports, but 1 containers run on its network"]);
+    await apply("r1", runnerItems(1));
+    expect(await drift(1)).toEqual([]);
+    await ping("r1", "alpha", "10.128.128.7");
+    await sh("r1", `ip link del ${ours}; ip link del vnet7; ip netns del apart`);
+  },
+);
 
-dockerTest("Docker picks by itself in its own range, and never the hub's address", async () => {
+dockerTest("Docker assigns addresses of its own range, and never the hub's address", async () => {
   await runContainer("r1", "picked");
   const address = await sh(
     "r1",
@@ -197,8 +200,8 @@ dockerTest("Docker picks by itself in its own range, and never the hub's address
   );
   expect(address).toMatch(/^10\.128\.112\.\d+ fd00:128:0:1:8000::/);
   await ping("r1", "picked", "10.128.128.7");
-  await expect(runContainer("r1", "thief", "--ip 10.128.64.254")).rejects.toThrow("Address already in use");
-  await sh("r1", "docker rm -f thief picked");
+  await expect(runContainer("r1", "second", "--ip 10.128.64.254")).rejects.toThrow("Address already in use");
+  await sh("r1", "docker rm -f second picked");
 });
 
 dockerTest("a restart of dockerd changes nothing of ours, and containers reach each other again", async () => {
@@ -210,7 +213,7 @@ dockerTest("a restart of dockerd changes nothing of ours, and containers reach e
   await ping("r2", "beta", "fd00:128:0:1::9");
 });
 
-/** Pings that come through, of two. */
+/** How many of two pings are answered. */
 const reached = async (container: string, target: string): Promise<number> =>
   Number(
     await sh(
@@ -219,7 +222,7 @@ const reached = async (container: string, target: string): Promise<number> =>
     ),
   );
 
-dockerTest("what Docker isolates stays isolated, before and after a restart of dockerd", async () => {
+dockerTest("networks that Docker isolates stay isolated, before and after a restart of dockerd", async () => {
   await sh("r1", "docker run -d --restart always --stop-signal KILL --name plain busybox /bin/sleep 9999");
   for (const round of ["before", "after"]) {
     const plain = await sh("r1", "docker inspect -f '{{.NetworkSettings.Networks.bridge.IPAddress}}' plain");
@@ -230,7 +233,7 @@ dockerTest("what Docker isolates stays isolated, before and after a restart of d
   await sh("r1", "docker rm -f plain");
 });
 
-dockerTest("what an administrator drops in DOCKER-USER is dropped, before and after the next up", async () => {
+dockerTest("packets that an administrator drops in DOCKER-USER are dropped, before and after the next up", async () => {
   await sh("r1", "iptables -I DOCKER-USER -s 10.128.64.9 -d 10.128.128.7 -j DROP");
   expect(await reached("alpha", "10.128.128.7")).toBe(0);
   await apply("r1", runnerItems(1, { masquerade: false }));
@@ -241,27 +244,32 @@ dockerTest("what an administrator drops in DOCKER-USER is dropped, before and af
   await ping("r1", "alpha", "10.128.128.7");
 });
 
-dockerTest("what would need a new network is refused while containers use it, and nothing is changed", async () => {
-  const before = await bridge("r1");
-  await expect(apply("r1", runnerItems(1, { mtu: 1400 }))).rejects.toThrow(
-    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: alpha.",
-  );
-  expect(await bridge("r1")).toBe(before);
-  await sh("r1", "docker rm -f alpha");
-  await apply("r1", runnerItems(1, { mtu: 1400 }));
-  expect(await sh("r1", "docker network inspect -f '{{json .Options}}' kohakuriver-overlay")).toContain('mtu":"1400"');
-  await apply("r1", runnerItems(1));
-  expect(await drift(1)).toEqual([]);
-});
+dockerTest(
+  "a change that needs a new Docker network is refused while containers use it, and nothing is changed",
+  async () => {
+    const before = await bridge("r1");
+    await expect(apply("r1", runnerItems(1, { mtu: 1400 }))).rejects.toThrow(
+      "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay must be created again (MTU is 1450, should be 1400), but containers use it: alpha.",
+    );
+    expect(await bridge("r1")).toBe(before);
+    await sh("r1", "docker rm -f alpha");
+    await apply("r1", runnerItems(1, { mtu: 1400 }));
+    expect(await sh("r1", "docker network inspect -f '{{json .Options}}' kohakuriver-overlay")).toContain(
+      'mtu":"1400"',
+    );
+    await apply("r1", runnerItems(1));
+    expect(await drift(1)).toEqual([]);
+  },
+);
 
-dockerTest("a network that was removed by hand is drift, and comes back", async () => {
+dockerTest("a network that was removed by hand is drift, and is created again", async () => {
   await sh("r1", "docker network rm kohakuriver-overlay");
   expect(await drift(1)).toEqual(["docker network kohakuriver-overlay: missing"]);
   await apply("r1", runnerItems(1));
   expect(await drift(1)).toEqual([]);
 });
 
-dockerTest("a bridge that a dockerd made, which started before us, is ours, and gets its address back", async () => {
+dockerTest("a bridge that dockerd created at boot is ours, and gets its address again", async () => {
   const before = await bridge("r1");
   await docker.stop("r1");
   await sh("r1", "ip link del vxkr1; ip link del kohaku-overlay");
@@ -288,14 +296,14 @@ dockerTest("docker on, and no dockerd: refused before anything is changed", asyn
     network({ bridgeName: "other", docker: { name: "n", required: true, share: 4 } }),
     3,
     "vxkr3",
-    machine("hub"),
-    machine("hub"),
+    underlayOf("hub"),
+    underlayOf("hub"),
   );
   await expect(reconciler.apply(hostOf("hub"), work("third", items))).rejects.toThrow("DOCKER_UNAVAILABLE: hub:");
   expect(await sh("hub", "ip -br link; ls /var/lib/overlay/training")).not.toMatch(/other|third/);
 });
 
-dockerTest("a network of another's with our name is refused, and left as it is", async () => {
+dockerTest("another program's network with our name is refused, and not changed", async () => {
   await sh("r2", "docker network create --subnet 172.30.0.0/16 theirs");
   const named = runnerItems(2, { docker: { name: "theirs", required: false, share: 4 } });
   await sh("r2", "docker rm -f beta");
@@ -306,17 +314,20 @@ dockerTest("a network of another's with our name is refused, and left as it is",
   expect(await sh("r2", "docker network inspect -f '{{(index .IPAM.Config 0).Subnet}}' theirs")).toBe("172.30.0.0/16");
 });
 
-dockerTest("with containers it does not go; without them it goes whole, and Docker keeps forwarding", async () => {
-  await expect(apply("r1", [])).rejects.toThrow(
-    "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay is to be removed, but containers use it: alpha.",
-  );
-  expect(await drift(1)).toEqual([]);
-  await sh("r1", "docker rm -f alpha");
-  await apply("r1", []);
-  await apply("r2", []);
-  for (const host of ["r1", "r2"]) {
-    expect(await sh(host, "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
-    expect(await sh(host, "ip -br link; iptables-save; ls /var/lib")).not.toMatch(/kohaku|vxkr|OVERLAY|overlay\n/);
-    expect(await sh(host, "cat /proc/sys/net/ipv4/ip_forward")).toBe("1");
-  }
-});
+dockerTest(
+  "with containers it is not removed; without them all is removed, and forwarding stays on for Docker",
+  async () => {
+    await expect(apply("r1", [])).rejects.toThrow(
+      "DOCKER_NETWORK_IN_USE: r1: Docker network kohakuriver-overlay is to be removed, but containers use it: alpha.",
+    );
+    expect(await drift(1)).toEqual([]);
+    await sh("r1", "docker rm -f alpha");
+    await apply("r1", []);
+    await apply("r2", []);
+    for (const host of ["r1", "r2"]) {
+      expect(await sh(host, "docker network ls --format '{{.Name}}'")).not.toContain("kohakuriver-overlay");
+      expect(await sh(host, "ip -br link; iptables-save; ls /var/lib")).not.toMatch(/kohaku|vxkr|OVERLAY|overlay\n/);
+      expect(await sh(host, "cat /proc/sys/net/ipv4/ip_forward")).toBe("1");
+    }
+  },
+);

@@ -7,7 +7,7 @@ import { training } from "../network";
 import { labHost } from "./lab-stack";
 import { tries } from "./pings";
 
-/** Firewalls that drop everything, of each kind that a kernel knows, before an overlay comes. */
+/** Hosts with firewalls of each kind that drop everything, before the overlay is created. */
 let lab: Lab;
 
 const network = training({ mtu: "auto" });
@@ -22,7 +22,7 @@ afterAll(async () => {
   await lab?.down();
 });
 
-const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const underlayOf = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const sh = async (host: string, script: string): Promise<string> => {
   const { code, stdout, stderr } = await lab.exec(host, script);
   if (code !== 0) throw new Error(`${host}: ${script}: ${stderr}`);
@@ -40,8 +40,8 @@ const apply = (name: string, uid: string, items: Item[]) =>
 async function overlay(): Promise<void> {
   await apply("hub", "net", planHub(network));
   for (const id of [1, 2]) {
-    await apply("hub", `r${id}`, planTunnel(network, id, machine("hub"), machine(`r${id}`)));
-    await apply(`r${id}`, `r${id}`, planRunner(network, id, `vxkr${id}`, machine("hub"), machine(`r${id}`)));
+    await apply("hub", `r${id}`, planTunnel(network, id, underlayOf("hub"), underlayOf(`r${id}`)));
+    await apply(`r${id}`, `r${id}`, planRunner(network, id, `vxkr${id}`, underlayOf("hub"), underlayOf(`r${id}`)));
     const gateway = `10.128.${64 * id}.1`;
     await lab.container(`r${id}`, "job", { bridge: "kohaku-overlay", address: `10.128.${64 * id}.9/18`, gateway });
   }
@@ -58,14 +58,14 @@ const CLOSED = ["INPUT", "FORWARD"].map(
   (chain) => `iptables -P ${chain} DROP; iptables -A ${chain} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT`,
 );
 
-test("iptables that drops whatever it does not know, with a reject at the end", async () => {
+test("iptables with policy DROP, and a reject at the end", async () => {
   for (const { name } of lab.hosts)
     await sh(name, [...CLOSED, "iptables -A INPUT -j REJECT", "iptables -A FORWARD -j REJECT"].join("\n"));
   await overlay();
   await passes();
 });
 
-test("iptables that is closed after us", async () => {
+test("iptables with policy DROP set after the overlay was created", async () => {
   await overlay();
   for (const { name } of lab.hosts) await sh(name, CLOSED.join("\n"));
   await passes();
@@ -80,7 +80,7 @@ test.each([
   ],
   ["iptables-legacy", "iptables-legacy -P FORWARD DROP"],
 ])(
-  "%s that drops what is forwarded is named before anything is changed; with the remedy it works",
+  "%s that drops forwarded packets is refused before anything is changed; with the commands of the error it works",
   async (tool, close) => {
     await sh("hub", close);
     const state = async () =>
@@ -98,7 +98,7 @@ test.each([
   },
 );
 
-test("nftables that lets nothing in is named on the machine that has it", async () => {
+test("nftables with policy drop in input is refused on the host that has it", async () => {
   await sh(
     "r1",
     "nft add table ip mine; nft add chain ip mine input '{ type filter hook input priority 10; policy drop; }'",

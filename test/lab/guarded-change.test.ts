@@ -5,7 +5,7 @@ import { Lab } from "../../lab/lab";
 import type { Item } from "../../provider/network/model/items";
 import type { Answer, Request } from "./apply-once";
 
-/** Changes that affect SSH, on a host that is reached by a real SSH and by nothing else. */
+/** Changes that affect SSH, on a host that is reached only by real SSH. */
 let lab: Lab;
 
 beforeAll(async () => {
@@ -65,8 +65,8 @@ const addressed = (address: string): Item[] => [
 
 test.each<[string, () => Item[]]>([
   ["every packet to us is lost", () => addressed(`${lab.controllerAddress}/32`)],
-  ["only new connections are led astray", () => dnat("10.254.77.77:22")],
-])("a change by which %s is undone by the host, and said", async (_, items) => {
+  ["only new connections are redirected", () => dnat("10.254.77.77:22")],
+])("a change by which %s is reverted by the host, and reported", async (_, items) => {
   const before = await network();
   const { error } = await apply(items());
   expect(error).toMatch(
@@ -75,7 +75,7 @@ test.each<[string, () => Item[]]>([
   await until("the change is undone", async () => (await network()) === before);
   expect(await answers()).toBe(true);
   await noTimerIsLeft();
-  // What was not confirmed does not come back with a boot, either.
+  // An unconfirmed change is not restored at boot, either.
   expect(await sh("ls /var/lib/overlay/training; ls /var/lib/overlay/boot.sh")).toBe("u.json");
   await apply([]);
   expect(await network()).toBe(before);
@@ -83,10 +83,10 @@ test.each<[string, () => Item[]]>([
 });
 
 test.each<[string, () => Item[]]>([
-  // Its range is the controller's, and the kernel goes on taking the older route.
+  // Its range is the controller's, and the kernel still uses the older route.
   ["an address", () => addressed("10.254.200.200/16")],
   ["a forward", () => dnat(`${lab.host("hub").address}:22`)],
-])("%s that does SSH no harm stays, and no timer with it", async (_, items) => {
+])("%s that does not affect SSH stays, and leaves no timer", async (_, items) => {
   expect(await apply(items(), 60)).toEqual({ steps: items().length + 2, connections: 2 });
   await noTimerIsLeft();
   expect(await answers()).toBe(true);
@@ -94,13 +94,13 @@ test.each<[string, () => Item[]]>([
   expect(await apply(items(), 60)).toEqual({ steps: 0, connections: 1 });
 });
 
-test("an ordinary change costs no second connection", async () => {
+test("an ordinary change needs no second connection", async () => {
   const elsewhere: Item = { kind: "route", family: 4, dst: "10.128.0.0/12", metric: 4096 };
   expect(await apply([elsewhere])).toEqual({ steps: 3, connections: 1 });
   expect(await timers()).toBe("0\n0");
 });
 
-test("a client that is killed while it waits leaves nothing behind but the timer, which does its work", async () => {
+test("if the client is killed while it waits, the timer on the host reverts the change", async () => {
   const before = await network();
   const child = lab.spawnInController(...client(dnat("10.254.77.77:22"), 8));
   await until("the change is made", async () => (await network()).includes("10.254.77.77"));

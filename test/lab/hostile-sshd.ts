@@ -4,7 +4,7 @@ import type { AddressInfo } from "node:net";
 import { Server, type ServerChannel } from "ssh2";
 import { makeFolder, makeKey } from "./sshd";
 
-/** What a hostile host does with a script: text for stdout and stderr, or whatever else it likes. */
+/** What a hostile host does with a script: it prints text, or handles the channel itself. */
 export type Behaviour = (
   script: string,
   channel: ServerChannel,
@@ -14,13 +14,13 @@ export type Behaviour = (
 export interface HostileSshd {
   port: number;
   hostKey: string;
-  /** All that it was sent. */
+  /** All scripts that it received. */
   scripts: string[];
   behave(behaviour: Behaviour): void;
   stop(): Promise<void>;
 }
 
-/** An SSH server that lets everyone in, speaks our protocol as it likes, and runs nothing. */
+/** An SSH server that accepts every login, answers our protocol as `behave` decides, and runs nothing. */
 export async function startHostileSshd(): Promise<HostileSshd> {
   const folder = makeFolder();
   const key = makeKey(folder, "host");

@@ -9,8 +9,8 @@ import { labHost } from "./lab-stack";
 import { tries } from "./pings";
 
 /**
- * What gets through, and what does not, by real packets of both families. r1 and r2 are runners of one network, r4 of another on
- * the same hub and UDP port; r3 is a host on the underlay that has nothing to do with either. Each runner has a workload `job`.
+ * Which packets pass and which are dropped, with real packets of both families. r1 and r2 are runners of one network, r4 of another on
+ * the same hub and UDP port; r3 is a host on the underlay that is in neither. Each runner has a workload `job`.
  */
 let lab: Lab;
 
@@ -30,7 +30,7 @@ const second = () =>
     hubInterface: "second-host",
   });
 
-const machine = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
+const underlayOf = (name: string) => ({ underlayIp: lab.host(name).address, underlayMtu: 1500 });
 const warnings: string[] = [];
 const reconciler = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
 const apply = (name: string, uid: string, of: Network, items: Item[]) =>
@@ -43,8 +43,8 @@ const apply = (name: string, uid: string, of: Network, items: Item[]) =>
 
 async function runner(of: Network, name: string, id: number): Promise<void> {
   const tunnel = `${of.devicePrefix}${id}`;
-  await apply("hub", name, of, planTunnel(of, id, machine("hub"), machine(name)));
-  await apply(name, name, of, planRunner(of, id, tunnel, machine("hub"), machine(name)));
+  await apply("hub", name, of, planTunnel(of, id, underlayOf("hub"), underlayOf(name)));
+  await apply(name, name, of, planRunner(of, id, tunnel, underlayOf("hub"), underlayOf(name)));
 }
 
 async function overlay(of: Network, runners: Record<string, number>): Promise<void> {
@@ -71,7 +71,7 @@ const JOB = (name: string, family: Family): string => WORKLOADS[name]![family];
 const subnet = (ip: string): string => (ip.includes(":") ? `${ip.slice(0, -1)}/64` : `${ip.slice(0, -1)}0/18`);
 const width = (family: Family): number => (family === 4 ? 32 : 128);
 
-/** How many pings a workload has ever got. */
+/** How many pings a workload has received so far. */
 async function echoes(name: string, family: Family): Promise<number> {
   const counter =
     family === 4
@@ -80,7 +80,7 @@ async function echoes(name: string, family: Family): Promise<number> {
   return Number(await sh(name, `ip netns exec job ${counter}`));
 }
 
-/** How many of three pings that a script sends, whose answers need not find back, come to a workload. */
+/** How many of three pings of a script reach a workload; answers are not needed. */
 async function arrivals(name: string, family: Family, from: string, script: string): Promise<number> {
   const before = await echoes(name, family);
   await sh(from, `set -e; ${script}`);
@@ -131,12 +131,12 @@ describe.each(FAMILIES)("IPv%s", (family) => {
     await sh("r2", tries(`ip netns exec job ping -c 1 -W 1 ${on("r1")}`));
     await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? "10.128.0.1" : "fd00:128::1"}`));
     await sh("r1", `ip netns exec job ping -c 1 -W 10 ${on("r1").replace(/9$/, "1")}`);
-    const stranger = lab.host("r3");
-    await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? stranger.address : stranger.address6}`));
+    const outside = lab.host("r3");
+    await sh("r1", tries(`ip netns exec job ping -c 1 -W 1 ${family === 4 ? outside.address : outside.address6}`));
     await sh("hub", tries(`ping -c 1 -W 1 ${on("r1")}`));
   });
 
-  test("VXLAN from a host that is no peer comes neither to a runner's workloads nor through the hub", async () => {
+  test("VXLAN from a host that is not a peer reaches neither a runner's workloads nor others through the hub", async () => {
     const evil = (peer: string, to: string, link: string): string => `
       ip link add evil type vxlan id 101 remote ${lab.host(peer).address} local ${lab.host("r3").address} dstport 4789
       ip addr add ${on("r1").replace(/9$/, "77")}/${width(family)} dev evil ${family === 6 ? "nodad" : ""}
@@ -152,7 +152,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
     expect(await withoutDrops(["hub"], () => arrivals("r2", family, "r3", through)), "without our drops").toBe(3);
   });
 
-  test("a workload does not pass as its runner by sending VXLAN itself", async () => {
+  test("a workload cannot act as its runner by sending VXLAN itself", async () => {
     const link = await mac("hub", "vxkr1");
     const from = JOB("r1", 4);
     const script = `ip netns exec job sh -ec '
@@ -165,7 +165,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
   });
 
   test.each(["its runner", "the hub itself"])(
-    "a workload that sends with another runner's address by %s is not heard",
+    "packets of a workload with another runner's address by %s are dropped",
     async (by) => {
       const forged = on("r2").replace(/9$/, "77");
       const gateway = on("r1").replace(/9$/, by === "its runner" ? "1" : family === 4 ? "254" : "fe");
@@ -194,7 +194,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
     expect(await arrivals("r1", family, "r4", script)).toBe(0);
   });
 
-  test("a hub that did not forward before us is no router between its own networks", async () => {
+  test("a hub that did not forward before does not route between its own networks", async () => {
     const far = family === 4 ? "10.99.0.1" : "fd00:99::1";
     const at = (name: string) => (family === 4 ? lab.host(name).address : lab.host(name).address6);
     await sh("r2", `ip addr add ${far}/${width(family)} dev lo nodad`);
@@ -214,7 +214,7 @@ describe.each(FAMILIES)("IPv%s", (family) => {
   });
 });
 
-/** Where a workload of r1 gets a TCP connection to an sshd: gateway, hub by both overlay addresses, and the underlay's. */
+/** Addresses at which a workload of r1 reaches an sshd: gateway, hub by both overlay addresses, and the underlay's. */
 async function reached(): Promise<string[]> {
   const targets = {
     gateway: "10.128.64.1",
@@ -243,7 +243,7 @@ test("workloads reach no service of the hosts, unless hostAccess names it", asyn
   await overlay(network(), { r1: 1, r2: 2 });
 });
 
-test("IPv6 of a network that has none leads nowhere either", async () => {
+test("IPv6 packets in a network without IPv6 are dropped, too", async () => {
   const v4 = network({ layouts: [parseLayout("10.128.0.0/12/6/14")] });
   await overlay(v4, { r1: 1, r2: 2 });
   const [local] = (await sh("r1", "ip -6 -o addr show dev kohaku-overlay scope link | awk '{print $4}'")).split("/");
@@ -258,7 +258,7 @@ test("a second run changes nothing, and warnings are given once", async () => {
   const again = new Reconciler(({ steps }) => reports.push(steps));
   const { record, items } = {
     record: { uid: "r1", owner: "r1", network: "training", store: "s" },
-    items: planTunnel(network(), 1, machine("hub"), machine("r1")),
+    items: planTunnel(network(), 1, underlayOf("hub"), underlayOf("r1")),
   };
   expect((await again.inspect(labHost(lab, "hub"), { record, items })).differences).toEqual([]);
   await again.apply(labHost(lab, "hub"), { record, items, fence: async () => {}, isLeaseGone: async () => false });

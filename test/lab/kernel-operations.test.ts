@@ -13,8 +13,8 @@ import vectors from "../vectors/kernel_operations.json";
 import { labHost } from "./lab-stack";
 
 /**
- * What KohakuRiver makes of a machine, and what we make of it: the same, but where the vectors say FLAW. Devices that stand
- * before are those of an earlier life of the same runner; and then things that are somebody else's.
+ * We configure a host as KohakuRiver does, except where the vectors say FLAW. Existing devices are those of an earlier lease of
+ * the same runner, or of another program.
  */
 let lab: Lab;
 let host: Host;
@@ -40,21 +40,21 @@ const apply = (uid: string, items: Item[], adopt = false) =>
     fence: async () => {},
     isLeaseGone: async () => false,
   });
-/** A conversation is reported after its works are answered. */
+/** A conversation is reported after its requests are answered. */
 const lastSteps = async (): Promise<number> => {
   await setImmediate();
   return reports.at(-1)!.steps;
 };
 const sh = async (script: string): Promise<string> => (await lab.exec("hub", script)).stdout.trim();
 
-interface Standing {
+interface ExistingDevice {
   name: string;
   kind: string;
   addrs?: string[];
   vni?: number;
   remote?: string;
 }
-type Vector = Omit<(typeof vectors.runner)[number], "preexisting"> & { preexisting: Standing[] };
+type Vector = Omit<(typeof vectors.runner)[number], "preexisting"> & { preexisting: ExistingDevice[] };
 const RUNNERS = vectors.runner as Vector[];
 
 const layoutText = (cidr: string, subnet: string): string => {
@@ -75,8 +75,8 @@ function runnerItems({ config, base, mtu, port }: Vector, runnerId = config.runn
   return planRunner(network(subnets, { vniBase, vxlanPort: port, mtu }), runnerId, "vxlan0", ends[0]!, ends[1]!);
 }
 
-/** The earlier life that left these devices: its id follows from the bridge's address, its VNIs from the tunnel's. */
-async function earlierLife(vector: Vector): Promise<void> {
+/** Configures the earlier runner of these devices: its id follows from the bridge's address, its VNIs from the tunnel's. */
+async function configureEarlierRunner(vector: Vector): Promise<void> {
   const bridge = vector.preexisting.find(({ kind }) => kind === "bridge");
   const tunnel = vector.preexisting.find(({ kind }) => kind === "vxlan");
   if (!bridge || !tunnel) return;
@@ -85,8 +85,9 @@ async function earlierLife(vector: Vector): Promise<void> {
   await apply("r1", runnerItems(vector, runnerId, tunnel.vni! - runnerId));
 }
 
-/** The lab's own network must not lie in the overlay's range. */
-const leave = (cidr: string): Promise<string> => sh(cidr === "10.0.0.0/8" ? "ip -4 addr flush dev eth0" : ":");
+/** Removes the lab's own address if it is in the overlay's range. */
+const flushLabNetwork = (cidr: string): Promise<string> =>
+  sh(cidr === "10.0.0.0/8" ? "ip -4 addr flush dev eth0" : ":");
 
 const addressesOf = (dev: string): Promise<string> =>
   sh(`ip -4 -o addr show dev ${dev} | awk '{ split($4, a, "/"); print a[1] }' | xargs`);
@@ -98,8 +99,8 @@ const flaw = (start: string): Vector => RUNNERS.find(({ name }) => name.startsWi
 
 describe("a runner", () => {
   test.each(sound.map((vector) => [vector.name, vector] as const))("%s", async (_, vector) => {
-    await leave(vector.config.overlay_network_cidr);
-    await earlierLife(vector);
+    await flushLabNetwork(vector.config.overlay_network_cidr);
+    await configureEarlierRunner(vector);
     await apply("r1", runnerItems(vector));
     for (const [dev, addresses] of Object.entries(vector.finalAddresses))
       expect(await addressesOf(dev)).toBe(addresses.join(" "));
@@ -115,16 +116,16 @@ describe("a runner", () => {
     expect(await lastSteps()).toBe(0);
   });
 
-  test("the flaw, mended: a runner that moved to another subnet has only its new address and route", async () => {
+  test("FLAW, corrected: a runner that moved to another subnet has only its new address and route", async () => {
     const vector = flaw("runner moved");
-    await earlierLife(vector);
+    await configureEarlierRunner(vector);
     expect(await addressesOf("kohaku-overlay")).toBe("10.128.64.1");
     await apply("r1", runnerItems(vector));
     expect(await addressesOf("kohaku-overlay")).toBe("10.128.128.1");
     expect(await sh("ip route show 10.128.0.0/12")).toContain("via 10.128.128.254");
   });
 
-  test("the flaw, mended: a foreign vxlan0 with another VNI is refused, and left", async () => {
+  test("FLAW, corrected: a foreign vxlan0 with another VNI is refused, and not changed", async () => {
     const vector = flaw("a foreign vxlan0");
     const [theirs] = vector.preexisting;
     await sh(`ip link add vxlan0 type vxlan id ${theirs!.vni} dstport 4789 remote ${theirs!.remote}`);
@@ -142,20 +143,20 @@ describe("a hub", () => {
       await sh(
         `{ ip link add ${name} type dummy || ip link add ${name} type bridge; }; ip addr add ${addrs[0]}/12 dev ${name}`,
       );
-    await leave(parseLayout(subnet).cidr);
+    await flushLabNetwork(parseLayout(subnet).cidr);
     await apply("net", planHub(network(subnet)), preexisting.length > 0);
     const { hubIp, cidr } = parseLayout(subnet);
     expect(await addressesOf("kohaku-host")).toContain(hubIp);
     expect(await sh("cat /sys/class/net/kohaku-host/flags /proc/sys/net/ipv4/ip_forward | xargs")).toMatch(
       /[13579bdf] 1$/,
     );
-    // The original's own rules do nothing behind a reject; these come first.
+    // KohakuRiver's own rules have no effect after a reject; ours are inserted before it.
     expect(await sh("iptables -S FORWARD 1")).toBe("-A FORWARD -j OVERLAY-FWD");
     await sh(`iptables -C OVERLAY-FWD -s ${cidr} -d ${cidr} -i vxkr+ -o vxkr+ -j ACCEPT`);
   });
 });
 
-describe("what is somebody else's", () => {
+describe("objects of other programs", () => {
   const plain = network("10.128.0.0/12/6/14");
   const there = { underlayIp: "10.254.1.9", underlayMtu: 1500 };
   const here = { underlayIp: "10.254.0.1", underlayMtu: 1500 };
@@ -175,7 +176,7 @@ describe("what is somebody else's", () => {
     expect(await sh("ip -d -o link show vxkr9; ip -o addr show vxkr9")).toBe(before);
   });
 
-  test.each(["10.128.0.0/12", "10.130.0.0/16"])("a foreign route to %s is refused, and left", async (dst) => {
+  test.each(["10.128.0.0/12", "10.130.0.0/16"])("a foreign route to %s is refused, and not changed", async (dst) => {
     await sh(`ip route add ${dst} via 10.254.9.9`);
     const before = await sh("ip -o link; ip route; ls -d /var/lib/overlay");
     await expect(apply("r1", planRunner(plain, 1, "vxkr1", there, here))).rejects.toThrow(
@@ -184,7 +185,7 @@ describe("what is somebody else's", () => {
     expect(await sh("ip -o link; ip route; ls -d /var/lib/overlay")).toBe(before);
   });
 
-  test("a foreign route that is wider stays beside ours, and after ours", async () => {
+  test("a wider foreign route stays while ours exists, and after its removal", async () => {
     await sh("ip route add 10.0.0.0/8 via 10.254.9.9");
     await apply("r1", planRunner(plain, 1, "vxkr1", there, here));
     await apply("r1", []);

@@ -3,7 +3,7 @@ import { must } from "./lab-stack";
 
 /**
  * An overlay as KohakuRiver makes it, by the commands that it runs (test/vectors/kernel_operations.json), with a workload
- * on each runner. Runner 3 is the first machine, so that ids are not those that the pool would give out.
+ * on each runner. Runner 3 is the first host, so that ids are not those that the pool would choose.
  */
 export const IDS = { r1: 3, r2: 1 } as const;
 type Runner = keyof typeof IDS;

@@ -1,6 +1,6 @@
 import type { Lab } from "../../lab/lab";
 import { OverlayError } from "../../provider/errors";
-import { type Host, type Hosts, machineKey } from "../../provider/host/connection";
+import { type Host, type Hosts, hostId } from "../../provider/host/connection";
 import { createFleet } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ConversationReport } from "../../provider/host/reconcile/requests";
@@ -12,16 +12,16 @@ import type { Pool } from "../../provider/pool/types";
 import { resourceOf } from "../../provider/resources";
 import { fakeDependencies } from "../unit/lifecycle/fake-fleet";
 
-/** A lab host without SSH, which has tests of its own: the same scripts, run by the same shell. */
+/** A lab host without SSH, which has its own tests: the same scripts are run by the same shell. */
 export function labHost(lab: Lab, name: string, login = ""): Host {
   const exec: Host["exec"] = async (script) => {
     const { code, stdout, stderr } = await lab.exec(name, "exec sh -s", { input: login + script });
     return { code: code ?? -1, stdout, stderr };
   };
-  return { name, machine: name, exec, withLock: (_, work) => work({ run: exec }) };
+  return { name, id: name, exec, withLock: (_, work) => work({ run: exec }) };
 }
 
-/** All of them, by their addresses, and as if somebody had come by SSH. */
+/** All hosts of a lab by their addresses, with `SSH_CONNECTION` set. */
 export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: Hosts): Hosts {
   return {
     async connect(connection) {
@@ -31,7 +31,7 @@ export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: 
       if (!found && elsewhere) return elsewhere.connect(connection);
       const { name, address } = found!;
       const login = `export SSH_CONNECTION='${lab.controllerAddress} 1 ${address} 22'\n`;
-      return { ...labHost(lab, name, login), name: connection.host, machine: machineKey(connection) };
+      return { ...labHost(lab, name, login), name: connection.host, id: hostId(connection) };
     },
     end: async () => {},
   };
@@ -39,16 +39,16 @@ export function labHosts(lab: Lab, unreachable = new Set<string>(), elsewhere?: 
 
 const ownerOf = (type: string, name: string): string => `lab/urn:pulumi:dev::lab::overlay:index:${type}::${name}`;
 
-/** The whole core on lab machines, as an up drives it. */
+/** Lifecycle, pool and reconciler on hosts of a lab, as an up calls them. */
 export class LabStack {
   readonly reports: ConversationReport[] = [];
   readonly warnings: string[] = [];
-  /** Addresses at which no machine answers. */
+  /** Addresses at which no host answers. */
   readonly unreachable = new Set<string>();
   readonly deps: Dependencies;
   readonly #live = new Map<string, { type: string; id: string; props: Values }>();
 
-  /** `elsewhere`: for machines that are not the lab's. */
+  /** `elsewhere`: for hosts that are not the lab's. */
   static async on(lab: Lab, store = "memory:", elsewhere?: Hosts): Promise<LabStack> {
     return new LabStack(lab, await openPool(store, { offerTtl: 3600, quarantine: 0 }), elsewhere);
   }
@@ -80,7 +80,7 @@ export class LabStack {
     return this.put("RunnerSubnet", name, { network: settings, ...connections, ...inputs });
   }
 
-  /** What a preview makes of a runner. */
+  /** The checked inputs of a runner, as in a preview. */
   async checked(name: string): Promise<{ inputs: Values }> {
     const { settings } = (await this.pool.spec("network/training"))!.data as unknown as { settings: Values };
     const news = { network: settings, connection: this.at(name), hubConnection: this.at("hub") };
@@ -99,7 +99,7 @@ export class LabStack {
       ? lifecycle.update(live.id, live.props, inputs).then((props) => ({ id: live.id, props }))
       : lifecycle.create(inputs);
     const made = await making.catch((error: unknown) => {
-      // Pulumi keeps the state of what was claimed, though it is not finished.
+      // Pulumi keeps the state of a resource whose create failed after its claim.
       if (error instanceof PartialFailure)
         this.#live.set(`${type} ${name}`, { type, id: error.id, props: error.properties });
       throw error;
@@ -108,7 +108,7 @@ export class LabStack {
     return made.props;
   }
 
-  /** `--refresh`: what has drifted is in the state from now on, and the next put mends it. */
+  /** `--refresh`: drift is in the state from now on, and the next put repairs it. */
   async refresh(): Promise<void> {
     for (const live of this.#live.values()) {
       const { props } = await new Lifecycle(resourceOf(live.type), this.deps).read(live.id, live.props);
@@ -157,7 +157,7 @@ export class LabStack {
     this.#live.delete(key);
   }
 
-  /** Innermost first, as Pulumi does. */
+  /** In reverse order of their dependencies, as Pulumi does. */
   async destroy(): Promise<void> {
     for (const [key, { type, props }] of [...this.#live].reverse()) {
       await new Lifecycle(resourceOf(type), this.deps).delete(props);

@@ -9,7 +9,7 @@ import { type Identity, identityOf, isAlive, run } from "../../lab/process";
 import { folderOf, holder } from "../../lab/record";
 import { pulumiBinDir, root } from "../../setup/tools.mjs";
 
-/** The namespaces of a process that are not the machine's. */
+/** The namespaces of a process that are not those of this machine. */
 function namespaces(pid: number): string[] {
   const link = (of: number | "self", kind: string) => {
     try {
@@ -22,7 +22,7 @@ function namespaces(pid: number): string[] {
   return other.map((kind) => link(pid, kind)).filter((name) => name !== undefined);
 }
 
-/** What there is of a lab on the machine: the namespaces that its parts hold, and every process in one of them. */
+/** The traces of a lab on this machine: the namespaces of its parts, and every process in one of them. */
 function traces(lab: string) {
   const holders = readdirSync(join(folderOf(lab), "processes")).map((part) => holder(lab, part)!.pid);
   const held = new Set(holders.flatMap(namespaces));
@@ -82,7 +82,7 @@ describe("a lab of two runners", () => {
     expect(await out("r2", "cat /proc/sys/net/ipv4/ip_forward")).toBe("0");
   });
 
-  test("nothing of the machine's root, and nothing that the provider keeps on it, is seen on a host", async () => {
+  test("a host sees neither the home of this machine's root nor files of the provider on it", async () => {
     expect(await out("r2", "ls -A /root; ls -d /var/lib/overlay /etc/overlay 2>/dev/null; ls -A /tmp /home")).toBe(
       [".ssh", "/home:", "ops", "", "/tmp:"].join("\n"),
     );
@@ -95,7 +95,7 @@ describe("a lab of two runners", () => {
     expect(stdout).toMatch(/^v3\.\d+\.\d+\s*$/);
   });
 
-  test("the controller sees the machine's files, the hosts by name, and no other network", async () => {
+  test("the controller sees this machine's files, the hosts by name, and no other network", async () => {
     const script = `ls -d "$PWD"; ping -c 1 -W 10 r2 >/dev/null && echo reached; ip -br link | cut -d' ' -f1; ip route`;
     const { stdout } = await lab.controller("sh", ["-c", script], { cwd: __dirname });
     expect(
@@ -112,7 +112,7 @@ describe("a lab of two runners", () => {
     ]);
   });
 
-  test("hosts speak IPv4 and IPv6 to each other at full size", async () => {
+  test("hosts reach each other over IPv4 and IPv6 with full-size packets", async () => {
     for (const [address, size] of [
       ["10.254.1.2", 1472],
       ["fd00:254::1:2", 1452],
@@ -129,7 +129,7 @@ describe("a lab of two runners", () => {
     expect(await out("r1", "ip -n c2 link show eth0")).toContain("mtu 1400");
   });
 
-  test("a host that was stopped comes back with its disk, its address and its key, and an empty network", async () => {
+  test("a stopped host starts with the same disk, address and key, and an empty network", async () => {
     await lab.exec("r2", "touch /etc/kept /run/lost; ip link add lost type bridge");
     await lab.stop("r2");
     expect(lab.state("r2")).toBe("down");
@@ -148,7 +148,7 @@ describe("a lab of two runners", () => {
     expect((await ssh("r2", "ls /etc/old /root/old")).code).toBe(2);
   });
 
-  test("another lab can be there at the same time, but not with the same name", async () => {
+  test("another lab can run at the same time, but not with the same name", async () => {
     const other = await Lab.up({ runners: 0 });
     try {
       expect((await other.exec("hub", "ping -c 1 -W 1 10.254.1.1")).code).toBe(1);
@@ -169,7 +169,7 @@ test("down leaves no namespace, mount, process or folder", async () => {
   expectNoTrace(lab.name, there.processes);
 });
 
-test("what a killed run left behind is removed by the next up", async () => {
+test("the lab of a killed run is removed by the next up", async () => {
   const name = `killed-${process.pid}`;
   const program = `
     const { Lab } = require("${join(__dirname, "../../lab/lab")}");

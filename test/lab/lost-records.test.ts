@@ -4,7 +4,7 @@ import { leftOn } from "../../lab/leftovers";
 import { buildKohaku, IDS } from "./kohaku";
 import { LabStack } from "./lab-stack";
 
-/** Records on hosts that are lost, or are no records any more. */
+/** Records on hosts that are lost or invalid. */
 let lab: Lab;
 let stack: LabStack;
 
@@ -50,14 +50,14 @@ test.each(["r1", "hub"])(
   },
 );
 
-test("destroy removes everything, on machines that have lost all records", async () => {
+test("destroy removes everything on hosts that have lost all records", async () => {
   await up();
   for (const host of ["hub", "r1", "r2"]) await loseRecords(host);
   await stack.destroy();
   expect(await allLeft()).toEqual(NOTHING);
 });
 
-test("what others on the host have stays, also while their records are lost", async () => {
+test("items of other owners on the host stay, also while their records are lost", async () => {
   await up();
   const rest =
     "ip -o link show vxkr2; ip -o link show kohaku-host; iptables-save | grep OVERLAY | grep -v -e 10.254.1.1 -e vxkr1; cat /proc/sys/net/ipv4/ip_forward; ls /var/lib/overlay/boot.sh";
@@ -71,7 +71,7 @@ test("what others on the host have stays, also while their records are lost", as
   expect(await allLeft()).toEqual(NOTHING);
 });
 
-test("a runner that is gone for good does not keep the hub from being cleaned without a record", async () => {
+test("a runner that no longer exists does not prevent the hub from being cleaned without a record", async () => {
   await up();
   await loseRecords("hub");
   await lab.stop("r1");
@@ -86,7 +86,7 @@ test("a runner that is gone for good does not keep the hub from being cleaned wi
 /** Records, boot scripts and all: as after `persist: false` and a lost record. */
 const loseAll = (host: string) => sh(host, "rm -r /var/lib/overlay");
 
-/** A static address on the hub, with replies that r1 leads back; the hub is gone for good when it is to be removed. */
+/** A static address on the hub with a return path on r1; the hub no longer exists when it is to be removed. */
 async function upWithoutHub(): Promise<void> {
   await up();
   await stack.put("IPPool", "lb", { ranges: ["10.254.200.0/28"] });
@@ -102,7 +102,7 @@ async function upWithoutHub(): Promise<void> {
 const REPLIES =
   "{ ip rule; ip route show table all; } | grep 'proto 183' | grep -e fwmark -e table; iptables-save | grep MARK";
 
-test("without records and boot scripts, and with its hub gone, what a runner has is planned from the state", async () => {
+test("without records, boot scripts and hub, the items of a runner are planned from the state", async () => {
   await upWithoutHub();
   expect(await sh("r1", REPLIES)).toContain("fwmark");
   await stack.remove("StaticIP", "web");
@@ -113,24 +113,24 @@ test("without records and boot scripts, and with its hub gone, what a runner has
 
 test("if the state lacks the address of a hub that is gone, destroy refuses with the commands that show what is left", async () => {
   await upWithoutHub();
-  delete stack.props("StaticIP", "web").machines;
+  delete stack.props("StaticIP", "web").underlays;
   await expect(stack.remove("StaticIP", "web")).rejects.toThrow(
     /^RECORD_LOST: 10\.254\.1\.1: .*\.json is missing, .* cannot be planned: 10\.254\.0\.1 does not answer\..*`ip route show table all proto 183`.*`pulumi state delete`.*`overlayctl gc`/,
   );
   expect(await sh("r1", REPLIES)).toContain("fwmark");
 });
 
-test("what a destroy has cleaned before it failed does not stop the next one", async () => {
+test("hosts that a failed destroy has cleaned do not stop the next one", async () => {
   await up();
   stack.unreachable.add(lab.host("hub").address);
-  delete stack.props("RunnerSubnet", "r1").machines;
+  delete stack.props("RunnerSubnet", "r1").underlays;
   await expect(stack.remove("RunnerSubnet", "r1")).rejects.toThrow("SSH_UNREACHABLE");
   expect(await leftOn(lab, "r1")).toBe("");
   stack.deps.unreachableOnDelete = "forget";
   await stack.remove("RunnerSubnet", "r1");
 });
 
-test("a device that was taken over, without record and boot script: destroy refuses, with the command", async () => {
+test("an adopted device without record and boot script: destroy refuses, with the command that removes it", async () => {
   await buildKohaku(lab);
   await stack.network({ adopt: true });
   await stack.runner("r1", { adopt: true, runnerId: IDS.r1, runnerDevice: "vxlan0" });
@@ -157,7 +157,7 @@ test("a rule that no record lists keeps its chain, and destroy says so with the 
   expect(await allLeft()).toEqual(NOTHING);
 });
 
-test("devices that were taken over are known without a record by the script for the next boot", async () => {
+test("adopted devices without a record are found by the boot script", async () => {
   await buildKohaku(lab);
   await stack.network({ adopt: true });
   const adopted = { adopt: true, runnerId: IDS.r1, runnerDevice: "vxlan0" };
@@ -175,7 +175,7 @@ test("devices that were taken over are known without a record by the script for 
   expect(await sh("hub", "ip -o link show | grep -oE 'kohaku-host|vxkr3'; ls -d /var/lib/overlay")).toBe("");
 });
 
-test("an overlay of another program on a machine that refused us stays when we go", async () => {
+test("an overlay of another program on a host that refused ours stays after destroy", async () => {
   await buildKohaku(lab);
   const look = "ip -o link; ip -4 -o addr; ip route; iptables-save | grep -v '^[#:]'";
   const before = [await sh("hub", look), await sh("r1", look)];
@@ -187,29 +187,32 @@ test("an overlay of another program on a machine that refused us stays when we g
 const NO_RECORDS: [string, string][] = [
   ["null", "echo null >"],
   ["nothing", ": >"],
-  ["a record that was cut short", "truncate -s 100"],
+  ["a truncated record", "truncate -s 100"],
 ];
 
-test.each(NO_RECORDS)("%s instead of a record: others go on, and its owner writes it again", async (_, spoil) => {
-  await up();
-  const file = `/var/lib/overlay/training/${await uidOf("RunnerSubnet", "r1")}.json`;
-  const before = await sh("hub", `cat ${file}`);
-  await sh("hub", `${spoil} ${file}`);
-  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
-    expect.stringMatching(new RegExp(`^10\\.254\\.0\\.1: file ${file}: it is not a record \\(.+\\)$`)),
-  ]);
-  expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
-  await stack.runner("r2", { masquerade: false });
-  expect(stack.warnings).toContainEqual(expect.stringContaining(`10.254.0.1: ${file} is not a record (`));
-  await stack.remove("RunnerSubnet", "r2");
-  expect(await sh("hub", "ip -o link show vxkr1 | wc -l; iptables-save | grep -c OVERLAY-IN")).not.toMatch(/^0/m);
-  await stack.refresh();
-  await stack.network();
-  await stack.runner("r1");
-  expect(await sh("hub", `cat ${file}`)).toBe(before);
-  expect(await sh("hub", `ls ${file}.invalid-*`)).toMatch(/\.json\.invalid-\d{8}T\d{6}Z$/);
-  expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
-  await sh("hub", `${spoil} ${file}`);
-  await stack.destroy();
-  expect(await allLeft()).toEqual(NOTHING);
-});
+test.each(NO_RECORDS)(
+  "%s instead of a record: other owners are not affected, and its owner writes it again",
+  async (_, spoil) => {
+    await up();
+    const file = `/var/lib/overlay/training/${await uidOf("RunnerSubnet", "r1")}.json`;
+    const before = await sh("hub", `cat ${file}`);
+    await sh("hub", `${spoil} ${file}`);
+    expect(await stack.drift("RunnerSubnet", "r1")).toEqual([
+      expect.stringMatching(new RegExp(`^10\\.254\\.0\\.1: file ${file}: it is not a record \\(.+\\)$`)),
+    ]);
+    expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
+    await stack.runner("r2", { masquerade: false });
+    expect(stack.warnings).toContainEqual(expect.stringContaining(`10.254.0.1: ${file} is not a record (`));
+    await stack.remove("RunnerSubnet", "r2");
+    expect(await sh("hub", "ip -o link show vxkr1 | wc -l; iptables-save | grep -c OVERLAY-IN")).not.toMatch(/^0/m);
+    await stack.refresh();
+    await stack.network();
+    await stack.runner("r1");
+    expect(await sh("hub", `cat ${file}`)).toBe(before);
+    expect(await sh("hub", `ls ${file}.invalid-*`)).toMatch(/\.json\.invalid-\d{8}T\d{6}Z$/);
+    expect(await stack.drift("RunnerSubnet", "r1")).toEqual([]);
+    await sh("hub", `${spoil} ${file}`);
+    await stack.destroy();
+    expect(await allLeft()).toEqual(NOTHING);
+  },
+);

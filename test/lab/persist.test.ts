@@ -12,7 +12,7 @@ import { training } from "../network";
 import { labHost } from "./lab-stack";
 import { holdAllAsUser } from "./lock-holder";
 
-/** What a boot does, on machines that lose their network with their power. systemd itself is the VM suite's part. */
+/** The boot script, on hosts that lose their network configuration with their power. The VM suite tests systemd itself. */
 let lab: Lab;
 let warnings: string[];
 let reconciler: Reconciler;
@@ -46,13 +46,13 @@ function parts() {
   ];
 }
 
-const want = (uid: string, items: Item[], persist = true): DesiredState => ({
+const desired = (uid: string, items: Item[], persist = true): DesiredState => ({
   record: { uid, owner: uid, network: "training", store: "s" },
   items,
   persist,
 });
 const work = (uid: string, items: Item[], persist = true): ApplyRequest => ({
-  ...want(uid, items, persist),
+  ...desired(uid, items, persist),
   fence: async () => {},
   isLeaseGone: async () => false,
 });
@@ -63,7 +63,7 @@ const sh = async (name: string, script: string): Promise<string> => (await lab.e
 const boot = (name: string) => lab.exec(name, "sh /var/lib/overlay/boot.sh");
 
 async function drift(): Promise<string[]> {
-  const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), want(uid, items)));
+  const found = parts().map(({ name, uid, items }) => reconciler.inspect(hostOf(name), desired(uid, items)));
   return (await Promise.all(found)).flatMap(({ differences }) => differences.map(formatDifference));
 }
 
@@ -72,7 +72,7 @@ async function powerCycle(name: string): Promise<void> {
   await lab.start(name);
 }
 
-test("after a power cut the machines put everything back by themselves", async () => {
+test("after a power cut the hosts restore everything without Pulumi", async () => {
   for (const name of ["hub", "r1"]) await powerCycle(name);
   expect(await drift()).not.toEqual([]);
   for (const name of ["hub", "r1"]) expect(await boot(name)).toEqual({ code: 0, stdout: "", stderr: "" });
@@ -81,7 +81,7 @@ test("after a power cut the machines put everything back by themselves", async (
     expect((await lab.exec("r1", `ping -c 5 -i 0.2 -W 2 -M do -s 1382 ${hubIp}`)).code).toBe(0);
 });
 
-test("a second run changes nothing, and needs no pause in traffic", async () => {
+test("a second run changes nothing, and loses no packet", async () => {
   const look =
     "ip -o link; ip -o addr show scope global; ip route; ip -6 route; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'";
   const before = await sh("r1", look);
@@ -94,7 +94,7 @@ test("a second run changes nothing, and needs no pause in traffic", async () => 
 
 test.each<[string, string, string]>([
   [
-    "addresses and routes that a restarted networkd took away",
+    "addresses and routes that a restarted networkd removed",
     "r1",
     "ip addr flush dev kohaku-overlay; ip route flush proto 183",
   ],
@@ -110,12 +110,12 @@ test.each<[string, string, string]>([
   ["a rule that accepts", "r1", "iptables -D OVERLAY-FWD -i kohaku-overlay -o kohaku-overlay -j ACCEPT"],
   ["a rule that drops", "r1", "iptables -t mangle -D OVERLAY-GUARD ! -i kohaku-overlay -o kohaku-overlay -j DROP"],
   [
-    "a jump that others have pushed down",
+    "a jump behind rules of other programs",
     "r1",
     "iptables -N THEIRS; iptables -I FORWARD 1 -j THEIRS; iptables -A FORWARD -j OVERLAY-FWD",
   ],
   ["forwarding", "hub", "echo 0 >/proc/sys/net/ipv4/ip_forward"],
-])("puts back %s", async (_, name, spoil) => {
+])("restores %s", async (_, name, spoil) => {
   await lab.exec(name, spoil);
   expect(await drift()).not.toEqual([]);
   expect((await boot(name)).code).toBe(0);
@@ -146,7 +146,7 @@ test("our jump is inserted after DOCKER-USER, and Docker's own rules may precede
   );
 });
 
-test("rules of others stay, in their order", async () => {
+test("rules of other programs stay, in their order", async () => {
   await lab.exec(
     "r1",
     "iptables -A OVERLAY-FWD -s 198.51.100.0/24 -j ACCEPT; iptables -I FORWARD 1 -s 192.0.2.7/32 -j DROP",
@@ -167,7 +167,7 @@ test("rules of others stay, in their order", async () => {
   );
 });
 
-test("a device of our name that another program made since is left alone, and said", async () => {
+test("a device of our name that another program has created since is not changed, and reported", async () => {
   await powerCycle("hub");
   await lab.exec("hub", "ip link add vxkr1 address 02:00:00:00:00:01 type vxlan id 777 dstport 9999 remote 10.254.7.7");
   const before = await sh("hub", "ip -d link show vxkr1; ip addr show vxkr1");
@@ -178,7 +178,7 @@ test("a device of our name that another program made since is left alone, and sa
   expect(await sh("hub", "ip -o addr show kohaku-host | grep -c 10.128.0.1/32")).toBe("1");
 });
 
-test("it runs whatever the language of the host is", async () => {
+test("it runs with any locale of the host", async () => {
   await powerCycle("r1");
   const script = "/var/lib/overlay/boot.sh";
   const { code, stderr } = await lab.exec("r1", `env -u LC_ALL LANG=C.UTF-8 LANGUAGE=de sh ${script}`);
@@ -202,13 +202,13 @@ test.each([
   ["a file", "touch /run/pulumi-overlay"],
   ["a directory that others can open", "mkdir -m 755 /run/pulumi-overlay"],
   ["another user's directory", "mkdir -m 700 /run/pulumi-overlay; chown 4201 /run/pulumi-overlay"],
-])("it takes no lock on %s in the place of its own", async (_, put) => {
+])("it refuses %s in place of the lock's directory", async (_, put) => {
   await lab.exec("r1", `rm -rf /run/pulumi-overlay; ${put}`);
   const { code, stderr } = await boot("r1");
   expect([code, stderr]).toEqual([1, "/run/pulumi-overlay is not a directory of root with mode 0700\n"]);
 });
 
-test("an unprivileged user that locks all it can open does not delay a boot", async () => {
+test("an unprivileged user who locks all files that it can open does not delay a boot", async () => {
   await powerCycle("r1");
   await boot("r1");
   await holdAllAsUser((script) => lab.exec("r1", script));
@@ -217,7 +217,7 @@ test("an unprivileged user that locks all it can open does not delay a boot", as
   expect(await drift()).toEqual([]);
 });
 
-test("a script that was changed or removed is drift, and is mended", async () => {
+test("a script that was changed or removed is drift, and is repaired", async () => {
   await lab.exec("r1", "rm /var/lib/overlay/boot.sh; echo exit >>/var/lib/overlay/training/a.sh");
   expect(await drift()).toEqual([
     "file /var/lib/overlay/boot.sh: missing",
@@ -227,7 +227,7 @@ test("a script that was changed or removed is drift, and is mended", async () =>
   expect(await drift()).toEqual([]);
 });
 
-test("persist: false takes the script away, and the last one the rest; without systemd that is said", async () => {
+test("persist: false removes the script, and with the last one the shared files; without systemd there is a warning", async () => {
   await nextTurn();
   expect(warnings).toContainEqual(
     expect.stringMatching(/^Hosts without systemd: hub, r1\. .* `sh \/var\/lib\/overlay\/boot\.sh`/),
@@ -245,7 +245,7 @@ test("persist: false takes the script away, and the last one the rest; without s
   expect(await sh("hub", "ls -d /var/lib/overlay")).toBe("");
 });
 
-test("one warning names all hosts without systemd whose work ends together, each once", async () => {
+test("one warning names all hosts without systemd that are done at the same time, each once", async () => {
   warnings.length = 0;
   const fresh = new Reconciler(() => {}, { warn: (text) => warnings.push(text) });
   await Promise.all(["hub", "r1"].map((name) => lab.rebuild(name)));

@@ -4,14 +4,14 @@ import type { Lab } from "../../lab/lab";
 export interface Loss {
   sent: number;
   lost: number;
-  /** The longest row of lost packets. */
+  /** The longest sequence of lost packets. */
   longest: number;
 }
 
 /** A script that runs a command again until it succeeds, some seconds at most. */
 export const tries = (command: string): string => `for i in $(seq 50); do ${command} && exit; sleep 0.2; done; exit 1`;
 
-/** Pings from a workload, one each 50 ms, while something happens. */
+/** Pings from a workload, one each 50 ms, while `act` runs. */
 export async function lossDuring(
   lab: Lab,
   { host, container, target }: { host: string; container: string; target: string },
@@ -30,7 +30,7 @@ export async function lossDuring(
   return lossIn((await must(lab, host, `cat ${log}`)).stdout);
 }
 
-/** The last packet does not count: its answer may still have been on its way. */
+/** The last packet does not count: its answer may still be in transit. */
 export function lossIn(log: string): Loss {
   const sent = Number(/(\d+) packets transmitted/.exec(log)?.[1] ?? 0) - 1;
   const seen = new Set([...log.matchAll(/icmp_seq=(\d+) ttl=/g)].map(([, seq]) => Number(seq)));

@@ -4,7 +4,7 @@ import type { Values } from "../../provider/lifecycle/values";
 import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
-/** `overlayctl plan`: what it prints is what an up then does, and printing it changes nothing. */
+/** `overlayctl plan`: it prints what the next up does, and changes nothing. */
 let lab: Lab;
 let ctl: LabCtl;
 let stack: LabStack;
@@ -45,9 +45,9 @@ const seen = () =>
     "ip -o -4 addr; ip route; find /var/lib/overlay -type f | xargs cat; iptables-save | grep -v '^[#:]'",
   );
 
-test("nothing to do is nothing to run; drift is mended by the very commands that are shown", async () => {
+test("without a change it prints no commands; the printed commands repair drift", async () => {
   const both = [step("same", "OverlayNetwork", network), step("same", "RunnerSubnet", runner)];
-  expect((await plan(...both)).map(({ machine, changes }) => [machine, changes])).toEqual([
+  expect((await plan(...both)).map(({ host, changes }) => [host, changes])).toEqual([
     ["10.254.0.1", []],
     ["10.254.1.1", []],
   ]);
@@ -72,7 +72,7 @@ test("a runner that is created, one that is removed, and one that takes the othe
   const { inputs } = await stack.checked("r2");
   const [hub, r2] = await plan(step("create", "RunnerSubnet", inputs));
   expect(hub).toMatchObject({
-    machine: "10.254.0.1",
+    host: "10.254.0.1",
     changes: [
       "add link vxkr2",
       "add address 10.128.128.254/18 on vxkr2",
@@ -85,7 +85,7 @@ test("a runner that is created, one that is removed, and one that takes the othe
     ],
   });
   expect(r2).toMatchObject({
-    machine: "10.254.1.2",
+    host: "10.254.1.2",
     records: [{ uid: "uid-of-r2", network: "training" }],
     refused: [],
   });
@@ -99,7 +99,7 @@ test("a runner that is created, one that is removed, and one that takes the othe
     step("replace", "RunnerSubnet", runner),
     step("create-replacement", "RunnerSubnet", { ...runner, runnerDevice: "vxnew" }),
   );
-  expect(replaced.find(({ machine }) => machine === "10.254.1.1")!.changes).toEqual(
+  expect(replaced.find(({ host }) => host === "10.254.1.1")!.changes).toEqual(
     expect.arrayContaining([
       "remove link vxkr1",
       "remove link kohaku-overlay",
@@ -109,7 +109,7 @@ test("a runner that is created, one that is removed, and one that takes the othe
   );
 });
 
-test("what would be refused is printed, and sets the exit code", async () => {
+test("a refusal is printed, and sets the exit code", async () => {
   await must(lab, "hub", "ip link add vxkr2 type vxlan id 7 remote 10.254.9.9 dstport 4790");
   const { inputs } = await stack.checked("r2");
   const { code, stdout } = await ctl.run(["plan"], JSON.stringify({ steps: [step("create", "RunnerSubnet", inputs)] }));
@@ -122,5 +122,5 @@ test("what would be refused is printed, and sets the exit code", async () => {
 test("from a stack export: the steps that repair drift, over the connections in the export", async () => {
   await must(lab, "r1", "ip route del 10.128.0.0/12");
   const { json } = await ctl.run(["plan", "-", "--json"], stack.exported());
-  expect(json.find(({ machine }) => machine === "10.254.1.1")!.changes).toEqual(["add route 10.128.0.0/12"]);
+  expect(json.find(({ host }) => host === "10.254.1.1")!.changes).toEqual(["add route 10.128.0.0/12"]);
 });

@@ -50,10 +50,10 @@ const sh = async (script: string): Promise<string> => (await lab.exec("hub", scr
 const devices = (): Promise<string> => sh("ip -o link show type vxlan | awk -F': ' '{print $2}' | sort | xargs");
 const records = (): Promise<string> => sh("cd /var/lib/overlay 2>/dev/null && find . -name '*.json' | sort | xargs");
 
-test("work that comes together, and until the host is read, is done in one conversation; a second time there is nothing to do", async () => {
+test("requests that arrive together, or until the host is read, share one conversation; a second run changes nothing", async () => {
   const all = [work("net", planHub(network())), ...[1, 2, 3].map((id) => work(`r${id}`, tunnel(id)))];
   await Promise.all(all.map((each) => reconciler.apply(host, each)));
-  await setImmediate(); // a conversation is reported after its works are answered
+  await setImmediate(); // a conversation is reported after its requests are answered
   expect(reports.map(({ works }) => works)).toEqual([4]);
   expect(await devices()).toBe("vxkr1 vxkr2 vxkr3");
   reports = [];
@@ -62,7 +62,7 @@ test("work that comes together, and until the host is read, is done in one conve
   expect(reports.map(({ steps }) => steps)).toEqual([0]);
 });
 
-test("work that is no longer ours is refused under the lock, before anything is written", async () => {
+test("a request whose lease was taken over is refused under the lock, before anything is written", async () => {
   const fence = async () => {
     throw new Error("fenced");
   };
@@ -104,7 +104,7 @@ test("a host that cannot be read is not treated as an empty one", async () => {
   expect(await sh("iptables-save | grep OVERLAY")).toBe(before);
 });
 
-test("VNIs that move up by one", async () => {
+test("VNIs that are all incremented by one", async () => {
   for (const id of [1, 2, 3]) await reconciler.apply(host, work(`r${id}`, tunnel(id)));
   for (const id of [1, 2, 3]) await reconciler.apply(host, work(`r${id}`, tunnel(id, { vniBase: 101 })));
   expect(await sh("ip -d link show type vxlan | grep -oE 'vxlan id [0-9]+' | xargs")).toBe(
@@ -112,7 +112,7 @@ test("VNIs that move up by one", async () => {
   );
 });
 
-test("a device that another program made under our name after a reboot is left alone", async () => {
+test("a device that another program created under our name after a reboot is not changed", async () => {
   await reconciler.apply(host, work("r1", tunnel(1)));
   await lab.exec("hub", "ip link del vxkr1; ip link add vxkr1 type vxlan id 777 dstport 9999 remote 10.254.7.7");
   await reconciler.apply(host, work("r1", []));
@@ -124,7 +124,7 @@ test("one owner's failure does not fail another, and a rule that is still there 
   const runner = (masquerade: boolean): Item[] => planRunner(network({ masquerade }), 1, "vxkr1", here, there);
   await reconciler.apply(host, work("r1", runner(true)));
   const tooLarge = { ...other, mtu: 70_000 };
-  const add = reconciler.apply(host, work("first", planHub(network()))); // makes the two below wait together
+  const add = reconciler.apply(host, work("first", planHub(network()))); // so that the two requests below wait together
   const results = await Promise.allSettled([
     add,
     reconciler.apply(host, work("bad", planTunnel(tooLarge, 5, here, there))),
@@ -163,7 +163,7 @@ const inspect = async (uid: string, items: Item[]) => {
   return [...foreign, ...differences.map(formatDifference)];
 };
 
-test("a field that is no longer planned returns to the kernel's default, and is no drift", async () => {
+test("a field that is no longer planned is reset to the kernel's default, and is no drift", async () => {
   const anchor: Item = { kind: "link", name: "kohaku-reset", type: "anchor", mac: "02:00:00:00:00:0a" };
   await reconciler.apply(host, work("net", [{ ...anchor, mtu: 1400 }]));
   expect(await sh("cat /sys/class/net/kohaku-reset/mtu")).toBe("1400");
@@ -173,7 +173,7 @@ test("a field that is no longer planned returns to the kernel's default, and is 
   expect(await inspect("net", [anchor])).toEqual([]);
 });
 
-test("a foreign tunnel with our VNI and port is named before anything is changed, and as what up will refuse", async () => {
+test("a foreign tunnel with our VNI and port is refused before anything is changed, and shown as drift that up will refuse", async () => {
   await lab.exec(
     "hub",
     "ip link add theirs address 02:00:00:00:00:07 type vxlan id 101 dstport 4789 remote 10.254.7.7",
@@ -193,7 +193,7 @@ test("a foreign tunnel with our VNI and port is named before anything is changed
   await reconciler.apply(host, work("r1", tunnel(1)));
 });
 
-test("a tunnel of ours that another program created again is drift that says that up will refuse", async () => {
+test("a tunnel of ours that another program created again is shown as drift that up will refuse", async () => {
   await reconciler.apply(host, work("r1", tunnel(1)));
   await lab.exec(
     "hub",
@@ -209,7 +209,7 @@ test("a tunnel of ours that another program created again is drift that says tha
   expect(await inspect("r1", tunnel(1))).toEqual([]);
 });
 
-test("foreign rules in our chains, and jumps to them, are shown; what would delete the chain is refused with the commands", async () => {
+test("foreign rules in our chains, and jumps to them, are shown; a removal that would delete the chain is refused with the commands", async () => {
   const dual = network({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] });
   await reconciler.apply(host, work("net", planHub(dual)));
   await reconciler.apply(host, work("r1", tunnel(1)));
@@ -252,7 +252,7 @@ test("foreign rules in our chains, and jumps to them, are shown; what would dele
   expect(await sh("iptables-save; ip6tables-save")).not.toContain("OVERLAY");
 });
 
-test("a file of a plan is written, mended, refused if foreign, and removed, whatever its path", async () => {
+test("a file of a plan is written, repaired, refused if foreign, and removed, whatever its path", async () => {
   const path = "/etc/overlay-test.d/overlay-training.conf";
   const file: Item = { kind: "file", path, content: "one\n" };
   const drift = async (items: Item[]) =>
@@ -281,7 +281,7 @@ test("a file of a plan is written, mended, refused if foreign, and removed, what
   expect(await records()).toBe("");
 });
 
-test("everything is removed, and forwarding gets its former value", async () => {
+test("all items are removed, and forwarding is reset to its former value", async () => {
   const before = await sh("ip -o link show; ip route; iptables-save | grep -v '^#'; cat /proc/sys/net/ipv4/ip_forward");
   await reconciler.apply(host, work("net", planHub(network())));
   await reconciler.apply(host, work("r1", planRunner(network({ bridgeName: "ov-br" }), 1, "vxkr1", here, there)));
@@ -292,7 +292,7 @@ test("everything is removed, and forwarding gets its former value", async () => 
   expect(await sh("ls -d /var/lib/overlay 2>/dev/null")).toBe("");
 });
 
-test("on a full disk nothing is changed and no file is cut short, however little room is left", async () => {
+test("on a full disk nothing is changed and no file is truncated, however little space is left", async () => {
   const settings = "cat /proc/sys/net/ipv4/ip_forward; ip -o link show kohaku-host 2>/dev/null | wc -l";
   const nothing = await sh(settings);
   const net = { persist: true };
@@ -316,7 +316,7 @@ test("on a full disk nothing is changed and no file is cut short, however little
   expect(refused).toBeLessThan(8);
 });
 
-/** Empty tables that iptables-save lists once somebody has looked into them are no trace. */
+/** Without empty tables, which iptables-save lists once they were read. */
 const withoutCounters = (text: string): string =>
   text
     .split("\n")

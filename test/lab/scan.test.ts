@@ -8,7 +8,7 @@ import { buildKohaku } from "./kohaku";
 import { LabStack, must } from "./lab-stack";
 import { LabCtl } from "./labctl";
 
-/** What can be told from machines alone: a program for what others made, and a pool that was lost. */
+/** Discovery from hosts alone: a program for an existing overlay, and the recovery of a lost store. */
 let lab: Lab;
 let ctl: LabCtl;
 const address = (name: string): string => lab.host(name).address;
@@ -61,7 +61,7 @@ new overlay.RunnerSubnet("r1", {
   for (const host of ["hub", "r1", "r2"]) await lab.rebuild(host);
 });
 
-test("a lost pool is rebuilt from the machines' own records, and the next up changes nothing", async () => {
+test("a lost store is rebuilt from the records on hosts, and the next up changes nothing", async () => {
   const stack = await LabStack.on(lab, ctl.store);
   await stack.network({ vniBase: 500, subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"], bridgeName: "br-ov" });
   await stack.runner("r1", { runnerName: "gpu-one" });
@@ -90,7 +90,7 @@ test("a lost pool is rebuilt from the machines' own records, and the next up cha
   await again.pool.end();
 });
 
-test("machines and exports are joined, and refused where they contradict each other", async () => {
+test("hosts and exports are merged, and refused if they contradict each other", async () => {
   const stack = await LabStack.on(lab, ctl.store);
   await stack.network({ vniBase: 500, subnets: ["10.64.0.0/12/6/14", "fd00:64::/40/6/82"], bridgeName: "br-ov" });
   await stack.runner("r2");

@@ -51,13 +51,13 @@ export async function serve(lab: Lab, host: string, inside: string, protocol: Pr
 }
 
 export interface Client {
-  /** A host, or the controller: it stands outside, on the underlay. */
+  /** A host, or the controller, which is outside of the overlay, on the underlay. */
   at: string;
   /** A container of that host. */
   inside?: string;
 }
 
-/** What the client hears; an error's last line where it hears nothing. `from`: its own port. */
+/** The answer that the client gets, or the last line of its error. `from`: its own port. */
 export async function ask(
   lab: Lab,
   { at, inside }: Client,
@@ -72,7 +72,7 @@ export async function ask(
   return result.stdout.trim() || (result.stderr.trim().split("\n").at(-1) ?? "");
 }
 
-/** Whether the kernel of this machine speaks SCTP at all. */
+/** Whether this machine's kernel supports SCTP. */
 export async function hasSctp(lab: Lab): Promise<boolean> {
   const probe = python("import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP)");
   return (await lab.controller("sh", ["-c", probe])).code === 0;

@@ -6,7 +6,7 @@ import { describe, expect, test } from "vitest";
 import { at, client, failure, folder, knownHosts, logins, main, open, ready, serve } from "./ssh-servers";
 import { freePort, makeKey, type Sshd } from "./sshd";
 
-/** Hosts that are late, down, silent, lost, or behind another one. */
+/** Hosts that boot late, are down, do not answer, are disconnected, or are behind a jump host. */
 describe.skipIf(!ready)("dialling", () => {
   test("a host that comes up three seconds late is waited for", async () => {
     const port = await freePort();
@@ -17,7 +17,7 @@ describe.skipIf(!ready)("dialling", () => {
     await late;
   });
 
-  test("a host that is down fails with how often and how long it was tried", async () => {
+  test("the error for a host that is down has the number of attempts and the time", async () => {
     const port = await freePort();
     const error = await failure(open().connect(at({ port }, { dialErrorLimit: 3 })));
     expect(error.message).toMatch(
@@ -43,7 +43,7 @@ describe.skipIf(!ready)("dialling", () => {
     expect(error.message).toMatch(/SSH_UNREACHABLE: .*\(\d tries in/);
   });
 
-  test("a server that accepts and says nothing, or hangs up, fails in the handshake", async () => {
+  test("a server that accepts and sends nothing, or disconnects, fails in the handshake", async () => {
     const silent = await listen(() => {});
     const rude = await listen((socket) => socket.destroy());
     const short = { dialErrorLimit: 2, perDialTimeout: 0.5 };
@@ -56,7 +56,7 @@ describe.skipIf(!ready)("dialling", () => {
     }
   });
 
-  test("a lost connection is dialled anew by the next call", async () => {
+  test("a lost connection is dialled again by the next call", async () => {
     const server = await serve();
     const hosts = open();
     const host = await hosts.connect(at(server));
@@ -65,7 +65,7 @@ describe.skipIf(!ready)("dialling", () => {
     expect(logins(server)).toBe(2);
   });
 
-  test("a peer that stops answering is noticed, and what waits for it fails", async () => {
+  test("a host that stops answering is detected, and calls that wait for it fail", async () => {
     const server = await serve();
     const host = await open({}, { keepalive: 0.2 }).connect(at(server));
     const waiting = failure(host.exec("sleep 60"));
@@ -77,7 +77,7 @@ describe.skipIf(!ready)("dialling", () => {
     process.kill(session, "SIGKILL");
   });
 
-  test("ending gives up what is still being dialled", async () => {
+  test("end() stops dials in progress", async () => {
     const hosts = open();
     const silent = await listen(() => {});
     const waiting = [at({ port: await freePort() }), at(silent)].map((way) => failure(hosts.connect(way)));
@@ -94,7 +94,7 @@ describe.skipIf(!ready)("dialling", () => {
 });
 
 describe.skipIf(!ready)("jump hosts", () => {
-  test("fifteen hosts behind one are reached by one connection to it, without running into MaxStartups", async () => {
+  test("fifteen hosts behind a jump host are reached by one connection to it, within its MaxStartups", async () => {
     const jump = await serve();
     const addresses = Array.from({ length: 15 }, (_, index) => `127.0.0.${index + 1}`);
     const listening = addresses.slice(1).map((address) => `ListenAddress=${address}`);
@@ -107,7 +107,7 @@ describe.skipIf(!ready)("jump hosts", () => {
     expect(behind.log()).not.toMatch(/MaxStartups|drop connection/);
   });
 
-  test("failures behind one name it", async () => {
+  test("errors of hosts behind a jump host name the jump host", async () => {
     const jump = await serve();
     const strict = await serve({ options: ["AllowTcpForwarding=no"] });
     const port = await freePort();
@@ -121,7 +121,7 @@ describe.skipIf(!ready)("jump hosts", () => {
     const forbidden = await failure(hosts.connect(at(main, { proxy: at(strict) })));
     expect(forbidden.message).toMatch(/^SSH_UNREACHABLE: The jump host .* forbids to reach .*AllowTcpForwarding/);
     const refused = await failure(
-      hosts.connect(at(main, { proxy: at(jump, { privateKeyPath: makeKey(folder, "stranger"), user: "bob" }) })),
+      hosts.connect(at(main, { proxy: at(jump, { privateKeyPath: makeKey(folder, "unknown"), user: "bob" }) })),
     );
     expect(refused.message).toMatch(/^SSH_AUTH: .* is behind a jump host that fails: .* refused to log in bob/);
   });

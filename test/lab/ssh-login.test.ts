@@ -7,10 +7,10 @@ import type { Connection } from "../../provider/host/connection";
 import { at, failure, folder, key, knownHosts, logins, main, open, ready, serve } from "./ssh-servers";
 import { makeKey, USERS } from "./sshd";
 
-/** Keys, passwords and fallbacks; and whether the host is the one that we mean. */
+/** Keys, passwords and fallbacks; and host keys. */
 describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
   test.each<[string, string[], string | undefined]>([
-    ["with SHA-2, to a server as it is", [], undefined],
+    ["with SHA-2, to a server with its defaults", [], undefined],
     ["not with SHA-1, to a server that takes nothing else", ["PubkeyAcceptedAlgorithms=ssh-rsa"], "SSH_AUTH"],
   ])("an RSA key signs %s", async (_, options, refused) => {
     const rsa = makeKey(folder, `rsa-${options.length}`, "-t", "rsa", "-b", "3072");
@@ -22,7 +22,7 @@ describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
     expect(logins(server)).toBe(refused ? 0 : 1);
   });
 
-  test("a server whose host key signs with SHA-1 only is refused, and what to do is said", async () => {
+  test("a server whose host key signs with SHA-1 only is refused, with a fix", async () => {
     const rsa = makeKey(folder, "rsa-host", "-t", "rsa", "-b", "3072");
     const server = await serve({ keys: [rsa], options: ["HostKeyAlgorithms=ssh-rsa"] });
     const { message } = await failure(open().connect(at(server)));
@@ -80,7 +80,7 @@ describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
     expect(error.message).not.toMatch(/guess|HORSE|AAAA/);
   });
 
-  test("an encrypted key without its password says so", async () => {
+  test("an encrypted key without its password has its own error", async () => {
     const locked = makeKey(folder, "locked");
     execFileSync("ssh-keygen", ["-q", "-p", "-P", "", "-N", "secret", "-f", locked]);
     for (const privateKeyPassword of [undefined, "wrong"]) {
@@ -102,7 +102,7 @@ describe.skipIf(!ready)("logging in (needs root and openssh-server)", () => {
   });
 });
 
-describe.skipIf(!ready)("logging in beside others", () => {
+describe.skipIf(!ready)("concurrent logins", () => {
   test("a fallback with another user is not preceded by the refused key in every command", async () => {
     const server = await serve();
     const old = at(server, { privateKeyPath: makeKey(folder, "older") });
@@ -154,7 +154,7 @@ describe.skipIf(!ready)("host keys", () => {
     }
   });
 
-  test("an unknown one may be accepted, and is remembered for this process", async () => {
+  test("an unknown one may be accepted, and is kept for this process", async () => {
     writeFileSync(knownHosts, "");
     const hosts = open({ unknownHostKey: "accept" });
     await hosts.connect(unpinned());

@@ -8,7 +8,7 @@ import { holdAllAsUser } from "./lock-holder";
 import { at, client, failure, folder, logins, main, open, ready, serve } from "./ssh-servers";
 import { emptyFile, USERS } from "./sshd";
 
-/** What runs on a host: as it was written, as root, one at a time under the lock. */
+/** Scripts on a host: they run unchanged, as root, one at a time under the lock. */
 const hasSudo = existsSync("/usr/bin/sudo");
 const BUSYBOX = "/usr/bin/busybox";
 
@@ -26,7 +26,7 @@ describe.skipIf(!ready)("exec", () => {
     expect(hosts.stats()).toEqual({ [`127.0.0.1:${server.port}`]: { connections: 1, execs: 20, conversations: 0 } });
   });
 
-  test.each([1, 2])("a host that allows only %i sessions at a time serves all", async (sessions) => {
+  test.each([1, 2])("all calls succeed on a host that allows only %i sessions at a time", async (sessions) => {
     const server = await serve({ options: [`MaxSessions=${sessions}`] });
     const host = await open({ connectTimeout: 2 }).connect(at(server));
     const results = await Promise.all(Array.from({ length: 6 }, () => host.exec("sleep 1; echo here")));
@@ -49,7 +49,7 @@ describe.skipIf(!ready)("exec", () => {
     if (stderr !== undefined) expect(result.stderr).toMatch(stderr);
   });
 
-  test("a script that hangs is ended, also on the host, and named", async () => {
+  test("a script that hangs is ended, also on the host, with an error that names it", async () => {
     const host = await open({ operationTimeout: 1 }).connect(at(main));
     const error = await failure(host.exec("sleep 4321\necho never"));
     expect(error.message).toMatch(/^HOST_TIMEOUT: 127.0.0.1:\d+ did not finish running `sleep 4321` within 1 s/);
@@ -58,7 +58,7 @@ describe.skipIf(!ready)("exec", () => {
     expect(isRunning()).toBe(false);
   });
 
-  test("what a login script prints is not taken for output", async () => {
+  test("output of a login script is not part of the result", async () => {
     const server = await serve({
       setup: "echo 'echo noise; echo more noise >&2' >/run/profile; export BASH_ENV=/run/profile",
     });
@@ -84,7 +84,7 @@ describe.skipIf(!ready)("exec", () => {
 
   // BusyBox as sh prefers its own ip to the one in PATH.
   test.skipIf(!existsSync(BUSYBOX)).each(["ip", "sh"])(
-    "BusyBox as %s: its ip is named, with what to do",
+    "BusyBox as %s: the error names its ip, with a fix",
     async (tool) => {
       const server = await serve({ setup: `mount --bind ${BUSYBOX} "$(readlink -f "$(command -v ${tool})")"` });
       const host = await open().connect(at(server));
@@ -122,7 +122,7 @@ describe.skipIf(!ready)("locked", () => {
     ]);
   });
 
-  test("megabytes go both ways", async () => {
+  test("megabytes of input and output", async () => {
     const host = await open().connect(at(main));
     const input = "0123456789abcde\n".repeat(100_000);
     const result = await host.withLock("me", (shell) =>
@@ -132,15 +132,17 @@ describe.skipIf(!ready)("locked", () => {
     expect([result.code, result.stderr.length]).toEqual([0, 8_000_000]);
   });
 
-  test("two processes take turns, and leave nothing behind", async () => {
+  test("two processes hold the lock one after the other, and leave no process or file", async () => {
     const hosts = await Promise.all([open(), open()].map((hosts) => hosts.connect(at(main))));
     const log: string[] = [];
-    const turn = (holder: string) => async (shell: { run(script: string): Promise<{ stdout: string }> }) => {
+    const logHolder = (holder: string) => async (shell: { run(script: string): Promise<{ stdout: string }> }) => {
       log.push(`${holder} in`);
       expect((await shell.run("sleep 0.1; head -1 /run/pulumi-overlay/holder")).stdout).toBe(`${holder}\n`);
       log.push(`${holder} out`);
     };
-    await Promise.all(["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.withLock(holder, turn(holder))));
+    await Promise.all(
+      ["a", "b", "c", "d"].map((holder, index) => hosts[index % 2]!.withLock(holder, logHolder(holder))),
+    );
     expect(log.map((line) => line.slice(2))).toEqual(["in", "out", "in", "out", "in", "out", "in", "out"]);
     expect(
       log
@@ -161,7 +163,7 @@ describe.skipIf(!ready)("locked", () => {
     );
   });
 
-  test("an unprivileged user that locks all it can open does not delay others", async () => {
+  test("an unprivileged user who locks all files that it can open does not delay us", async () => {
     const host = await open({ operationTimeout: 4 }).connect(at(await serve()));
     await host.withLock("first", async () => {});
     await holdAllAsUser((script) => host.exec(script));
@@ -173,7 +175,7 @@ describe.skipIf(!ready)("locked", () => {
     ["a file", "touch /run/pulumi-overlay"],
     ["a directory that others can open", "mkdir -m 755 /run/pulumi-overlay"],
     ["another user's directory", "mkdir -m 700 /run/pulumi-overlay; chown bob /run/pulumi-overlay"],
-  ])("%s in the place of the lock is refused before anything is run", async (_, setup) => {
+  ])("%s in place of the lock's directory is refused before anything is run", async (_, setup) => {
     const host = await open().connect(at(await serve({ setup })));
     const error = await failure(host.withLock("me", (shell) => shell.run("touch /run/ran")));
     expect(error.message).toMatch(
@@ -188,7 +190,7 @@ describe.skipIf(!ready)("locked", () => {
     expect((await host.withLock("b", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
   });
 
-  test("work that hangs, or a script that does, loses the lock in time", async () => {
+  test("work or a script that hangs loses the lock in time", async () => {
     const host = await open({ operationTimeout: 1 }).connect(at(main));
     const script = await failure(host.withLock("a", (shell) => shell.run("sleep 77")));
     expect(script.message).toMatch(/^HOST_TIMEOUT: .*running `sleep 77` within 1 s/);
@@ -197,7 +199,7 @@ describe.skipIf(!ready)("locked", () => {
     expect((await host.withLock("c", (shell) => shell.run("echo free"))).stdout).toBe("free\n");
   });
 
-  test("a background child does not keep the lock", async () => {
+  test("a background child does not hold the lock", async () => {
     const host = await open().connect(at(main));
     const child = Number((await host.withLock("a", (shell) => shell.run("sleep 60 & echo $!"))).stdout);
     await host.withLock("b", (shell) => shell.run("true"));
@@ -216,7 +218,7 @@ describe.skipIf(!ready)("locked", () => {
     );
   });
 
-  test("a host whose sh is bash serves as well", async () => {
+  test("a host whose sh is bash works as well", async () => {
     const server = await serve({ setup: "mount --bind /bin/bash /bin/dash" });
     const host = await open({ operationTimeout: 2 }).connect(at(server));
     const script = "cat; set -e; [ -n \"$BASH_VERSION\" ]; cat <<'EOF'\nit's bash\nEOF\nfalse";
@@ -228,7 +230,7 @@ describe.skipIf(!ready)("locked", () => {
     expect((await host.exec("ls /run/pulumi-overlay")).stdout).toBe("");
   });
 
-  test("a host without flock or timeout says which package has it", async () => {
+  test("the error for a host without flock or timeout names the package", async () => {
     const nothing = emptyFile(folder);
     for (const [tool, debian] of [
       ["flock", "util-linux"],

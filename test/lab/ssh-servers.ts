@@ -7,7 +7,7 @@ import type { Connection, HostSettings } from "../../provider/host/connection";
 import { openHosts, type SshHosts, type SshOptions } from "../../provider/host/ssh/hosts";
 import { makeFolder, makeKey, type Sshd, type SshdOptions, startSshd } from "./sshd";
 
-/** SSH servers of a test file, the keys to them, and clients that are ended with each test. */
+/** SSH servers of a test file, their keys, and clients that are ended with each test. */
 vi.setConfig({ testTimeout: 20_000 });
 delete process.env.SSH_AUTH_SOCK;
 export const ready = process.getuid?.() === 0 && existsSync("/usr/sbin/sshd");

@@ -17,7 +17,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 /** Users of a lab server beside root, by name: their passwords, and a line for sudoers where they may use sudo. */
 export const USERS = { alice: { password: "open sesame", sudo: true }, bob: { password: "x", sudo: false } };
 
-/** A real sshd on loopback that sees a machine of its own: private /run, users and tools; all of it in one temp folder. */
+/** A real sshd on loopback in its own mount namespace: private /run, users and tools, all in one temporary folder. */
 export interface Sshd {
   port: number;
   folder: string;
@@ -47,7 +47,7 @@ export interface SshdOptions {
   port?: number;
   /** Lines of sshd_config. */
   options?: string[];
-  /** Shell commands that change the machine before sshd starts. */
+  /** Shell commands that change its file system before sshd starts. */
   setup?: string;
   /** Paths of host keys. */
   keys?: string[];
@@ -63,7 +63,7 @@ export async function startSshd(
   copyFileSync(publicKey, join(folder, "authorized_keys"));
   const child = spawn(
     "unshare",
-    ["--mount", "--propagation", "private", "sh", "-ec", machine(folder, setup), "sshd"].concat(
+    ["--mount", "--propagation", "private", "sh", "-ec", setupScript(folder, setup), "sshd"].concat(
       ["-D", "-f", "/dev/null", "-E", join(folder, "log"), "-p", String(at)],
       hostKeys.flatMap((key) => ["-h", key]),
       sshdOptions(folder)
@@ -92,12 +92,12 @@ const sshdOptions = (folder: string): string[] => [
   "StrictModes=no",
   "UsePAM=no",
   "PidFile=none",
-  // The real root's .bashrc is none of the lab's business: it cost 120 ms a command.
+  // Without the real root's .bashrc, which cost 120 ms a command.
   `SetEnv=HOME=${folder}`,
 ];
 
-/** The shell program that makes the machine and becomes its sshd: what it mounts is seen by nobody else. */
-function machine(folder: string, setup: string): string {
+/** The shell script that sets up the mount namespace and then executes sshd. */
+function setupScript(folder: string, setup: string): string {
   const users = Object.entries(USERS);
   const passwd = users.map(([name], index) => `${name}:x:${4200 + index}:4200::${folder}:/bin/sh\n`);
   const shadow = users.map(([name, { password }]) => `${name}:${hash(password)}:19000:0:99999:7:::\n`);
@@ -105,7 +105,7 @@ function machine(folder: string, setup: string): string {
   chmodSync(folder, 0o755);
   writeFileSync(join(folder, "passwd"), readFileSync("/etc/passwd", "utf8") + passwd.join(""), { mode: 0o644 });
   writeFileSync(join(folder, "shadow"), readFileSync("/etc/shadow", "utf8") + shadow.join(""), { mode: 0o640 });
-  // use_pty is what today's sudo does by itself, and the harder case: it stands between us and the shell.
+  // use_pty is the default of current sudo, and the harder case: sudo passes all data on.
   writeFileSync(join(folder, "sudoers"), `Defaults use_pty\n${sudoers.join("")}`, { mode: 0o440 });
   return `
     mount -t tmpfs -o mode=755 tmpfs /run

@@ -11,20 +11,20 @@ import { readUnderlay } from "../../provider/host/fleet";
 import { Reconciler } from "../../provider/host/reconcile/reconciler";
 import type { ApplyRequest, ConversationReport } from "../../provider/host/reconcile/requests";
 import type { Item } from "../../provider/network/model/items";
-import { type Machine, planHub, planRunner, planTunnel } from "../../provider/network/plan/hub";
+import { planHub, planRunner, planTunnel, type Underlay } from "../../provider/network/plan/hub";
 import { type Forward, planCarrier, planReturn } from "../../provider/network/plan/static-ip";
 import { training } from "../network";
 import { labHost } from "./lab-stack";
 import { ask, type Client, hasSctp, serve } from "./services";
 
-/** A static address on real kernels, asked by real clients. What the pool and Pulumi add is tested in e2e. */
+/** A static address on real kernels, with real clients. test/e2e tests it with the pool and Pulumi. */
 let lab: Lab;
 let reports: ConversationReport[];
 let warnings: string[];
 let reconciler: Reconciler;
 /** As they see each other in IPv4, and in IPv6. */
-const machines: Record<string, Machine> = {};
-const machines6: Record<string, Machine> = {};
+const underlays: Record<string, Underlay> = {};
+const underlays6: Record<string, Underlay> = {};
 
 const network = training({
   layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")],
@@ -75,11 +75,11 @@ beforeAll(async () => {
   reconciler = new Reconciler((report) => reports.push(report), { warn: (text) => warnings.push(text) });
   [reports, warnings] = [[], []];
   for (const name of HOSTS) {
-    machines[name] = await readUnderlay(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });
-    machines6[name] = await readUnderlay(hostOf(name), { toward: CLIENT6, carries: IP6 });
+    underlays[name] = await readUnderlay(hostOf(name), { underlayIp: lab.host(name).address, carries: IP });
+    underlays6[name] = await readUnderlay(hostOf(name), { toward: CLIENT6, carries: IP6 });
     await lab.exec(name, "iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
   }
-  const { hub, r1, r2 } = machines as Record<string, Machine>;
+  const { hub, r1, r2 } = underlays as Record<string, Underlay>;
   await put("hub", "net", planHub(network));
   await Promise.all([
     put("hub", "t1", planTunnel(network, 1, hub!, r1!)),
@@ -106,7 +106,7 @@ afterAll(async () => {
   await lab?.down();
 });
 
-/** The tests of a shared address build on each other; the others find nothing there, also after one that failed. */
+/** The tests of a shared address build on each other; the others start without items, also after one that failed. */
 afterEach(async ({ task }) => {
   if (task.name.startsWith("shared: ")) return;
   for (const host of HOSTS) for (const uid of ["static-a", "static-b"]) await put(host, uid, []);
@@ -123,7 +123,7 @@ const carrier = (
   runners: string[] = [],
   ip = IP,
 ): Item[] => {
-  const seen = ip === IP ? machines : machines6;
+  const seen = ip === IP ? underlays : underlays6;
   const address = { ip, forwards, preserveClientIp, cidrs: CIDRS };
   return planCarrier(
     address,
@@ -132,7 +132,7 @@ const carrier = (
   );
 };
 
-const wayBack = (runner: 1 | 2, forwards: Forward[], family: 4 | 6 = 4): Item[] => {
+const planReturnPath = (runner: 1 | 2, forwards: Forward[], family: 4 | 6 = 4): Item[] => {
   const layout = network.layouts.find((each) => each.family === family)!;
   const { subnet, hubIp } = runnerLayout(layout, runner);
   return planReturn({ networkName: "training", cidr: layout.cidr, subnet, hubIp, bridge: "kohaku-overlay" }, forwards);
@@ -140,27 +140,27 @@ const wayBack = (runner: 1 | 2, forwards: Forward[], family: 4 | 6 = 4): Item[] 
 
 const sh = async (host: string, script: string): Promise<string> => (await lab.exec(host, script)).stdout.trim();
 
-/** What each client hears on each port: a table that can be compared at once. */
-async function hear(forwards: Forward[], ip = IP): Promise<Record<string, string[]>> {
-  const heard: Record<string, string[]> = {};
-  for (const [who, client] of Object.entries(CLIENTS)) {
-    heard[who] = [];
-    for (const { port, protocol } of forwards) heard[who].push(await ask(lab, client, ip, port, protocol));
+/** The answers that each client gets on each port. */
+async function askAll(forwards: Forward[], ip = IP): Promise<Record<string, string[]>> {
+  const answers: Record<string, string[]> = {};
+  for (const [name, client] of Object.entries(CLIENTS)) {
+    answers[name] = [];
+    for (const { port, protocol } of forwards) answers[name].push(await ask(lab, client, ip, port, protocol));
   }
-  return heard;
+  return answers;
 }
-const allHear = (...answers: string[]) => Object.fromEntries(Object.keys(CLIENTS).map((who) => [who, answers]));
+const allAnswer = (...answers: string[]) => Object.fromEntries(Object.keys(CLIENTS).map((name) => [name, answers]));
 
 test("shared: on the hub every kind of client reaches both services on both runners", async () => {
   await put("hub", "static-a", carrier("hub", [web, names]));
   await put("hub", "static-b", carrier("hub", [mail]));
-  expect(await hear([web, names, mail])).toEqual(
-    allHear("web sees 10.128.64.254", "names sees 10.128.64.254", "mail sees 10.128.128.254"),
+  expect(await askAll([web, names, mail])).toEqual(
+    allAnswer("web sees 10.128.64.254", "names sees 10.128.64.254", "mail sees 10.128.128.254"),
   );
   expect(warnings).toEqual([]);
 });
 
-test("shared: a second time there is nothing to do", async () => {
+test("shared: a second run changes nothing", async () => {
   reports = [];
   await put("hub", "static-a", carrier("hub", [web, names]));
   await put("hub", "static-b", carrier("hub", [mail]));
@@ -180,7 +180,7 @@ test("a shared address is removed with the last of its owners", async () => {
   ).toBe("");
 });
 
-test("a forward changes its target in one stroke, and may lead out of the overlay", async () => {
+test("a forward changes its target in place, and the target may be outside of the overlay", async () => {
   await serve(lab, "r2", "", "tcp", 9000, "plain");
   await put("hub", "static-a", carrier("hub", [web]));
   reports = [];
@@ -197,7 +197,7 @@ test("a UDP client that keeps sending from one port reaches the new target", asy
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 53, "udp", 40053)).toBe("names2 sees 10.128.128.254");
 });
 
-test("what the carrier itself listens to is not reached at the address; only pings are answered", async () => {
+test("services of the carrier itself are not reachable at the address; only pings are answered", async () => {
   await put("hub", "static-a", carrier("hub", [web]));
   expect(await ask(lab, CLIENTS["from outside"]!, lab.host("hub").address, 22)).toMatch(/^SSH-2.0/);
   expect(await ask(lab, CLIENTS["from outside"]!, IP, 22)).toMatch(/refused/);
@@ -206,12 +206,12 @@ test("what the carrier itself listens to is not reached at the address; only pin
 
 test("a runner can carry it, for its own workloads and for those of others", async () => {
   await put("r1", "static-a", carrier("r1", [web, mail]));
-  expect(await hear([web, mail])).toEqual(allHear("web sees 10.128.64.1", "mail sees 10.128.64.1"));
+  expect(await askAll([web, mail])).toEqual(allAnswer("web sees 10.128.64.1", "mail sees 10.128.64.1"));
 });
 
-test("a runner shows its workloads the addresses of their clients, except those that could not be answered then", async () => {
+test("with preserveClientIp on a runner its workloads see the addresses of clients, except those that could not be answered", async () => {
   await put("r1", "static-a", carrier("r1", [web], true));
-  expect(await hear([web])).toEqual({
+  expect(await askAll([web])).toEqual({
     "from outside": [`web sees ${lab.controllerAddress}`],
     "in the same subnet": ["web sees 10.128.64.1"],
     "on another runner": [`web sees ${lab.host("r2").address}`],
@@ -220,9 +220,9 @@ test("a runner shows its workloads the addresses of their clients, except those 
   });
 });
 
-/** Docker switches it on: bridged packets then pass the firewall, too. */
+/** Docker enables it: bridged packets then pass the firewall, too. */
 test.each([0, 1])(
-  "the hub shows workloads who their clients are, with bridge-nf-call-iptables %i",
+  "with preserveClientIp on the hub workloads see the addresses of clients, with bridge-nf-call-iptables %i",
   async (bridgeNf) => {
     for (const name of ["r1", "r2"]) {
       const { code } = await lab.exec(name, `sysctl -qw net.bridge.bridge-nf-call-iptables=${bridgeNf}`);
@@ -230,19 +230,19 @@ test.each([0, 1])(
         console.warn(`skipped: this kernel has no br_netfilter, so bridge-nf-call-iptables is not ${bridgeNf}`);
     }
     await put("hub", "static-a", carrier("hub", [web, names], true, ["r1"]));
-    await put("r1", "static-a", wayBack(1, [web, names]));
-    const seenAs = (client: string) => [`web sees ${client}`, `names sees ${client}`];
-    expect(await hear([web, names])).toEqual({
-      "from outside": seenAs(lab.controllerAddress),
-      "in the same subnet": seenAs("10.128.64.254"),
-      "on another runner": seenAs(lab.host("r2").address),
-      "on the hub": seenAs("10.128.64.254"),
-      "on the workload's runner": seenAs("10.128.64.254"),
+    await put("r1", "static-a", planReturnPath(1, [web, names]));
+    const answersSeeing = (client: string) => [`web sees ${client}`, `names sees ${client}`];
+    expect(await askAll([web, names])).toEqual({
+      "from outside": answersSeeing(lab.controllerAddress),
+      "in the same subnet": answersSeeing("10.128.64.254"),
+      "on another runner": answersSeeing(lab.host("r2").address),
+      "on the hub": answersSeeing("10.128.64.254"),
+      "on the workload's runner": answersSeeing("10.128.64.254"),
     });
     const outward = `ip netns exec web ${PYTHON} -c 'import socket; print(socket.create_connection(("${lab.host("r2").address}", 9000), 3).recv(99).decode())'`;
-    expect(await sh("r1", outward)).toBe(`plain sees ${lab.host("r1").address}`); // what a workload begins leaves as before
+    expect(await sh("r1", outward)).toBe(`plain sees ${lab.host("r1").address}`); // connections that a workload opens are routed as before
     reports = [];
-    await put("r1", "static-a", wayBack(1, [web, names]));
+    await put("r1", "static-a", planReturnPath(1, [web, names]));
     expect(reports.map(({ steps }) => steps)).toEqual([0]);
     await put("hub", "static-a", []);
     await put("r1", "static-a", []);
@@ -255,13 +255,13 @@ test.each([0, 1])(
   },
 );
 
-test("IPv6: answers, clients shown, and nothing left", async () => {
+test("IPv6: answers, preserveClientIp, and nothing left", async () => {
   const web6 = { ...web, to: addressOf("web", 6) };
   const mail6 = { ...mail, to: addressOf("mail", 6) };
   await put("hub", "static-a", carrier("hub", [web6], true, ["r1"], IP6));
   await put("hub", "static-b", carrier("hub", [mail6], false, [], IP6));
-  await put("r1", "static-a", wayBack(1, [web6], 6));
-  expect(await hear([web6, mail6], IP6)).toEqual({
+  await put("r1", "static-a", planReturnPath(1, [web6], 6));
+  expect(await askAll([web6, mail6], IP6)).toEqual({
     "from outside": [`web sees ${CLIENT6}`, "mail sees fd00:128:8::fe"],
     "in the same subnet": ["web sees fd00:128:4::fe", "mail sees fd00:128:8::fe"],
     "on another runner": ["web sees fd00:254::1:2", "mail sees fd00:128:8::fe"],
@@ -270,7 +270,7 @@ test("IPv6: answers, clients shown, and nothing left", async () => {
   });
   reports = [];
   await put("hub", "static-a", carrier("hub", [web6], true, ["r1"], IP6));
-  await put("r1", "static-a", wayBack(1, [web6], 6));
+  await put("r1", "static-a", planReturnPath(1, [web6], 6));
   expect(reports.map(({ steps }) => steps)).toEqual([0, 0]);
   for (const [host, uid] of [
     ["hub", "static-a"],
@@ -289,11 +289,11 @@ test("IPv6: answers, clients shown, and nothing left", async () => {
   ).toBe("");
 });
 
-/** Which machine a neighbour on the underlay believes to have the address. */
-const believed = async (): Promise<string> => {
+/** Which host has the address in the neighbour table of the controller. */
+const findCarrier = async (): Promise<string> => {
   const { stdout } = await lab.controller("ip", ["neigh", "show", IP]);
   const mac = /lladdr (\S+)/.exec(stdout)?.[1];
-  return lab.hosts.find((host) => host.mac === mac)?.name ?? `nobody (${stdout.trim()})`;
+  return lab.hosts.find((host) => host.mac === mac)?.name ?? `no host (${stdout.trim()})`;
 };
 
 /** Until all announcements have been sent, of which the last one comes 7 seconds after the address. */
@@ -314,7 +314,7 @@ const TOOLS: [tool: string, prepare: string][] = [
   ["busybox alone", HIDE],
 ];
 
-/** On a machine with these tools. */
+/** On a host with these tools. */
 async function withTools(host: string, prepare: string, act: () => Promise<void>): Promise<void> {
   const { code, stderr } = await lab.exec(host, prepare);
   expect(`${code} ${stderr}`).toBe("0 ");
@@ -323,19 +323,19 @@ async function withTools(host: string, prepare: string, act: () => Promise<void>
   await lab.exec(host, "[ ! -e /root/busybox ] || mv /root/busybox /usr/bin/");
 }
 
-test.each(TOOLS)("neighbours hear that it has moved, by %s", (_, prepare) =>
+test.each(TOOLS)("the move is announced to neighbours, by %s", (_, prepare) =>
   withTools("r2", prepare, async () => {
     await put("hub", "static-a", carrier("hub", [web]));
     await ask(lab, CLIENTS["from outside"]!, IP, 80);
-    expect(await until(believed, "hub")).toBe("hub");
+    expect(await until(findCarrier, "hub")).toBe("hub");
     warnings = [];
     await put("r2", "static-a", carrier("r2", [web]));
-    expect(await until(believed, "r2")).toBe("r2");
+    expect(await until(findCarrier, "r2")).toBe("r2");
     expect(warnings).toEqual([]);
   }),
 );
 
-test("a machine without any tool to announce it says so", () =>
+test("a host without a tool for announcements prints a warning", () =>
   withTools("r2", `${HIDE} && mv $(command -v busybox) /root/`, async () => {
     warnings = [];
     await put("r2", "static-a", carrier("r2", [web]));
@@ -344,7 +344,7 @@ test("a machine without any tool to announce it says so", () =>
     ]);
   }));
 
-test("IPv6 neighbours hear of it, too", async () => {
+test("the move is announced to IPv6 neighbours, too", async () => {
   const forward = { ...web, to: addressOf("web", 6) };
   const seenBy = async () => (await lab.controller("ip", ["neigh", "show", IP6])).stdout;
   await put("hub", "static-a", carrier("hub", [forward], false, [], IP6));
@@ -355,7 +355,7 @@ test("IPv6 neighbours hear of it, too", async () => {
   expect(await until(moved, "true")).toBe("true");
 });
 
-/** The controller has the machine's files. */
+/** The controller has this machine's files. */
 const STOP = join(mkdtempSync(join(tmpdir(), "requests-")), "stop");
 /** A request every 50 ms until that file exists; prints the longest time between two answers, in milliseconds. */
 const REQUESTS = `
@@ -372,13 +372,13 @@ while not os.path.exists("${STOP}") and time.time() < start + 120:
 print(f"{lost} of {sent} requests lost, at most {worst * 1000:.0f} ms without an answer, the last {time.time() - last:.1f} s ago")
 `;
 
-test("a move from machine to machine: the new one first, then the old one is cleaned", async () => {
+test("a move from host to host: the new one is configured first, then the old one is cleaned", async () => {
   await put("hub", "static-a", carrier("hub", [web]));
   const requests = lab.controller(PYTHON, ["-c", REQUESTS]);
   await sleep(2000);
   await put("r2", "static-a", carrier("r2", [web]));
   await put("hub", "static-a", []);
-  expect(await until(believed, "r2")).toBe("r2");
+  expect(await until(findCarrier, "r2")).toBe("r2");
   await sleep(1000);
   writeFileSync(STOP, "");
   const { stdout, stderr } = await requests;

@@ -4,7 +4,7 @@ import { must } from "./lab-stack";
 import { lossDuring } from "./pings";
 import { Live, PING, UPDATES } from "./updates";
 
-/** Each change to a live network does what it says; those in place make no device anew and lose no packet. */
+/** Each change of a live network has its effect; changes in place create no device again and lose no packet. */
 let live: Live;
 
 beforeAll(async () => {
@@ -26,6 +26,6 @@ test.each(UPDATES)("$name", async ({ inPlace, before, act, after }) => {
   for (const runner of ["r1", "r2"]) expect(await live.stack.drift("RunnerSubnet", runner)).toEqual([]);
 });
 
-test("the machine that was the hub has nothing of it left", async () => {
+test("the host that was the hub has no items left", async () => {
   expect(await leftOn(live.lab, "hub")).toBe("");
 });

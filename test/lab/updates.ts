@@ -3,18 +3,18 @@ import { Lab } from "../../lab/lab";
 import type { Values } from "../../provider/lifecycle/values";
 import { LabStack, must } from "./lab-stack";
 
-/** Every kind of change to a live network, for the test that they work and for the bench that counts lost packets. */
+/** Every kind of change of a live network, for a test of their effect and for the benchmark of lost packets. */
 export interface Update {
   name: string;
   /** In place: no device is created again, and no packet may be lost. */
   inPlace: boolean;
-  /** What happens on machines first, without us. */
+  /** Changes hosts first, without Pulumi. */
   before?(lab: Lab): Promise<unknown>;
   act(live: Live): Promise<unknown>;
   after?(lab: Lab): Promise<unknown>;
 }
 
-/** A hub, a spare machine for a second one, two runners with a workload each. */
+/** A hub, a spare host for a second one, two runners with a workload each. */
 export class Live {
   private constructor(
     readonly lab: Lab,
@@ -39,12 +39,12 @@ export class Live {
     await Promise.all([this.stack.runner("r1", r1, hub), this.stack.runner("r2", {}, hub)]);
   }
 
-  /** Machines are asked, and nothing is changed. */
+  /** Reads the hosts without changes. */
   async look(): Promise<void> {
     await Promise.all([this.stack.drift("RunnerSubnet", "r1"), this.stack.drift("RunnerSubnet", "r2")]);
   }
 
-  /** Devices with their numbers: one that was created again has another. */
+  /** Devices with their ifindex: one that was created again has another. */
   async devices(): Promise<string> {
     const list = "ip -o link show | grep -oE '^[0-9]+: (vxkr|kohaku)[0-9a-z-]*'";
     return (await Promise.all(["hub", "r1", "r2"].map((host) => must(this.lab, host, list)))).join("\n");
@@ -101,7 +101,7 @@ export const UPDATES: Update[] = [
   { name: "VNI base", inPlace: false, act: (live) => live.put({ mtu: 1400, vniBase: 300 }) },
   { name: "UDP port", inPlace: false, act: (live) => live.put({ mtu: 1400, vniBase: 300, vxlanPort: 4790 }) },
   {
-    name: "hub moves to another machine",
+    name: "hub moves to another host",
     inPlace: false,
     act: (live) => live.put({ mtu: 1400, vniBase: 300, vxlanPort: 4790 }, {}, "r3"),
   },

@@ -20,28 +20,28 @@ afterAll(async () => {
   ctl?.remove();
 });
 
-const mending: (() => Promise<unknown>)[] = [];
+const repairs: (() => Promise<unknown>)[] = [];
 afterEach(async () => {
-  for (const mend of mending.splice(0)) await mend();
+  for (const repair of repairs.splice(0)) await repair();
 });
 
 /** Breaks something for the time of one test. */
-async function spoil(host: string, script: string, mend: string): Promise<void> {
+async function breakHost(host: string, script: string, repair: string): Promise<void> {
   const { code, stderr } = await lab.exec(host, script);
   if (code !== 0) throw new Error(stderr);
-  mending.push(() => lab.exec(host, mend));
+  repairs.push(() => lab.exec(host, repair));
 }
 
 const verify = (...args: string[]) => ctl.run(["verify", ...args, "--count", "2", "--json"]);
-/** `r1 → hub: what is to blame`, for the ways that do not work. */
-async function broken(): Promise<Record<string, unknown>> {
+/** The failing hop by pair of hosts, `r1 → hub`, for the pairs that fail. */
+async function findFailures(): Promise<Record<string, unknown>> {
   const { code, json, stderr } = await verify("training");
   const failed = json.filter(({ result }) => result !== "ok");
   expect(`${code} ${stderr}`).toContain(failed.length > 0 ? "1 " : "0 ");
   return Object.fromEntries(failed.map(({ from, to, hop }) => [`${from} → ${to}`, hop]));
 }
 
-test("all ways work: loss, round trip and full-size packets of every pair", async () => {
+test("all pairs work: loss, round trip and full-size packets of every pair", async () => {
   const { code, json, stderr } = await verify();
   expect(stderr).toBe("training: 12 of 12 pairs work.\n");
   expect(code).toBe(0);
@@ -68,9 +68,9 @@ test("connections come from an export with secrets on standard input, or from op
   expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining("--show-secrets") });
 });
 
-test("a device that is down is named, with the machine that has it", async () => {
-  await spoil("r2", "ip link set vxkr2 down", "ip link set vxkr2 up");
-  const hops = await broken();
+test("a device that is down is named, with its host", async () => {
+  await breakHost("r2", "ip link set vxkr2 down", "ip link set vxkr2 up");
+  const hops = await findFailures();
   expect(Object.keys(hops)).toHaveLength(6);
   expect(new Set(Object.values(hops)).size).toBe(1);
   expect(hops["r1 → r2"]).toMatch(/^r2 differs: link vxkr2: state is down, should be up/);
@@ -79,8 +79,8 @@ test("a device that is down is named, with the machine that has it", async () =>
 test("a route of another program inside the range is drift and is named, in main or a table before it; it stays", async () => {
   const away = "10.128.128.0/18 via 10.254.9.9 dev eth0";
   const rule = "from all lookup 77 priority 200";
-  await spoil("r1", `ip route add ${away}`, `ip route del ${away}`);
-  await spoil(
+  await breakHost("r1", `ip route add ${away}`, `ip route del ${away}`);
+  await breakHost(
     "r3",
     `ip route add ${away} table 77; ip rule add ${rule}`,
     `ip rule del ${rule}; ip route flush table 77`,
@@ -90,7 +90,7 @@ test("a route of another program inside the range is drift and is named, in main
   expect(await stack.drift("RunnerSubnet", "r1")).toEqual([`${lab.host("r1").address}: ${named()}`]);
   expect(await stack.drift("RunnerSubnet", "r3")).toEqual([`${lab.host("r3").address}: ${named(" table 77")}`]);
   expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
-  const hops = await broken();
+  const hops = await findFailures();
   expect(hops["r1 → r2"]).toBe(`r1 differs: ${named()}`);
   expect(hops["r2 → r3"]).toBe(`r3 differs: ${named(" table 77")}`);
   await expect(stack.runner("r1", { mtu: 1400 })).rejects.toThrow(
@@ -99,9 +99,9 @@ test("a route of another program inside the range is drift and is named, in main
   expect((await lab.exec("r1", "ip route show 10.128.128.0/18")).stdout.trim()).toBe(away);
 });
 
-test("what one machine refuses is said before another one is changed, and refresh says that up will refuse", async () => {
+test("a refusal by one host is reported before another one is changed, and refresh shows that up will refuse", async () => {
   const theirs = "ip link add theirs type vxlan id 102 dstport 4789 remote 10.254.9.9";
-  await spoil("r2", `ip link del vxkr2 && ${theirs}`, "ip link del theirs");
+  await breakHost("r2", `ip link del vxkr2 && ${theirs}`, "ip link del theirs");
   const text = `foreign device theirs (vxlan, VNI 102, port 4789, remote 10.254.9.9, MAC `;
   const drift = (await stack.drift("RunnerSubnet", "r2")) as string[];
   expect(drift[0]).toContain(`${lab.host("r2").address}: ${text}`);
@@ -111,7 +111,7 @@ test("what one machine refuses is said before another one is changed, and refres
     `DEVICE_FOREIGN: ${lab.host("r2").address}: The device theirs (vxlan, VNI 102`,
   );
   expect(stack.steps()).toEqual({ hub: 0, r2: 0 });
-  for (const mend of mending.splice(0)) await mend();
+  for (const repair of repairs.splice(0)) await repair();
   await stack.runner("r2");
   expect(await stack.drift("RunnerSubnet", "r2")).toEqual([]);
 });
@@ -119,29 +119,29 @@ test("what one machine refuses is said before another one is changed, and refres
 test("a firewall that drops VXLAN is distinguished from an underlay that is down", async () => {
   const address = lab.host("r3").address;
   const drop = `PREROUTING -s ${address}/32 -p udp -m udp --dport 4789 -j DROP`;
-  await spoil("hub", `iptables -t mangle -I ${drop}`, `iptables -t mangle -D ${drop}`);
-  expect((await broken())["r1 → r3"]).toMatch(/^hub to r3: UDP port 4789 does not pass, /);
-  for (const mend of mending.splice(0)) await mend();
-  await spoil("hub", `ip route add unreachable ${address}`, `ip route del unreachable ${address}`);
-  const hops = await broken();
+  await breakHost("hub", `iptables -t mangle -I ${drop}`, `iptables -t mangle -D ${drop}`);
+  expect((await findFailures())["r1 → r3"]).toMatch(/^hub to r3: UDP port 4789 does not pass, /);
+  for (const repair of repairs.splice(0)) await repair();
+  await breakHost("hub", `ip route add unreachable ${address}`, `ip route del unreachable ${address}`);
+  const hops = await findFailures();
   expect(hops["r1 → r3"]).toBe(`the underlay: ${address} (r3) does not answer hub`);
   expect(hops["r1 → r2"]).toBeUndefined();
 });
 
-test("packets that are too large, and a hub that does not pass them on", async () => {
+test("packets that are too large, and a hub that does not forward", async () => {
   const drop = "OUTPUT -p udp --dport 4789 -m length --length 1450: -j DROP";
-  await spoil("r1", `iptables -I ${drop}`, `iptables -D ${drop}`);
-  expect((await broken())["r1 → hub"]).toBe("r1 to hub: packets of 1450 bytes are too large for the underlay");
-  for (const mend of mending.splice(0)) await mend();
+  await breakHost("r1", `iptables -I ${drop}`, `iptables -D ${drop}`);
+  expect((await findFailures())["r1 → hub"]).toBe("r1 to hub: packets of 1450 bytes are too large for the underlay");
+  for (const repair of repairs.splice(0)) await repair();
   const between = "FORWARD -s 10.128.64.0/18 -d 10.128.128.0/18 -j DROP";
-  await spoil("hub", `iptables -t mangle -I ${between}`, `iptables -t mangle -D ${between}`);
-  expect(await broken()).toEqual({
+  await breakHost("hub", `iptables -t mangle -I ${between}`, `iptables -t mangle -D ${between}`);
+  expect(await findFailures()).toEqual({
     "r1 → r2": "hub does not forward packets: look for a firewall there",
     "r2 → r1": "hub does not forward packets: look for a firewall there",
   });
 });
 
-test("a machine that SSH does not reach is named, and the others are tried", async () => {
+test("a host that SSH does not reach is named, and the others are tried", async () => {
   await lab.stop("r3");
   const { code, json, stderr } = await verify("training");
   await lab.start("r3");

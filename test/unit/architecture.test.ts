@@ -3,12 +3,12 @@ import { join, relative } from "node:path";
 import { expect, test } from "vitest";
 
 /**
- * Which folder may import which. Folders that decide (addressing, network) import nothing that can act. In a folder's own list a folder
+ * Which folder may import which. Pure folders (addressing, network) import nothing that does I/O. In a folder's own list a folder
  * stands for all of its files; every folder of the provider has a rule.
  */
 const ROOT = join(__dirname, "../..");
 const NETWORK = "provider/network";
-/** What engines of databases need. */
+/** What engines may import. */
 const CLIENTS = [
   "@grpc/grpc-js",
   "@grpc/proto-loader",
@@ -149,8 +149,10 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/pool/types",
       "provider/pool/token",
       "provider/pool/errors",
+      "provider/pool/extents",
       "node:crypto",
       "node:timers/promises",
+      "node:util",
       "zod",
     ],
   ],

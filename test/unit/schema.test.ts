@@ -6,19 +6,19 @@ import { resources } from "../../provider/resources";
 import { generated, staleFiles } from "../../setup/generate/main";
 import { packageSchema } from "../../setup/generate/schema";
 
-test("schema.json and the SDK's classes are what the zod schemas say", () => {
+test("schema.json and the SDK's classes match the zod schemas", () => {
   expect(staleFiles()).toEqual([]);
 });
 
 const schema = packageSchema();
 
-test("nothing in the schema is of the machine that wrote it", () => {
+test("the schema has no path of the machine that generated it", () => {
   expect(JSON.stringify(schema)).not.toContain(homedir());
 });
 const runner = schema.resources["overlay:index:RunnerSubnet"]!;
 const network = schema.resources["overlay:index:OverlayNetwork"]!;
 
-test("secrets, defaults and what replaces are in the schema", () => {
+test("secrets, defaults and replacing inputs are in the schema", () => {
   expect(network.inputProperties.hubConnection).toMatchObject({
     $ref: "#/types/overlay:index:Connection",
     secret: true,
@@ -34,7 +34,7 @@ test("settings that may hold a password or a key are secret", () => {
   expect(settings.flatMap(([key, { secret }]) => (secret ? [key] : []))).toEqual(["store", "tokenKeys", "privateKey"]);
 });
 
-test("a reference is a resource's values or a name, and fills in what it can", () => {
+test("a reference is a resource's values or a name, and fills in inputs", () => {
   expect(runner.inputProperties.network!.oneOf).toEqual([
     { type: "string" },
     { $ref: "#/types/overlay:index:NetworkSettings" },
@@ -42,7 +42,7 @@ test("a reference is a resource's values or a name, and fills in what it can", (
   expect(runner.requiredInputs).toEqual(["network", "connection"]);
 });
 
-test("a resource of the dynamic face is an alias of the same one in the plugin", () => {
+test("a resource of the dynamic provider is an alias of the same one in the plugin", () => {
   expect(runner.aliases).toEqual([{ type: "pulumi-nodejs:dynamic/overlay:RunnerSubnet" }]);
 });
 

@@ -32,7 +32,7 @@ test("a resource costs no stack trace for each of its properties", () => {
   expect(Error.stackTraceLimit).toBe(stackTraceLimit);
 });
 
-test("one that cannot be made says where in the program it stands", () => {
+test("the error of a resource that cannot be constructed has its place in the program", () => {
   let error: Error | undefined;
   try {
     new IPReservation("", { pool: "public" });

@@ -38,7 +38,7 @@ export function bad(connection: { host: string }, pool: IPPool, network: Overlay
   new IPPool("p", { ranges: ["10.0.0.0/24"], type: "clusterIp" });
   // @ts-expect-error: no such choice
   new OverlayNetwork("n", { hubConnection: connection, onExhausted: "reclaim" });
-  // @ts-expect-error: the only word is auto
+  // @ts-expect-error: the only string is auto
   new OverlayNetwork("n", { hubConnection: connection, mtu: "automatic" });
   // @ts-expect-error: no such choice
   new OverlayNetwork("n", { hubConnection: connection, docker: { enabled: "yes" } });
@@ -52,9 +52,9 @@ export function bad(connection: { host: string }, pool: IPPool, network: Overlay
   new IPReservation("a", { network, kind: "VM" });
   // @ts-expect-error: a ttl is true or a number
   new IPReservation("a", { network, ttl: false });
-  // @ts-expect-error: it does not say where
+  // @ts-expect-error: no pool, runner or network
   new IPReservation("a", {});
-  // @ts-expect-error: a tenant alone does not say where
+  // @ts-expect-error: a tenant without a type
   new IPReservation("a", { tenant: { org: "acme", project: "web" } });
   // @ts-expect-error: in a pool or on a network, not both
   new IPReservation("a", { network, pool });

@@ -11,7 +11,7 @@ import { containerOwner, isStackOwner } from "../../provider/owner";
 import { readSettings } from "../../provider/settings";
 import { Stage } from "./lifecycle/stage";
 
-/** What hosts and stores say reaches people's terminals and this process's memory. */
+/** Text of hosts and stores reaches terminals and this process's memory. */
 afterEach(() => {
   vi.restoreAllMocks();
   vi.unstubAllEnvs();
@@ -38,7 +38,7 @@ test.each([true, false])("control characters are escaped in tables and notes, wi
   expect(said.join("")).not.toMatch(/^forged/m);
 });
 
-test("control characters are escaped in sentences for people, and in errors for programs", () => {
+test("control characters are escaped in text output and in JSON errors", () => {
   const said: string[] = [];
   vi.spyOn(process.stdout, "write").mockImplementation((text) => said.push(String(text)) > 0);
   vi.spyOn(process.stderr, "write").mockImplementation((text) => said.push(String(text)) > 0);
@@ -50,7 +50,7 @@ test("control characters are escaped in sentences for people, and in errors for 
   expect(JSON.parse(said[1]!)).toMatchObject({ error: "POOL_NOT_FOUND", fix: ESCAPE });
 });
 
-test("what a host says cannot command a terminal, or forge a line, as drift", async () => {
+test("drift with text of a host cannot control a terminal or forge a line", async () => {
   const stage = await Stage.up();
   const props = await stage.network();
   const foreign = [`${ESCAPE}\nerror: forged`];
@@ -94,7 +94,7 @@ test("a secret in the place of its file's name is not shown", async () => {
   );
 });
 
-test("a host that says more than 64 MiB is cut off, and little of it is kept", async () => {
+test("a host that sends more than 64 MiB is disconnected, and little of it is kept", async () => {
   const stream = new PassThrough();
   let overflows = 0;
   const frames = new Frames(stream, "mark", () => overflows++);

@@ -3,7 +3,7 @@ import { Lab } from "../../lab/lab";
 import { Vm } from "../../lab/vm";
 import { type Stack, Workspace } from "../e2e/stack";
 
-/** A machine behind a real firewall, started before the overlay comes; all others are hosts of the lab without one. */
+/** An emulated machine with a real firewall, started before the overlay is created; all others are hosts of the lab without one. */
 let lab: Lab;
 let workspace: Workspace;
 let stack: Stack;
@@ -37,7 +37,7 @@ async function must(script: string): Promise<string> {
   return stdout.trim();
 }
 
-/** Both ways: what the runner begins, and what comes in to its gateway. */
+/** In both directions: from the runner, and to its gateway. */
 async function expectPings(): Promise<void> {
   await must("ping -q -c 5 -W 10 -M do -s 1422 10.128.0.1");
   const { code, stdout } = await lab.exec("hub", "ping -q -c 5 -W 10 -I 10.128.64.254 10.128.64.1");
@@ -73,7 +73,7 @@ test.each<[name: string, start: string, again: string[], stop: string]>([
     "ufw --force disable; systemctl stop ufw",
   ],
 ])(
-  "%s lets the overlay through, also after it is reloaded or restarted, and is left as it was",
+  "%s passes the overlay's packets, also after it is reloaded or restarted, and is restored by destroy",
   async (_, start, again, stop) => {
     await must(start);
     const before = await must(SETTINGS);
@@ -100,7 +100,7 @@ const START_WORKLOAD = [
   "ip -n workload addr add 10.128.64.7/18 dev eth0 && ip -n workload route add default via 10.128.64.1",
 ].join(" && ");
 
-/** What the workload reaches: a workload's address on another runner, a host outside the overlay, and its own runner. */
+/** Which of these the workload reaches: a workload on another runner, a host outside the overlay, and its own runner. */
 const REACHED = [
   'reach() { name=$1; shift; ip netns exec workload timeout 30 "$@" >/dev/null 2>&1 && echo $name; }',
   "reach other-runner ping -c 3 -i 0.2 10.128.128.1",
@@ -115,7 +115,7 @@ const reached = async (): Promise<string[]> => (await must(REACHED)).split("\n")
 const LONG = { timeout: 40 * 60_000 };
 
 test(
-  "behind firewalld workloads reach of their runner what hostAccess names, also while our chains are gone",
+  "with firewalld workloads reach on their runner what hostAccess names, also while our chains are gone",
   LONG,
   async () => {
     const program = (hostAccess: string): void =>
@@ -162,7 +162,7 @@ test(
   },
 );
 
-test("a hub behind firewalld passes packets between runners, which reach only pings on it, also while our chains are gone", async () => {
+test("a hub with firewalld forwards between runners, which can only ping it, also while our chains are gone", async () => {
   stack.program(`
     const network = new overlay.OverlayNetwork("training", { hubConnection: at("${runner.address}") });
     const first = new overlay.RunnerSubnet("r1", { network, connection: at("r1") });
@@ -202,7 +202,7 @@ test("Docker keeps our bridge in its own zone of firewalld, and both may be rest
   await must("systemctl stop docker docker.socket firewalld");
 });
 
-test("while firewalld is stopped it gets what it needs at its next start, and loses it again", async () => {
+test("while firewalld is stopped its entries for the next start are added, and removed again", async () => {
   await must("systemctl start firewalld");
   const before = await must(SETTINGS);
   await must("systemctl enable firewalld && systemctl stop firewalld");
@@ -218,6 +218,6 @@ test("while firewalld is stopped it gets what it needs at its next start, and lo
   await must("systemctl disable --now firewalld");
 });
 
-/** What an administrator has said to either of them. firewalld keeps a zone loaded that is deleted, until it is reloaded. */
+/** The configuration of both firewalls. firewalld keeps a deleted zone loaded until it is reloaded. */
 const SETTINGS =
   "if systemctl -q is-active firewalld; then firewall-cmd --list-all-zones | awk -v RS= '!/^pulumi-overlay/'; firewall-cmd --permanent --list-all-zones; else ufw status verbose; fi";

@@ -5,8 +5,8 @@ import { Vm } from "../../lab/vm";
 import { type Stack, Workspace } from "../e2e/stack";
 
 /**
- * Two whole machines, a hub and a runner, under a real systemd: what happens to the overlay when things are restarted, and
- * when the power goes. One story, in this order; each chapter ends with a machine that Pulumi finds nothing wrong with.
+ * Two emulated machines with systemd, a hub and a runner: the overlay after restarts of services and after power cuts. The tests
+ * build on each other, and each ends without drift.
  */
 let lab: Lab;
 let workspace: Workspace;
@@ -44,14 +44,14 @@ const SERVICE = "overlay-network.service";
 /** Pings of full size from the runner to the hub, through the tunnel. */
 const ping = (): Promise<string> => must(runner, "ping -q -c 5 -W 10 -M do -s 1422 10.128.0.1");
 
-/** No machine differs from the plan, to the last rule and route. */
+/** No host has drift. */
 async function expectNoDrift(): Promise<void> {
   const { code, text } = await stack.pulumi("preview", "--refresh", "--diff", "--expect-no-changes", "--stack", "vm");
   expect(text).not.toContain("drift");
   expect(code, text).toBe(0);
 }
 
-/** When the unit last ended its work, and well; waits for one that is still at it. */
+/** When the unit last succeeded; waits for one that still runs. */
 async function lastRun(vm: Vm): Promise<number> {
   const of = (property: string) => `systemctl show -P ${property} ${SERVICE}`;
   const wait = `while [ "$(${of("ActiveState")})" = activating ]; do sleep 1; done`;
@@ -62,7 +62,7 @@ async function lastRun(vm: Vm): Promise<number> {
   return Number(exited);
 }
 
-test("up configures them, with a dummy device, MACs that udev leaves alone, and units that are enabled", async () => {
+test("up configures them, with a dummy device, MACs that udev does not change, and enabled units", async () => {
   await stack.mustUp();
   await ping();
   expect(await must(hub, "ip -d link show kohaku-host")).toContain("dummy");
@@ -74,7 +74,7 @@ test("up configures them, with a dummy device, MACs that udev leaves alone, and 
   await expectNoDrift();
 });
 
-test("after a power cut of both everything is back without Pulumi", async () => {
+test("after a power cut of both everything is restored without Pulumi", async () => {
   const before = await Promise.all([hub, runner].map(overlayOf));
   for (const vm of [hub, runner]) {
     await must(vm, "sync");
@@ -93,18 +93,18 @@ test.each<[string, string]>([
   ["nftables is started, which flushes all rules", "systemctl start nftables"],
   ["nftables is reloaded", "systemctl reload nftables"],
   ["nftables is restarted", "systemctl restart nftables"],
-])("all is well after %s", async (_, command) => {
+])("there is no drift after %s", async (_, command) => {
   for (const vm of [hub, runner]) {
     const before = await lastRun(vm);
     await must(vm, command);
-    const reloads = command.includes("reload"); // that is the other unit's
+    const reloads = command.includes("reload"); // the other unit does that
     if (!reloads) expect(await lastRun(vm)).toBeGreaterThan(before);
   }
   await ping();
   await expectNoDrift();
 });
 
-test("a unit that was disabled is drift, and up mends it", async () => {
+test("a disabled unit is drift, and up enables it", async () => {
   await must(runner, `systemctl disable ${SERVICE}`);
   const { text } = await stack.pulumi("preview", "--refresh", "--diff", "--stack", "vm");
   expect(text).toContain(`${runner.address}: service ${SERVICE}: start at boot is disabled, should be enabled`);
@@ -112,7 +112,7 @@ test("a unit that was disabled is drift, and up mends it", async () => {
   await expectNoDrift();
 });
 
-test("the unit is what puts it back: without it a restart of systemd-networkd takes something away", async () => {
+test("without the unit a restart of systemd-networkd removes items", async () => {
   const before = await overlayOf(hub);
   await must(hub, "mv /var/lib/overlay/boot.sh /root/ && systemctl restart systemd-networkd");
   await until("something is gone", async () => (await overlayOf(hub)) !== before);
@@ -120,7 +120,7 @@ test("the unit is what puts it back: without it a restart of systemd-networkd ta
   expect(await overlayOf(hub)).toBe(before);
 });
 
-test("Docker comes later, is restarted, and starts after the overlay when the machine does", async () => {
+test("Docker is installed later, is restarted, and starts after the overlay at boot", async () => {
   await must(runner, "systemctl enable --now docker");
   await stack.mustUp("--refresh");
   await ping();
@@ -140,7 +140,7 @@ test("Docker comes later, is restarted, and starts after the overlay when the ma
   await expectNoDrift();
 });
 
-test("destroy takes unit, scripts and records away", async () => {
+test("destroy removes unit, scripts and records", async () => {
   await stack.destroy();
   for (const vm of [hub, runner]) {
     const left =
@@ -150,7 +150,7 @@ test("destroy takes unit, scripts and records away", async () => {
   }
 });
 
-/** All that is ours in the machine's kernel, without counters and whether a carrier is on a device just now. */
+/** Our objects in the kernel, without counters and carrier states. */
 async function overlayOf(vm: Vm): Promise<string> {
   const look =
     "ip -br link show type vxlan; ip -br -4 addr | grep -E 'vxkr|kohaku'; ip route show proto 183; iptables-save | grep OVERLAY";

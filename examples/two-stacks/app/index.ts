@@ -1,7 +1,7 @@
 import * as pulumi from "@pulumi/pulumi";
 import * as overlay from "pulumi-overlay";
 
-// Owned by an application team: no machine, no key, only addresses on a network that another stack has.
+// Owned by an application team: no host, no key, only addresses on a network that another stack has.
 const platform = new pulumi.StackReference(new pulumi.Config().require("platform"));
 const runners = platform.requireOutput("runnerNames") as pulumi.Output<string[]>;
 

@@ -7,9 +7,9 @@ const runners = config.requireObject<Record<string, string>>("runners"); // name
 const login = { user: "root", privateKey: config.requireSecret("privateKey") };
 
 const network = new overlay.OverlayNetwork("platform", { hubConnection: { host: config.require("hub"), ...login } });
-const machines = Object.entries(runners).map(
+const subnets = Object.entries(runners).map(
   ([name, host]) => new overlay.RunnerSubnet(name, { network, connection: { host, ...login } }),
 );
 
 export const networkName = network.networkName;
-export const runnerNames = machines.map(({ runnerName }) => pulumi.interpolate`${network.networkName}/${runnerName}`);
+export const runnerNames = subnets.map(({ runnerName }) => pulumi.interpolate`${network.networkName}/${runnerName}`);

@@ -63,7 +63,7 @@ async function requireConfirmation<T>(
     throw new OverlayError(
       "SSH_CUT",
       `${host.name}: after a change that affects SSH (${what.slice(0, 3).join("; ")}) no new connection was possible: ${why} The host reverts the change ${seconds} s after it was made.`,
-      "Reach the machine by an address that the overlay does not carry or forward, and run up again.",
+      "Reach the host by an address that the overlay does not carry or forward, and run up again.",
       error,
     );
   }

@@ -34,7 +34,7 @@ export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResu
     );
   }
   if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
-  return namingHost(host, () => parseFacts(stdout));
+  return nameHostInErrors(host, () => parseFacts(stdout));
 }
 
 export function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
@@ -59,10 +59,10 @@ export function commandFailed(host: Host, code: string, stderr: string, script: 
   );
 }
 
-/** Runs `look`. An error about what is on a machine names the machine. */
-export function namingHost<T>(host: Pick<Host, "name">, look: () => T): T {
+/** Runs `work`. If it throws an error about the host, the error gets the host's name. */
+export function nameHostInErrors<T>(host: Pick<Host, "name">, work: () => T): T {
   try {
-    return look();
+    return work();
   } catch (error) {
     throw isOverlayError(error) ? withHostName(host, error) : error;
   }
@@ -173,7 +173,7 @@ export function refuseUnplanned({ record, items, plannedItems, planError }: Appl
   throw new OverlayError(
     "RECORD_LOST",
     `${recordPath(record)} is missing, and what is to be removed there cannot be planned: ${planError.what}`,
-    `Make that machine answer and try again. If it is gone for good, look at what is left here (${INSPECT_COMMANDS.map((command) => `\`${command}\``).join(", ")}), remove what belongs to ${record.network}, take the resource out of the state with \`pulumi state delete\`, and release its values with \`overlayctl gc\`.`,
+    `Make that host answer and try again. If it is gone for good, look at what is left here (${INSPECT_COMMANDS.map((command) => `\`${command}\``).join(", ")}), remove what belongs to ${record.network}, take the resource out of the state with \`pulumi state delete\`, and release its values with \`overlayctl gc\`.`,
     planError,
   );
 }

@@ -18,7 +18,7 @@ import {
   dockerWarnings,
   findStaleUids,
   invalidWarnings,
-  namingHost,
+  nameHostInErrors,
   parseHostFacts,
   planRecord,
   readHostFacts,
@@ -46,7 +46,7 @@ import type {
 export class Reconciler {
   readonly #waiting = new Map<string, Job[]>();
   readonly #options: ReconcileOptions;
-  /** Names of hosts without systemd, by machine; undefined: the user was warned. */
+  /** Names of hosts without systemd, by id; undefined: the user was warned. */
   readonly #withoutSystemd = new Map<string, string | undefined>();
   readonly #written = new Set<string>();
 
@@ -54,8 +54,8 @@ export class Reconciler {
     private readonly onConversation: (report: ConversationReport) => void = () => {},
     options: Partial<ReconcileOptions> = {},
   ) {
-    const begin = ({ machine }: Host, states: DesiredState[]): void => {
-      for (const { record } of states) this.#written.add(`${machine} ${record.uid}`);
+    const begin = ({ id }: Host, states: DesiredState[]): void => {
+      for (const { record } of states) this.#written.add(`${id} ${record.uid}`);
     };
     const warnWithoutSystemd = (host: Host): void => this.#addWithoutSystemd(host);
     this.#options = { warn: () => {}, revertAfter: 60, ...options, begin, warnWithoutSystemd };
@@ -76,45 +76,45 @@ export class Reconciler {
     return this.#enqueue((waiting) => ({ action: "check", request, host, ...waiting }));
   }
 
-  /** Whether a write for this owner was begun on the machine. */
-  wasWritten(machine: string, uid: string): boolean {
-    return this.#written.has(`${machine} ${uid}`);
+  /** Whether a write for this owner was begun on the host with this id. */
+  wasWritten(id: string, uid: string): boolean {
+    return this.#written.has(`${id} ${uid}`);
   }
 
-  #addWithoutSystemd({ machine, name }: Host): void {
-    if (!this.#withoutSystemd.has(machine)) this.#withoutSystemd.set(machine, name);
+  #addWithoutSystemd({ id, name }: Host): void {
+    if (!this.#withoutSystemd.has(id)) this.#withoutSystemd.set(id, name);
   }
 
   /** One warning for all hosts that are done at the same time. */
   #warnWithoutSystemd(): void {
     const names = [...this.#withoutSystemd.values()].filter((name) => name !== undefined);
     if (names.length > 0) this.#options.warn(systemdWarning(names));
-    for (const machine of this.#withoutSystemd.keys()) this.#withoutSystemd.set(machine, undefined);
+    for (const id of this.#withoutSystemd.keys()) this.#withoutSystemd.set(id, undefined);
   }
 
   #enqueue(toJob: (waiting: Pick<Job, "done" | "fail">) => Job): Promise<InspectResult> {
     return new Promise((done, fail) => {
       const job = toJob({ done, fail });
-      const waiting = this.#waiting.get(job.host.machine);
+      const waiting = this.#waiting.get(job.host.id);
       if (waiting) waiting.push(job);
       else {
-        this.#waiting.set(job.host.machine, [job]);
+        this.#waiting.set(job.host.id, [job]);
         void this.#drain(job.host);
       }
     });
   }
 
-  async #drain({ machine, name }: Host): Promise<void> {
-    for (let jobs = this.#waiting.get(machine)!; jobs.length > 0; jobs = this.#waiting.get(machine)!) {
+  async #drain({ id, name }: Host): Promise<void> {
+    for (let jobs = this.#waiting.get(id)!; jobs.length > 0; jobs = this.#waiting.get(id)!) {
       const later: Job[] = [];
-      this.#waiting.set(machine, later);
+      this.#waiting.set(id, later);
       const started = performance.now();
       const steps = await runConversation(jobs, later, this.#options);
       const works = jobs.filter(({ action }) => action === "apply").length;
       const milliseconds = Math.round(performance.now() - started);
       this.onConversation({ host: name, works, inspections: jobs.length - works, steps, milliseconds });
     }
-    this.#waiting.delete(machine);
+    this.#waiting.delete(id);
     if (this.#waiting.size === 0) this.#warnWithoutSystemd();
   }
 }
@@ -217,8 +217,8 @@ export async function acceptRequests(host: Host, jobs: Job[], facts: Facts): Pro
       const request: ApplyRequest = { ...job.request, staleUids: await findStaleUids(job.request, facts) };
       const desired = adaptToHost(request, facts);
       const planned = accepted.map(({ desired }) => desiredRecord(desired));
-      namingHost(host, () => refuseUnplanned(desired, facts));
-      namingHost(host, () => preflight(desired, { ...facts, records: [...facts.records, ...planned] }));
+      nameHostInErrors(host, () => refuseUnplanned(desired, facts));
+      nameHostInErrors(host, () => preflight(desired, { ...facts, records: [...facts.records, ...planned] }));
       accepted.push({ job, ...planRecord(desired, facts) });
     } catch (error) {
       job.fail(error);

@@ -110,7 +110,7 @@ function changedKey(connection: Connection, known: KnownHost[], key: Buffer): Ov
   return new OverlayError(
     "SSH_HOST_KEY",
     `The key of ${connectionName(connection)} has changed: it shows ${describeKey(key)}, but ${connection.hostKey ? "hostKey" : "known_hosts"} has ${list}.`,
-    `The connection may be intercepted. If the machine was reinstalled, ${
+    `The connection may be intercepted. If the host was reinstalled, ${
       connection.hostKey ? "give its new key as hostKey." : `run \`ssh-keygen -R '${name}'\` and add the new key.`
     }`,
   );
@@ -120,7 +120,7 @@ function revokedKey(connection: Connection, key: Buffer): OverlayError {
   return new OverlayError(
     "SSH_HOST_KEY",
     `${connectionName(connection)} shows ${describeKey(key)}, which known_hosts marks as @revoked.`,
-    "Give the machine a new host key; this one must not be trusted.",
+    "Give the host a new host key; this one must not be trusted.",
   );
 }
 

@@ -9,7 +9,7 @@ import {
   type Host,
   type HostSettings,
   type Hosts,
-  machineKey,
+  hostId,
   type Shell,
   sameConnection,
   userOf,
@@ -74,7 +74,7 @@ export interface HostStats {
 
 class SshHost implements Host {
   readonly name: string;
-  readonly machine: string;
+  readonly id: string;
 
   constructor(
     private readonly settings: HostSettings,
@@ -85,7 +85,7 @@ class SshHost implements Host {
     private readonly stats: HostStats,
   ) {
     this.name = connectionName(choices[0]);
-    this.machine = machineKey(choices[0]);
+    this.id = hostId(choices[0]);
   }
 
   async exec(script: string, { anew }: { anew?: number } = {}): Promise<CommandResult> {

@@ -20,7 +20,7 @@ export const linkKind: ItemKind<Link> = {
   needsSameKind: ({ master }) => Boolean(master),
   toRecord: (item) => item,
   resets: { mtu: 1500, master: "", mac: undefined, vxlan: undefined, shared: undefined },
-  readFrom: ["machine", "changed"],
+  readFrom: ["ip", "changed"],
   readBack: ({ name }) => ({ devices: [name] }),
   compare: compareLink,
   disappearsWith: ({ master }) => master, // only its membership: `invertLink` and `planSteps` set it again
@@ -40,7 +40,7 @@ export const addressKind: ItemKind<Address> = {
   order: 4,
   toRecord: (item) => item,
   resets: { announce: undefined },
-  readFrom: ["machine", "changed"],
+  readFrom: ["ip", "changed"],
   readBack: ({ dev }) => ({ devices: [dev] }),
   compare: compareAddress,
   disappearsWith: ({ dev }) => dev,

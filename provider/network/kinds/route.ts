@@ -7,7 +7,7 @@ export const routeKind: ItemKind<Route> = {
   order: 5,
   toRecord: (item) => item,
   resets: { via: undefined, dev: undefined, metric: undefined, table: undefined }, // without one it is another route
-  readFrom: ["machine", "changed", "routing6", "ours6"],
+  readFrom: ["ip", "changed", "routing6", "ours6"],
   readBack: ({ family, dev }) => ({ isIpv6: family === 6, ...(dev !== undefined && { devices: [dev] }) }),
   disappearsWith: ({ dev }) => dev,
   compare(item, facts) {
@@ -34,7 +34,7 @@ export const policyKind: ItemKind<PolicyRule> = {
   order: 6,
   toRecord: (item) => item,
   resets: {},
-  readFrom: ["machine", "changed", "routing6", "ours6"],
+  readFrom: ["ip", "changed", "routing6", "ours6"],
   readBack: ({ family }) => ({ isIpv6: family === 6 }),
   disappearsWith: () => undefined,
   compare: (item, facts) => (facts.policies.has(policyKey(item)) ? [] : undefined),

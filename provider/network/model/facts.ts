@@ -157,7 +157,7 @@ export interface InvalidRecord {
 /** The parts of a host's answer to the scripts in `read/facts.ts`. Each starts with a line `@@ NAME`. */
 export type FactsPart =
   | "ssh"
-  | "machine"
+  | "ip"
   | "changed"
   | "routing6"
   | "ours6"

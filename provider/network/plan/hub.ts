@@ -29,7 +29,7 @@ import {
  *                                                  · vxkr2 .254 ═══ VXLAN ═══ vxkr2 ─ bridge .1   runner 2
  *
  * The hub routes between subnets; subnets that no runner has are unreachable at once. A planner returns the items that a host
- * must have and contacts no host: addresses and MTU of the machines are arguments.
+ * must have and contacts no host: addresses and MTU of the underlay are arguments.
  */
 export interface Network extends Isolation {
   networkName: string;
@@ -43,8 +43,8 @@ export interface Network extends Isolation {
   docker?: DockerPlan;
 }
 
-/** The underlay of a machine: its address there, and that device's MTU. */
-export interface Machine {
+/** The underlay of a host: its address there, and that device's MTU. */
+export interface Underlay {
   underlayIp: string;
   underlayMtu: number;
   /** The device whose subnet contains the static address in question, if there is one. */
@@ -53,7 +53,7 @@ export interface Machine {
 
 const UNREACHABLE_METRIC = 4096;
 
-export const effectiveMtu = (network: Pick<Network, "mtu">, ...ends: Machine[]): number =>
+export const effectiveMtu = (network: Pick<Network, "mtu">, ...ends: Underlay[]): number =>
   network.mtu === "auto"
     ? Math.min(...ends.map(({ underlayIp, underlayMtu }) => underlayMtu - vxlanOverhead(underlayIp)))
     : network.mtu;
@@ -71,7 +71,7 @@ export function planHub(network: Network): Item[] {
 }
 
 /** The hub's end of one runner's tunnel. */
-export function planTunnel(network: Network, runnerId: number, hub: Machine, runner: Machine): Item[] {
+export function planTunnel(network: Network, runnerId: number, hub: Underlay, runner: Underlay): Item[] {
   const dev = tunnelName(network.devicePrefix, runnerId);
   const link = {
     ...vxlanLink(network, runnerId, hub, runner),
@@ -94,8 +94,8 @@ export function planRunner(
   network: Network,
   runnerId: number,
   runnerDevice: string,
-  hub: Machine,
-  runner: Machine,
+  hub: Underlay,
+  runner: Underlay,
 ): Item[] {
   const mtu = effectiveMtu(network, hub, runner);
   const bridge = network.bridgeName;
@@ -130,7 +130,7 @@ export function planRunner(
 /** Items that several parts of a plan need are listed once. */
 const uniqueByKey = (items: Item[]): Item[] => [...new Map(items.map((item) => [itemKey(item), item])).values()];
 
-function vxlanLink(network: Network, runnerId: number, here: Machine, there: Machine) {
+function vxlanLink(network: Network, runnerId: number, here: Underlay, there: Underlay) {
   return {
     kind: "link" as const,
     type: "vxlan" as const,

@@ -2,7 +2,7 @@ import { addressBits, type Family, familyOfIp } from "../../addressing/ip";
 import { deviceMac, routingTableId } from "../../addressing/layout";
 import { DNAT, FORWARD, INPUT, NAT, planChainRules, RETURN_PATH } from "../kinds/firewall";
 import { type FirewallRule, FORWARDING, type Item } from "../model/items";
-import type { Machine } from "./hub";
+import type { Underlay } from "./hub";
 
 /**
  * A static address, and what it forwards. The host that carries it responds to ARP or neighbour discovery for it, and rewrites packets to a
@@ -47,7 +47,7 @@ const VIP_DEVICE = "overlay-vip";
 const RETURN_MARK = "0x10000000/0x10000000";
 
 /** The items of the host that carries it. `runners`: those on the return path, whose own clients must be masqueraded. */
-export function planCarrier(address: StaticAddress, carrier: Machine, runners: Machine[] = []): Item[] {
+export function planCarrier(address: StaticAddress, carrier: Underlay, runners: Underlay[] = []): Item[] {
   const { ip, forwards } = address;
   const family = familyOfIp(ip);
   const led = { kind: "rule", family, table: DNAT.table, chain: DNAT.chain } as const;
@@ -116,7 +116,7 @@ type Source = [range: string, match: string];
  * The clients that a workload does not see: all of them; or those whose replies would not pass the
  * carrier: its own, the overlay's, and those that share their address with a runner.
  */
-function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: Family, runners: Machine[]): Source[] {
+function masqueradedSources({ cidrs, preserveClientIp }: StaticAddress, family: Family, runners: Underlay[]): Source[] {
   if (!preserveClientIp) return [["", ""]];
   const ranges = [...cidrs, ...runners.map(({ underlayIp }) => hostCidr(underlayIp))];
   return [

@@ -34,7 +34,7 @@ export function findForeignRoutes(
   });
 }
 
-/** As drift. The machine's name is put before it by the caller. */
+/** As drift. The caller puts the host's name before it. */
 export const formatForeignRoute = ({ range, text, remedy }: ForeignRoute): string =>
   `foreign route '${text}' takes packets of ${range} away from the overlay; it is never removed by us: remove it with \`${remedy}\``;
 

@@ -202,8 +202,8 @@ function refuseForeignAddress(item: Address, desired: DesiredState, _others: Hos
   if (foreign === undefined || (foreign === item.dev && isProvenAddress(item, desired.items, facts))) return;
   throw new OverlayError(
     "IP_IN_USE",
-    `The machine already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,
-    "Ask for another address, or take this one off the machine first.",
+    `The host already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,
+    "Ask for another address, or take this one off the host first.",
   );
 }
 

@@ -203,7 +203,7 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
     throw new OverlayError(
       "ROUTE_OVERLAP",
       `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
-      "Choose another range for the network (subnets), or reach the machine by another address.",
+      "Choose another range for the network (subnets), or reach the host by another address.",
     );
   }
 }

@@ -145,7 +145,7 @@ export function parseFacts(text: string): Facts {
 
 /** How each part is read; a part may depend on those before it. */
 const READERS: Record<FactsPart, (facts: Facts, body: string) => void> = {
-  machine: (facts, body) => {
+  ip: (facts, body) => {
     const [links = "", ...routing] = body.split("\n");
     readLinks(facts, links);
     readRouting(facts, 4, routing.join("\n"));

@@ -40,7 +40,7 @@ export const ROUTING6 = [
 ];
 
 /** Devices with their addresses, and IPv4 routes in the same process, which has the names of the devices already. */
-export const LINKS_AND_ROUTING = `echo '@@ machine'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
+export const LINKS_AND_ROUTING = `echo '@@ ip'; ${ipBatch("-d", ["addr show", ...ROUTING4], "|| exit 1")}`;
 
 /** None on a host without IPv6. */
 export const ipv6Part = (part: string, commands: string[]): string =>

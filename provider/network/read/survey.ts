@@ -132,7 +132,7 @@ const allAddresses = (facts: Facts): DeviceAddress[] =>
 const addressesOf = (facts: Facts, device: string): DeviceAddress[] =>
   allAddresses(facts).filter(({ dev }) => dev === device);
 
-/** The runner's end, on a machine that is one of this network's. */
+/** The runner's end, on a host of this network. */
 export function discoverRunner(
   facts: Facts,
   { vniBase, vxlanPort, tunnels, subnets }: DiscoveredNetwork,

@@ -51,7 +51,7 @@ const unsafeText = (text: string): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${JSON.stringify(text.slice(0, 200))} cannot be a part of a command.`,
-    "Names and addresses must have no blanks, quotes or signs of a shell. Find out which machine or input has it.",
+    "Names and addresses must have no blanks, quotes or signs of a shell. Find out which host or input has it.",
   );
 
 /** A file that a host is to have. */

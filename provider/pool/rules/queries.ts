@@ -1,20 +1,33 @@
+import { MAX_IP } from "../../addressing/ip";
 import { fullnessWarning } from "../errors";
-import { capacityOf, single } from "../extents";
+import { capacityOf, intersect, single } from "../extents";
 import {
   allocationsFrom,
   countsFrom,
   countsKey,
   eventsFrom,
+  freeFrom,
   leaseKey,
   leasesOf,
   nameKey,
   poolOfKey,
   poolsFrom,
+  type Span,
 } from "../storage/keys";
-import { holdersOf, isLive, leasesAt, leasesOfOwner, noCounts } from "../storage/leases";
-
+import { holdersOf, isLive, leasesAt, leasesOfOwner, noCounts, occupies } from "../storage/leases";
+import type { PoolRecord } from "../storage/records";
 import type { WriteBuffer } from "../storage/write-buffer";
-import { type By, type Event, type Extent, isCommitted, type Lease, type PoolSpec, type Usage } from "../types";
+import {
+  type By,
+  type Event,
+  type Extent,
+  isCommitted,
+  type Lease,
+  type LeaseFilter,
+  type PoolPage,
+  type PoolSpec,
+  type Usage,
+} from "../types";
 import { findCurrent } from "./amend";
 import { expireOverdue } from "./end-lease";
 import { findPool } from "./pools";
@@ -65,10 +78,16 @@ export async function spec(tx: WriteBuffer, pool: string): Promise<PoolSpec | un
  * In the order of their values, offers and quarantined leases included; `after` is the last value that the caller has. Leases that share a
  * value are returned together, even past the limit.
  */
-export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit = Infinity } = {}): Promise<Lease[]> {
+export async function leases(
+  tx: WriteBuffer,
+  pool: string,
+  { after = -1n, limit = Infinity, owner }: LeaseFilter = {},
+): Promise<Lease[]> {
   const found: Lease[] = [];
   if (!(await findPool(tx, pool))) return found;
   await expireInView(tx, pool);
+  if (owner !== undefined)
+    return (await leasesOfOwner(tx, pool, owner)).filter((lease) => occupies(lease)).sort(compareValues);
   for (let at = after + 1n; found.length < limit; ) {
     const page = await tx.range(allocationsFrom(pool, at), Math.min(limit, PAGE));
     await tx.prefetch(page.flatMap(({ uid }) => (uid === undefined ? [] : [leaseKey(pool, uid)])));
@@ -83,6 +102,8 @@ export async function leases(tx: WriteBuffer, pool: string, { after = -1n, limit
 
 const PAGE = 500;
 
+const compareValues = (a: Lease, b: Lease): number => (a.extents[0]!.first < b.extents[0]!.first ? -1 : 1);
+
 /** A lease with several extents is listed with the first of them. */
 const begins = ({ extents }: Lease, { first }: Extent): boolean => extents.every((extent) => extent.first >= first);
 
@@ -91,10 +112,43 @@ async function expireInView(tx: WriteBuffer, pool: string): Promise<void> {
   while (await expireOverdue(tx, pool));
 }
 
-export async function pools(tx: WriteBuffer, prefix: string): Promise<PoolSpec[]> {
-  const records = await tx.all(poolsFrom(prefix));
-  return records.filter(({ until }) => until === undefined || tx.now <= until).map(({ spec }) => structuredClone(spec));
+export async function pools(
+  tx: WriteBuffer,
+  prefix: string,
+  { after, limit = Infinity }: PoolPage = {},
+): Promise<PoolSpec[]> {
+  const found: PoolSpec[] = [];
+  let rest: Span<PoolRecord> | undefined = poolsFrom(prefix, after);
+  while (rest && found.length < limit) {
+    const page: [PoolRecord[], Span<PoolRecord> | undefined] = await tx.page(
+      rest,
+      Math.min(PAGE, limit - found.length),
+    );
+    const open = page[0].filter(({ until }) => until === undefined || tx.now <= until);
+    found.push(...open.map(({ spec }) => structuredClone(spec)));
+    rest = page[1];
+  }
+  return found;
 }
+
+export async function freeExtents(
+  tx: WriteBuffer,
+  pool: string,
+  { within = ALL, limit = Infinity }: { within?: Extent; limit?: number } = {},
+): Promise<Extent[]> {
+  const found: Extent[] = [];
+  if (!(await findPool(tx, pool))) return found;
+  await expireInView(tx, pool);
+  let rest: Span<Extent> | undefined = freeFrom("f", pool, within.first);
+  while (rest && found.length < limit) {
+    const page: [Extent[], Span<Extent> | undefined] = await tx.page(rest, Math.min(PAGE, limit - found.length));
+    found.push(...intersect(page[0], [within]));
+    rest = page[0].some(({ last }) => last > within.last) ? undefined : page[1];
+  }
+  return found;
+}
+
+const ALL: Extent = { first: 0n, last: MAX_IP };
 
 export async function usage(tx: WriteBuffer, pool: string): Promise<Usage | undefined> {
   const record = await findPool(tx, pool);

@@ -110,7 +110,12 @@ const between = (letter: string, prefix: string) => ({
   from: `${letter}/${part(prefix)}`,
   to: `${letter}/${part(prefix)}\u{10ffff}`,
 });
-export const poolsFrom = (prefix: string): Span<PoolRecord> => ({ ...between("p", prefix), codec: poolCodec });
+/** `after`: those behind the pool of this name. */
+export function poolsFrom(prefix: string, after?: string): Span<PoolRecord> {
+  const span = { ...between("p", prefix), codec: poolCodec };
+  const next = after === undefined ? "" : `p/${part(after)}\u0001`;
+  return next > span.from ? { ...span, from: next } : span;
+}
 
 export const leaseKey = (pool: string, uid: string): Key<Lease> => key(leaseCodec, "l", part(pool), uid);
 /** Those whose uid begins so. */

@@ -22,7 +22,7 @@ export interface FeedOptions {
 }
 
 /**
- * The events of the store, for all followers in this process. One poller reads new events while there are followers. A follower pulls:
+ * The events of the store, for all followers of this instance. One poller reads new events while there are followers. A follower pulls:
  * it gets the next events when it has dealt with the last ones, from memory or, if it is far behind, from the store. So a slow follower
  * takes no memory, and delays no other.
  */

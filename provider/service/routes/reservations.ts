@@ -1,8 +1,7 @@
 import { OverlayError } from "../../errors";
-import type { Lease } from "../../pool/types";
 import {
   describeLease,
-  findLeases,
+  findLeasePage,
   free,
   releaseByContainer,
   releaseByToken,
@@ -14,7 +13,6 @@ import {
 import { answers, leaseAnswer, leasePage, releaseAnswer, reservationAnswer, validationAnswer } from "../answers";
 import type { RouteGroup } from "../app";
 import { freeFields, releaseFields, reserveFields, searchFields, useFields, validateFields } from "../inputs";
-import { pageOf } from "../page";
 import { mergeInputs, requireInput } from "../requests";
 import { resolveRunner } from "../runner-choice";
 
@@ -51,9 +49,9 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       response: answers(validationAnswer),
     },
     handler: async ({ overlay, query, body }) => {
-      const { token, runner } = mergeInputs({ query, body });
-      const lease = await validateToken(overlay, requireInput(token, "token"), runner);
-      return { valid: true as const, ...describeLease(lease) };
+      const { token, runner, offline } = mergeInputs({ query, body });
+      const found = await validateToken(overlay, { token: requireInput(token, "token"), runner, offline });
+      return { valid: true as const, ...found };
     },
   });
 
@@ -127,9 +125,14 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     },
     handler: async ({ overlay, query }) => {
       const { limit, cursor, container, label, ...search } = await resolveRunner(overlay.pool, query);
-      const found: Lease[] = await findLeases(overlay.pool, { ...search, by: container, labels: label });
-      const { entries, next } = pageOf(found, { limit: Math.min(limit ?? limits.pageLimit, limits.pageLimit), cursor });
-      return { reservations: entries.map(describeLease), next };
+      const { leases, next } = await findLeasePage(overlay, {
+        ...search,
+        by: container,
+        labels: label,
+        after: cursor,
+        limit: Math.min(limit ?? limits.pageLimit, limits.pageLimit),
+      });
+      return { reservations: leases.map(describeLease), next };
     },
   });
 };

@@ -15,7 +15,7 @@ export interface Authority {
   issue(name: string, names: string): Certificate;
 }
 
-/** A certificate authority for a day, made with openssl; `user` is who serves with its certificates. */
+/** A certificate authority for a day, made with openssl; `user` runs the server with its certificates. */
 export function newAuthority(user?: string): Authority {
   const folder = newFolder("memory", user);
   chmodSync(folder, 0o755);

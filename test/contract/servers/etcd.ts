@@ -17,7 +17,7 @@ export interface EtcdCluster {
   hosts: string;
   ports: number[];
   members: Server[];
-  /** For what the store itself cannot do. */
+  /** For operations that the store does not use. */
   client: EtcdClient;
   admin: EtcdAdmin;
   /** Index of the member that leads. */
@@ -30,7 +30,7 @@ export interface EtcdSetup {
   /** How many members; three unless one is enough. */
   size?: number;
   flags?: string[];
-  /** How we come in where the flags ask for TLS. */
+  /** The login of tests, if the flags require TLS. */
   tls?: NonNullable<Cluster["tls"]>;
 }
 

@@ -40,11 +40,11 @@ export interface PostgresServer {
 export interface PostgresSetup {
   /** As in postgresql.conf. */
   settings?: string[];
-  /** Lines of pg_hba.conf for those who come over the network; without, everybody is trusted. */
+  /** Lines of pg_hba.conf for TCP connections. Default: all are trusted. */
   hba?: string[];
   /** Follows this server. */
   standbyOf?: PostgresServer;
-  /** In front of its command: a way into another network. */
+  /** A prefix of its command, such as one that enters a network namespace. */
   within?: string[];
 }
 

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
-/** A server of our own: it writes to `LOG` in its folder, and ends with this process, whatever ends that. */
+/** A server process that writes to `LOG` in its folder, and ends with this process in any case. */
 export class Server {
   #child: ChildProcess | undefined;
 
@@ -14,7 +14,7 @@ export class Server {
     readonly folder: string,
     private readonly command: string[],
     private readonly user?: string,
-    /** What comes in front of it all, such as a way into another network. */
+    /** A prefix of the command, such as one that enters a network namespace. */
     private readonly within: string[] = [],
   ) {}
 
@@ -22,7 +22,7 @@ export class Server {
     return this.#child!.pid!;
   }
 
-  /** `isReady` is asked until it says so. */
+  /** `isReady` is called until it returns true. */
   async start(isReady: () => Promise<boolean>): Promise<void> {
     const log = openSync(join(this.folder, "LOG"), "a");
     const [program, ...args] = [...this.within, ...tied(this.command, "KILL", this.user)] as [string, ...string[]];
@@ -51,7 +51,7 @@ export function tied(command: string[], signal: string, user?: string): string[]
   return ["setpriv", ...as, "--pdeathsig", signal, ...command];
 }
 
-/** Memory where there is some: these servers are for correctness. On disk where it is about what survives a crash. */
+/** In memory if possible, because it is faster. On disk for tests of crashes. */
 export function newFolder(where: "memory" | "disk", user?: string): string {
   const folder = mkdtempSync(
     join(where === "memory" && existsSync("/dev/shm") ? "/dev/shm" : tmpdir(), "overlay-server-"),
@@ -60,7 +60,7 @@ export function newFolder(where: "memory" | "disk", user?: string): string {
   return folder;
 }
 
-/** Where we are root; others own what they make. */
+/** Only as root; other users own the files that they create. */
 export function giveTo(path: string, user?: string): void {
   if (!user || process.getuid?.() !== 0) return;
   const id = (flag: string) => Number(execFileSync("id", [flag, user], { encoding: "utf8" }));
@@ -69,7 +69,7 @@ export function giveTo(path: string, user?: string): void {
 
 export const removeFolder = (folder: string): void => rmSync(folder, { recursive: true, force: true });
 
-/** A port that nobody listens on. */
+/** A port without a listener. */
 export async function freePort(): Promise<number> {
   const server = createServer().listen(0, "127.0.0.1");
   await once(server, "listening");

@@ -6,20 +6,20 @@ import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store, Tx } from "../../../provider/pool/storage/store";
 import type { Event, Lease, Pool } from "../../../provider/pool/types";
-import { by, extents, firstOf, opened } from "../fixture";
+import { by, createPool, extents, firstOf } from "../fixture";
 import { raceContract } from "../races";
-import type { Cables } from "./cables";
+import type { FaultyProxy } from "./faulty-proxy";
 
-/** A server under test, reached directly or over cables. */
+/** A server under test, reached directly or through a proxy. */
 export interface Remote {
-  /** The URL of a store that nobody has opened yet. */
-  newUrl(cables?: Cables): string;
+  /** The URL of a new store. */
+  newUrl(proxy?: FaultyProxy): string;
   open(
     url: string,
     options?: { clock?: () => number; machineTime?: () => number; timeouts?: { conflict: number; server: number } },
   ): Promise<Store>;
-  cables(): Promise<Cables>;
-  /** Bytes that are in a commit on its way to the server, and in no other question. */
+  startProxy(): Promise<FaultyProxy>;
+  /** Bytes that are in the request of a commit, and in no other request. */
   commitBytes: string;
 }
 
@@ -38,10 +38,10 @@ const put =
     await tx.write([[key, value]]);
   };
 
-/** What a store on a server must do beyond the contract: others write to it too, and it may be out of reach. */
+/** What a server engine must do beyond the contract: other processes write to the store, and it may be unreachable. */
 export function serverContract(remote: Remote): void {
   describe("between read and commit", () => racesContract(remote));
-  describe("out of reach", () => reachContract(remote));
+  describe("unreachable", () => reachContract(remote));
   describe("time", () => clockContract(remote));
   describe("processes", () => processContract(remote));
   describe("races for a token", () => raceContract(() => remote.newUrl()));
@@ -51,7 +51,7 @@ function racesContract(remote: Remote): void {
   const changes: [what: string, key: string, value: string | null][] = [
     ["a row appears in a range", "r/2", "new"],
     ["a row appears behind the last one that was read", "r/9", "new"],
-    ["a row of a range goes", "r/3", null],
+    ["a row of a range is deleted", "r/3", null],
     ["a row of a range changes", "r/3", "new"],
     ["a row appears that was not there", "single", "new"],
   ];
@@ -61,7 +61,7 @@ function racesContract(remote: Remote): void {
     for (const at of ["r/1", "r/3"]) await store.transact(put(at, "old"));
     const look = async (tx: Tx): Promise<string> =>
       JSON.stringify([await tx.range("r/", "r0", 10), (await tx.get("single")) ?? null]);
-    // From here on it knows everything, and asks for nothing before it commits.
+    // From here on all rows are in its cache, and its first request is the commit.
     await store.transact(look);
     const seen: string[] = [];
     const result = await store.transact(async (tx) => {
@@ -81,7 +81,7 @@ function racesContract(remote: Remote): void {
     ["a range", async (tx: Tx) => (await tx.range("rare/", "rare0", 9, true))[0]?.[1]],
   ];
   test.each(looks)(
-    "%s that is mostly empty is found where it is not, with and without a write",
+    "%s that is expected to be empty is read if it is not, with and without a write",
     async (_what, look) => {
       const url = remote.newUrl();
       await (await remote.open(url)).transact(put("rare/2", "found"));
@@ -109,7 +109,7 @@ function racesContract(remote: Remote): void {
     },
   );
 
-  test("what is decided without writing, or thrown, is decided on the newest state too", async () => {
+  test("a transaction without writes, or one that throws, is decided on the newest version too", async () => {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
     await store.transact(put("x", "1"));
@@ -122,7 +122,7 @@ function racesContract(remote: Remote): void {
     await expect(throwing).rejects.toThrow("x is 3");
   });
 
-  test("two that read what the other writes: one of them sees the other's", async () => {
+  test("of two transactions that read what the other writes, one sees the other's write", async () => {
     const url = remote.newUrl();
     const stores = [await remote.open(url), await remote.open(url)];
     const goOnCall =
@@ -135,7 +135,7 @@ function racesContract(remote: Remote): void {
     expect(both.filter((value) => value === "on call")).toHaveLength(1);
   });
 
-  test("a slow transaction gets its turn although others never stop writing", async () => {
+  test("a slow transaction commits although other processes write without a pause", async () => {
     const url = remote.newUrl();
     const [slow, ...busy] = await Promise.all([1, 2, 3].map(() => remote.open(url)));
     let done = false;
@@ -152,7 +152,7 @@ function racesContract(remote: Remote): void {
     expect(await slow!.read(get("slow"))).toBe("done");
   });
 
-  test("a look is of one moment, whatever is written meanwhile, and waits for nobody", async () => {
+  test("a read is of one version, whatever is written meanwhile, and waits for no writer", async () => {
     const url = remote.newUrl();
     const [store, other] = [await remote.open(url), await remote.open(url)];
     await store.transact(put("a", "1"));
@@ -171,15 +171,15 @@ function racesContract(remote: Remote): void {
 }
 
 function reachContract(remote: Remote): void {
-  let cables: Cables;
+  let proxy: FaultyProxy;
   beforeAll(async () => {
-    cables = await remote.cables();
+    proxy = await remote.startProxy();
   });
-  afterAll(() => cables.end());
+  afterAll(() => proxy.end());
 
-  /** A store over the cables, and a transaction in whose middle, just before its commit, something happens to them. */
+  /** A store behind the proxy, and a transaction that calls `happens` just before its commit. */
   const interrupted = async (happens: () => void, serverTimeout = 2) => {
-    const url = remote.newUrl(cables);
+    const url = remote.newUrl(proxy);
     const store = await remote.open(url, { timeouts: { conflict: 20, server: serverTimeout } });
     await store.transact(increment);
     let runs = 0;
@@ -194,20 +194,20 @@ function reachContract(remote: Remote): void {
 
   test("a commit whose answer was lost is found in the log, and not made twice", async () => {
     const { counted } = await interrupted(() => {
-      cables.state = "mute";
+      proxy.state = "dropAnswers";
       setTimeout(() => {
-        cables.state = "through";
-        cables.cut();
+        proxy.state = "forward";
+        proxy.disconnect();
       }, 400);
     });
     expect(await counted()).toEqual([2, "2", 1]);
   });
 
-  /** The same store, reached over other cables. */
+  /** The same store through another proxy. */
   const openBeside = async (url: string) => {
-    const beside = await remote.cables();
+    const beside = await remote.startProxy();
     const store = await remote.open(
-      cables.ports.reduce((text, port, i) => text.replace(`:${port}`, `:${beside.ports[i]}`), url),
+      proxy.ports.reduce((text, port, i) => text.replace(`:${port}`, `:${beside.ports[i]}`), url),
     );
     const close = async () => {
       await store.close();
@@ -216,18 +216,18 @@ function reachContract(remote: Remote): void {
     return { ...store, close };
   };
 
-  /** Waits until a commit has arrived whose answer is kept back. Then the cables are cut, and others commit so often. */
+  /** Waits until a commit has arrived whose answer is dropped. Then disconnects, and commits so often from another process. */
   const overtake = async (other: Store, commits: number, hasArrived: () => Promise<boolean>) => {
     await vi.waitFor(async () => expect(await hasArrived()).toBe(true), { timeout: 10_000 });
-    cables.state = "down";
-    cables.cut();
+    proxy.state = "down";
+    proxy.disconnect();
     for (let i = 0; i < commits; i++) await other.transact(put("others", String(i)));
-    cables.state = "through";
+    proxy.state = "forward";
   };
 
-  test("a commit whose answer was lost is found in the log, also behind many commits of others", async () => {
+  test("a commit whose answer was lost is found in the log, also after many commits of other processes", async () => {
     const { url, counted } = await interrupted(() => {
-      cables.state = "mute";
+      proxy.state = "dropAnswers";
     }, 60);
     const other = await openBeside(url);
     await overtake(other, 100, async () => (await other.read(get("n"))) === "2");
@@ -243,18 +243,18 @@ function reachContract(remote: Remote): void {
     ["released", async (pool, { leaseId }) => ({ done: await pool.release("pool/p", leaseId) }), { done: true }],
   ];
   test.each(operations)(
-    "a lease is %s once, and this is answered, although the answer was lost",
+    "a lease is %s once, and the caller gets the result, although the answer was lost",
     async (event, act, answer) => {
-      const url = remote.newUrl(cables);
+      const url = remote.newUrl(proxy);
       const terms = { offerTtl: 3600, quarantine: 0 };
       const pool = new StoredPool(await remote.open(url, { timeouts: { conflict: 60, server: 60 } }), terms);
-      await opened(pool, { extents: extents("10.0.0.0/29") });
+      await createPool(pool, { extents: extents("10.0.0.0/29") });
       const held = await pool.claim(by("a"));
       const beside = await openBeside(url);
       const other = new StoredPool(beside, terms);
       const countEvents = async () => (await other.history("pool/p")).filter(({ what }) => what === event).length;
       const before = await countEvents();
-      cables.muteFrom = remote.commitBytes;
+      proxy.dropAnswersFrom = remote.commitBytes;
       const result = act(pool, held);
       await overtake(beside, 100, async () => (await countEvents()) === before + 1);
       expect(await result).toMatchObject(answer as object);
@@ -265,17 +265,17 @@ function reachContract(remote: Remote): void {
   );
 
   test("a commit that never arrived is made by the next attempt", async () => {
-    const { counted } = await interrupted(() => cables.cut());
+    const { counted } = await interrupted(() => proxy.disconnect());
     expect(await counted()).toEqual([2, "2", expect.any(Number)]);
   });
 
-  test("a commit that arrives after it was given up is shut out", async () => {
+  test("a commit that arrives after its client gave up is rejected", async () => {
     let deliver = () => {};
     const { counted, store } = await interrupted(() => {
-      cables.state = "late";
+      proxy.state = "holdRequests";
       setTimeout(() => {
-        cables.state = "through";
-        deliver = cables.cut();
+        proxy.state = "forward";
+        deliver = proxy.disconnect();
       }, 400);
     });
     expect(await counted()).toEqual([2, "2", expect.any(Number)]);
@@ -285,13 +285,13 @@ function reachContract(remote: Remote): void {
     expect(await store.transact(increment)).toBe(3);
   });
 
-  test("a server that stays away is said to be unavailable, and serves again when it is back", async () => {
+  test("a server that does not come back is STORE_UNAVAILABLE; it is used again when it is back", async () => {
     const { store, result } = await interrupted(() => {
-      cables.state = "down";
-      cables.cut();
+      proxy.state = "down";
+      proxy.disconnect();
     });
     await expect(result).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
-    cables.state = "through";
+    proxy.state = "forward";
     expect(await store.transact(increment)).toBe(2);
   });
 }
@@ -303,7 +303,7 @@ function clockContract(remote: Remote): void {
     return time;
   };
 
-  test("time is the server's, even if our own clock is an hour ahead", async () => {
+  test("the server's clock counts, even if this machine's clock is an hour ahead", async () => {
     const before = Date.now();
     const real = Date.now;
     const ahead = vi.spyOn(Date, "now").mockImplementation(() => real() + 3_600_000);
@@ -324,21 +324,21 @@ function clockContract(remote: Remote): void {
     let [server, machine] = [Date.now(), Date.now()];
     const store = await remote.open(url, { clock: () => server, machineTime: () => machine });
     const pool = new StoredPool(store, { offerTtl: 3600, quarantine: 0 });
-    await opened(pool, { extents: extents("10.0.0.0/32") });
+    await createPool(pool, { extents: extents("10.0.0.0/32") });
     await pool.claim(by("holder", { ttl: 3600 }));
     server += DAY;
-    await expect(pool.claim(by("thief"))).rejects.toThrow(/^STORE_CLOCK: The clock of .* shows .*, this machine's /);
+    await expect(pool.claim(by("b"))).rejects.toThrow(/^STORE_CLOCK: The clock of .* shows .*, this machine's /);
     await expect(pool.find("pool/p", { owner: "holder" })).rejects.toThrow(/^STORE_CLOCK/);
     expect(await store.checkClock!(true)).toMatchObject({ repairable: false });
     server -= DAY;
     expect(await pool.find("pool/p", { owner: "holder" })).toBeDefined();
-    // A month later both clocks say so.
+    // A month later by both clocks.
     server += 30 * DAY;
     machine += 30 * DAY;
     await pool.claim(by("next"));
   });
 
-  test("a commit of a clock that was ahead stops time, which is found and repaired", async () => {
+  test("a commit of a clock that was ahead holds the time there, until the check repairs it", async () => {
     const url = remote.newUrl();
     const ahead = Date.now() + DAY;
     await (await remote.open(url, { clock: () => ahead })).transact(now);
@@ -352,7 +352,7 @@ function clockContract(remote: Remote): void {
       expect(Math.abs(time - Date.now())).toBeLessThan(10_000);
   });
 
-  test("time does not go back behind what was written", async () => {
+  test("the time of a transaction is not before the last commit", async () => {
     const url = remote.newUrl();
     const later = Date.now() + 3_600_000;
     await (await remote.open(url, { clock: () => later })).transact(now);
@@ -362,9 +362,9 @@ function clockContract(remote: Remote): void {
   });
 }
 
-/** On a disk: `crash` stops a server at once and starts it again. */
+/** For a server with a disk: `crash` stops it at once and starts it again. */
 export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: () => Promise<void>): void {
-  test("everything that was acknowledged outlives a crash in the middle, and nothing was given twice", async () => {
+  test("all acknowledged commits survive a crash, and no value is given twice", async () => {
     const url = remote.newUrl();
     const newPool = async () =>
       new StoredPool(await remote.open(url, { timeouts: { conflict: 30, server: 20 } }), {
@@ -372,7 +372,7 @@ export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: ()
         quarantine: 300,
       });
     const pools = [await newPool(), await newPool(), await newPool()];
-    await opened(pools[0]!, { extents: extents("10.0.0.0/16") });
+    await createPool(pools[0]!, { extents: extents("10.0.0.0/16") });
     let over = false;
     const acknowledged = new Map<string, bigint>();
     const claims = pools.map(async (pool, i) => {
@@ -396,13 +396,13 @@ export function crashContract(remote: Pick<Remote, "newUrl" | "open">, crash: ()
 const run = promisify(execFile);
 
 function processContract(remote: Remote): void {
-  test("four processes that start at once on nothing, and claim, get no value twice", async () => {
+  test("four processes that open a new store and claim at the same time get no value twice", async () => {
     const url = remote.newUrl();
-    const claimant = (name: string) =>
-      run(process.execPath, ["--import", "tsx", join(__dirname, "claimant.ts"), url, name, "25", "4"], {
+    const runWorker = (name: string) =>
+      run(process.execPath, ["--import", "tsx", join(__dirname, "claim-worker.ts"), url, name, "25", "4"], {
         timeout: 50_000,
       });
-    const outputs = await Promise.all(["a", "b", "c", "d"].map(claimant));
+    const outputs = await Promise.all(["a", "b", "c", "d"].map(runWorker));
     const values = outputs.flatMap(({ stdout }) => JSON.parse(stdout) as string[]);
     expect(values).toHaveLength(100);
     expect(new Set(values).size).toBe(100);

@@ -1,6 +1,6 @@
 import type { Store } from "../../../provider/pool/storage/store";
 
-/** Closes at the end what a test has left open. */
+/** Closes the stores that a test has left open. */
 export class OpenStores {
   readonly #open = new Set<Store>();
 

@@ -17,7 +17,7 @@ pulumi.runtime.setMocks(
   {
     newResource: async ({ type, name, inputs }) => {
       const { __provider: _, ...rest } = inputs;
-      if (type.startsWith("command:")) await sleep(100); // whoever does not wait for it is printed first
+      if (type.startsWith("command:")) await sleep(100); // a resource that does not wait for it is printed first
       if (type !== "pulumi:pulumi:Stack") console.log(JSON.stringify({ type, name, inputs: rest }));
       return { id: name, state: inputs };
     },

@@ -26,7 +26,7 @@ test("MACs are fixed, local, unicast, and differ by network, runner and role", (
   for (const mac of all) expect(mac).toMatch(/^02(:[0-9a-f]{2}){5}$/);
 });
 
-/** Akash lets words through that DNS does not: such are hashed here, too. */
+/** Akash accepts words that are not DNS labels. They are hashed here, too. */
 const keys = sharingKeys.cases.filter(({ owner }) => owner === "tenant-a");
 const isLabel = (word: string): boolean => /^(?!-)[a-z0-9-]{1,63}(?<!-)$/.test(word);
 

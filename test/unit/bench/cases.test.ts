@@ -5,7 +5,7 @@ import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 
 test.each(casesWith(500))(
-  "$name is filled as if by claims, and gives out what is left",
+  "$name is filled as if by claims, and the rest can be claimed",
   { timeout: 30_000 },
   async (one) => {
     const store = createMemoryStore();

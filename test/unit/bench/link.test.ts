@@ -57,7 +57,7 @@ test("many messages arrive whole and in order", async () => {
   expect((await answer).equals(Buffer.concat(sent))).toBe(true);
 });
 
-test("a connection that the server ends is ended for the client, after what was sent before", async () => {
+test("a connection that the server ends is ended for the client, after all data", async () => {
   const client = await connectOver(1, (socket) => socket.end("goodbye"));
   const answer = buffer(client);
   expect(String(await answer)).toBe("goodbye");

@@ -10,7 +10,7 @@ test.each([
 });
 
 test.each([
-  // The machine is half as fast in the second round, for both.
+  // In the second round the machine is half as fast for both.
   [[200, 100, 220], [100, 50, 110], { median: 2, min: 2, max: 2 }],
   [[10, 30], [10, 10], { median: 2, min: 1, max: 3 }],
   // A round that only one side has does not count.

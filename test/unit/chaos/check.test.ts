@@ -39,22 +39,22 @@ const found = (entries: Entry[], leases: Stored[]): string[] =>
 test.each<[string, string[], string[]]>([
   ["a claim that stands", ["1 a claim 7/x"], ["a 7/x"]],
   ["a release", ["1 a claim 7/x", "2 a release:x yes"], []],
-  ["one value in two hands, one after another", ["1 a claim 7/x", "2 a release:x yes", "3 b claim 7/y"], ["b 7/y"]],
+  ["one value of two owners, one after another", ["1 a claim 7/x", "2 a release:x yes", "3 b claim 7/y"], ["b 7/y"]],
   [
-    "a value that goes on before the release is answered",
+    "a value that is given to another owner before the release is answered",
     ["1 a claim 7/x", "2 a release:x", "2.1 b claim 7/y"],
     ["b 7/y"],
   ],
-  ["a claim that was cut off, with or without effect", ["1 a claim", "2 b claim"], ["a 7/x"]],
+  ["an interrupted claim, with or without effect", ["1 a claim", "2 b claim"], ["a 7/x"]],
   [
-    "a release that was cut off, with or without effect",
+    "an interrupted release, with or without effect",
     ["1 a claim 7/x", "2 a release:x", "1 b claim 8/y", "2 b release:y"],
     ["a 7/x"],
   ],
-  ["a use that was cut off", ["1 a claim 7/x", "2 a use:x"], ["a 7/x/used"]],
-  ["a renewal that was cut off", ["1 a claim 7/x", "2 a claim"], ["a 7/y"]],
+  ["an interrupted use", ["1 a claim 7/x", "2 a use:x"], ["a 7/x/used"]],
+  ["an interrupted renewal", ["1 a claim 7/x", "2 a claim"], ["a 7/y"]],
   ["a renewal, and a release by the old id", ["1 a claim 7/x", "2 a claim 7/y", "3 a stale-release:x no"], ["a 7/y"]],
-  ["a store that was away", ["1 a claim STORE_UNAVAILABLE", "2 a claim 7/x"], ["a 7/x"]],
+  ["a store that did not answer", ["1 a claim STORE_UNAVAILABLE", "2 a claim 7/x"], ["a 7/x"]],
   ["a pool that was full", ["1 a claim POOL_EXHAUSTED"], []],
 ])("nothing is wrong with %s", (_, entries, leases) => {
   expect(found(ledger(...entries), stored(...leases))).toEqual([]);
@@ -119,7 +119,7 @@ test.each<[string, string[], string[], string[]]>([
     ["changed: a held 7, and was then given 8"],
   ],
   [
-    "another value after a renewal was cut off",
+    "another value after an interrupted renewal",
     ["1 a claim 7/x", "2 a claim", "3 a claim 8/y"],
     ["a 8/y"],
     ["changed: a held 7, and was then given 8"],
@@ -131,13 +131,13 @@ test.each<[string, string[], string[], string[]]>([
     ["changed: a 7 was released by an id that had been renewed"],
   ],
   ["two leases of one owner", ["1 a claim 7/x"], ["a 7/x", "a 8/y"], ["changed: a has 2 leases"]],
-  ["a lease that nobody asked for", [], ["a 7/x"], ["changed: a has a lease, but never asked for one"]],
-  ["an answer that nobody expects", ["1 a claim STORE_CORRUPT"], [], ["fault: a claim failed with STORE_CORRUPT"]],
+  ["a lease without a claim", [], ["a 7/x"], ["changed: a has a lease, but never asked for one"]],
+  ["an unexpected error", ["1 a claim STORE_CORRUPT"], [], ["fault: a claim failed with STORE_CORRUPT"]],
 ])("it finds %s", (_, entries, leases, expected) => {
   expect(found(ledger(...entries), stored(...leases))).toEqual(expected);
 });
 
-test("a call without an answer, and a line that is torn, are calls that were cut off", () => {
+test("a call without an answer, and an incomplete line, are interrupted calls", () => {
   const text = [
     '{"id":0,"at":1,"owner":"a","call":"claim"}',
     '{"id":1,"at":2,"owner":"b","call":"claim"}',

@@ -148,7 +148,7 @@ test.each<[string, string[], string[][]]>([
     ],
   ],
   [
-    "a lease that nobody claimed",
+    "a lease that was never claimed",
     ["1-2 a find 7/x"],
     [
       ["owner a", "1-2 a find 7/x"],
@@ -174,7 +174,7 @@ test.each<[string, string[], string[][]]>([
     ],
   ],
   [
-    "a claim without an answer, whatever became of it",
+    "a claim without an answer, with or without effect",
     ["1- a claim", "2-3 a find 7/x", "4-5 b claim 7/y"],
     [["address ::7", "2-3 a find 7/x", "4-5 b claim 7/y", "1- a claim"]],
   ],
@@ -182,7 +182,7 @@ test.each<[string, string[], string[][]]>([
   expect(found(...lines)).toEqual(expected);
 });
 
-test("a long history with a fault in its middle is cut down to the fault", () => {
+test("a long history with a fault in its middle is shrunk to the fault", () => {
   const round = (i: number) => [
     `${i}.1-${i}.2 a claim 7/x${i}`,
     `${i}.3-${i}.4 a use:x${i} 7/x${i}/used`,
@@ -246,7 +246,7 @@ test("an anomaly is printed with its register, times, processes and answers", ()
   ]);
 });
 
-test("ledgers become operations: refusals fail, errors that leave it open and missing answers are unknown", () => {
+test("ledgers become operations: refusals are failures, other errors and missing answers are unknown outcomes", () => {
   const lease = { value: "7", leaseId: "x", state: "reserved" };
   const outcomes = operationsOf("w0.000000", [
     { at: 1, answeredAt: 2, owner: "a", call: "claim", result: { got: lease } },

@@ -64,7 +64,7 @@ test("only containers on Docker networks that our records list count", () => {
       answers: true,
       networks: [
         network("kohakuriver-overlay", "kohaku-overlay", [container("nginx", "10.128.64.10")]),
-        network("bridge", "docker0", [container("stranger", "172.17.0.2")]),
+        network("bridge", "docker0", [container("other", "172.17.0.2")]),
       ],
     },
   };

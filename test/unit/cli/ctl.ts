@@ -20,7 +20,7 @@ export interface Answer {
   json: Record<string, unknown>[];
 }
 
-/** The real command line, as a process of its own in a folder with a store. */
+/** The real command line, as a separate process in a folder with a store. */
 export class Ctl {
   readonly folder = mkdtempSync(join(tmpdir(), "overlay-ctl-"));
   readonly store = `sqlite:${join(this.folder, "pool.db")}`;
@@ -84,13 +84,13 @@ export const objects = (text: string): Record<string, unknown>[] =>
 export const ownerOf = (type: string, name: string): string =>
   `organization/urn:pulumi:dev::shop::overlay:index:${type}::${name}`;
 
-/** What Pulumi would have in its state. */
+/** The state that Pulumi would have. */
 export interface Deployed {
   network: Values;
   runners: Record<string, Values>;
 }
 
-/** The two resources on machines that are not there. */
+/** The lifecycles of both resources, on a fake fleet. */
 export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecycle } {
   const deps = fakeDependencies(new FakeFleet(), pool);
   return {
@@ -99,7 +99,7 @@ export function lifecyclesOn(pool: Pool): { networks: Lifecycle; runners: Lifecy
   };
 }
 
-/** Makes a resource the way an up does; what Pulumi has in its state then. */
+/** Creates a resource as an up does, and returns its state. */
 export async function make(lifecycle: Lifecycle, name: string, news: Values): Promise<Values> {
   const caller = { owner: ownerOf(lifecycle.def.type, name), dryRun: false };
   const { inputs, failures } = await lifecycle.check(caller, undefined, news);
@@ -107,7 +107,7 @@ export async function make(lifecycle: Lifecycle, name: string, news: Values): Pr
   return (await lifecycle.create(inputs)).props;
 }
 
-/** Makes a network and its runners the way an up does. */
+/** Creates a network and its runners as an up does. */
 export async function deploy(pool: Pool, names: string[], more: Values = {}): Promise<Deployed> {
   const { networks, runners } = lifecyclesOn(pool);
   const hubConnection = { host: "192.0.2.1" };

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { NetworkEnd, PingResult } from "../../../provider/cli/diagnosis";
 import { findFailedHop } from "../../../provider/cli/diagnosis";
 
-/** Which hop verify blames, by what the machines answered, in whatever order they did. */
+/** Which hop verify names, from the answers of hosts in any order. */
 const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({
   name,
   role,
@@ -13,7 +13,7 @@ const end = (name: string, role: NetworkEnd["role"]): NetworkEnd => ({
 });
 const ends = new Map([end("hub", "hub"), end("r1", "runner"), end("r2", "runner")].map((each) => [each.name, each]));
 
-/** `r1>hub 50`: percent lost in the overlay; with `below` the network below it; `large` when only small packets pass. */
+/** `r1>hub 50`: percent lost in the overlay; with `below` in the underlay; `large` if only small packets pass. */
 function answer(text: string): PingResult {
   const [way = "", loss, ...rest] = text.split(" ");
   const [from = "", to = ""] = way.split(">");
@@ -24,25 +24,25 @@ function answer(text: string): PingResult {
 
 test.each<[name: string, way: string, others: string[], hop: string]>([
   [
-    "a network below that is dead, as seen from the nearer end, though the other said so first",
+    "an underlay that is down, as seen from the nearer end, though the other end answered first",
     "r1>r2 100",
     ["r2>hub 100 below", "r2>hub 100", "hub>r2 100", "hub>r2 100 below"],
     "the underlay: ip of r2 (r2) does not answer hub",
   ],
   [
-    "a tunnel that is dead, not the one before it that loses something",
+    "a tunnel that is down, not the one before it that loses some packets",
     "r1>r2 100",
     ["r1>hub 50", "hub>r1 0", "hub>r2 100", "r2>hub 100"],
     "hub to r2: UDP port 4789 does not pass, though both ends match their records; look for a firewall on the way",
   ],
   [
-    "the hub, where nothing gets through but tunnels lose only something",
+    "the hub, if no packet passes but tunnels lose only some",
     "r1>r2 100",
     ["r1>hub 50", "hub>r2 0"],
     "hub does not forward packets: look for a firewall there",
   ],
   [
-    "the tunnel that loses something",
+    "the tunnel that loses some packets",
     "r1>r2 50",
     ["r1>hub 0", "hub>r2 0", "r2>hub 50"],
     "hub to r2: some packets are lost",

@@ -21,7 +21,7 @@ const LARGE = [
 ];
 const SOURCES = ["/provider/pool/", "/provider/host/", "/provider/reservations/", "/provider/resources/"];
 
-/** The modules in the cache of a process at its end. */
+/** The modules that a process has loaded when it ends. */
 function loadedBy(...args: string[]): string[] {
   const hook = join(folder, "hook.cjs");
   const list = join(folder, "list.json");

@@ -18,7 +18,7 @@ const rows = [
   { ip: "10.0.0.10", state: "reserved", by: undefined, extra: [2] },
 ];
 
-test("a list is a table for people, without empty columns", () => {
+test("a list is printed as a table without empty columns", () => {
   new Output(false, false).list(rows, ["ip", "state", "by"]);
   expect(printed).toBe("ip         state     by\n10.0.0.1   used      web\n10.0.0.10  reserved\n");
 });
@@ -33,7 +33,7 @@ test("colours do not move columns", () => {
   expect(printed.split("\n").map((line) => line.trimEnd())).toEqual([...lines, ""]);
 });
 
-test("with --json everything is there, an object a line, and nothing is coloured or said", () => {
+test("--json prints all fields, one object per line, without colours and notes", () => {
   const out = new Output(true, true);
   out.list(rows, ["ip"]);
   out.one({ state: "used" });

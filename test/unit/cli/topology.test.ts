@@ -1,11 +1,11 @@
 import { afterAll, expect, test } from "vitest";
 import { Ctl, deploy, lifecyclesOn, ownerOf } from "./ctl";
 
-/** A network as the pool knows it, with a runner that only a preview has promised. */
+/** A network in the store, with a runner that is only offered. */
 const ctl = new Ctl();
 afterAll(() => ctl.remove());
 
-test("a table, JSON and a drawing in which promises are dashed", async () => {
+test("a table, JSON and a chart in which offers are dashed", async () => {
   await ctl.withPool(async (pool) => {
     const { network } = await deploy(pool, ["node1"]);
     const { settings } = (await pool.spec("network/training"))!.data as unknown as { settings: object };
@@ -30,6 +30,6 @@ test("a table, JSON and a drawing in which promises are dashed", async () => {
   const [hub, first, second] = await ctl.must("topology", "training");
   expect(hub).toEqual({ network: "training", cidr: "10.128.0.0/12", hub: "192.0.2.1", hubIp: "10.128.0.1" });
   expect(first).toMatchObject({ runner: "node1", id: 1, vni: 101, device: "vxkr1", state: "reserved" });
-  expect(second).toMatchObject({ runner: "node2", id: 2, machine: "192.0.2.99:2222", state: "offered" });
+  expect(second).toMatchObject({ runner: "node2", id: 2, host: "192.0.2.99:2222", state: "offered" });
   expect(await ctl.refusal("topology", "nothing")).toBe("1 POOL_NOT_FOUND");
 });

@@ -10,15 +10,15 @@ const put = (store: Store, key: string, value: string): Promise<void> =>
     await tx.write([[key, value]]);
   });
 
-async function filled(count: number): Promise<Store> {
+async function storeWithRows(count: number): Promise<Store> {
   const store = createMemoryStore();
   await put(store, "v", String(LAYOUT));
   for (let i = 0; i < count; i++) await put(store, `l/pool/${i}`, `{"n":${i}}`);
   return store;
 }
 
-/** A store that does something else, too, when it is written to. */
-const watched = (store: Store, onWrite: () => Promise<unknown>): Store => ({
+/** A store that calls `onWrite` after each write. */
+const onEachWrite = (store: Store, onWrite: () => Promise<unknown>): Store => ({
   ...store,
   transact: async (work) => {
     const result = await store.transact(work);
@@ -27,8 +27,8 @@ const watched = (store: Store, onWrite: () => Promise<unknown>): Store => ({
   },
 });
 
-/** The version, or where it went or comes from. */
-const doorOf = async (store: Store): Promise<string> => {
+/** The layout, or the store that it was moved to, or is moved from. */
+const moveStateOf = async (store: Store): Promise<string> => {
   const { version, to, from } = await store.read(readMoveState);
   return to ? `to ${to}` : from ? `from ${from}` : String(version);
 };
@@ -38,22 +38,22 @@ const old = (store: Store): Site => ({ store, place: "old" });
 const fresh = (store: Store): Site => ({ store, place: "new" });
 
 test("more rows than a page arrive, and the target is opened last, when the source is closed", async () => {
-  const [from, to] = [await filled(2500), createMemoryStore()];
+  const [from, to] = [await storeWithRows(2500), createMemoryStore()];
   const versions: unknown[] = [];
-  const target = watched(to, async () => versions.push([await doorOf(from), await doorOf(to)]));
+  const target = onEachWrite(to, async () => versions.push([await moveStateOf(from), await moveStateOf(to)]));
   expect(await move(old(from), fresh(target))).toMatchObject({ rows: 2500 });
   expect(await dataOf(to)).toEqual(await dataOf(from));
   const copying = [OPEN, "from old"];
   expect(versions).toEqual([copying, copying, copying, copying, ["to new", OPEN]]);
 });
 
-test("a store that is closed is closed to programs that know nothing of moves, too: they look at a number", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
+test("older programs refuse a closed store, too, because of its layout number", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
   await move(old(from), fresh(to));
   expect(Number((await snapshot(from)).find(([key]) => key === "v")![1])).toBeGreaterThan(1e9);
 });
 
-/** Writes as the pool does, and is refused where the store is closed. */
+/** Writes as the pool does. Rejects if the store is closed. */
 const claim = (store: Store, key: string, value: string | null): Promise<unknown> =>
   store.transact((tx) =>
     writeWithBuffer(tx, { offerTtl: 0, quarantine: 0 }, async (buffer) => {
@@ -61,11 +61,11 @@ const claim = (store: Store, key: string, value: string | null): Promise<unknown
     }),
   );
 
-test("what changes while the source is copied arrives, and what is written later is refused", async () => {
-  const [from, to] = [await filled(2500), createMemoryStore()];
+test("rows that change while the source is copied are copied, and later writes are refused", async () => {
+  const [from, to] = [await storeWithRows(2500), createMemoryStore()];
   let writes = 0;
   const refused: string[] = [];
-  const busy = watched(to, async () => {
+  const busy = onEachWrite(to, async () => {
     writes++;
     await claim(from, "l/pool/new", `{"n":${writes}}`).catch((error: Error) => refused.push(error.message));
     await claim(from, "l/pool/7", null).catch((error: Error) => refused.push(error.message));
@@ -78,53 +78,53 @@ test("what changes while the source is copied arrives, and what is written later
   expect(refused.at(-1)).toMatch(/^STORE_MOVED: Everything in this store was moved to new\./);
 });
 
-test("a source that changes although it is closed is noticed, and open again; a second move succeeds", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
-  const source = watched(from, () => put(from, "l/pool/new", "{}"));
-  const slow = watched(to, async () => {
-    if ((await doorOf(from)) === "to new") await put(from, "l/pool/late", "{}");
+test("a source that changes although it is closed is detected and opened again; a second move succeeds", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
+  const source = onEachWrite(from, () => put(from, "l/pool/new", "{}"));
+  const slow = onEachWrite(to, async () => {
+    if ((await moveStateOf(from)) === "to new") await put(from, "l/pool/late", "{}");
   });
   await expect(move(old(source), fresh(slow))).rejects.toThrow(/^STORE_CONFLICT: The source changed/);
-  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "from old"]);
+  expect([await moveStateOf(from), await moveStateOf(to)]).toEqual([OPEN, "from old"]);
   await move(old(from), fresh(to));
   expect(await dataOf(to)).toEqual(await dataOf(from));
 });
 
 test.each(["fails", "is interrupted"])("a move that %s opens its source again", async (how) => {
-  const [from, to] = [await filled(3), createMemoryStore()];
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
   const stop = new AbortController();
-  const broken = watched(to, async () => {
-    if ((await doorOf(from)) !== "to new") await claim(from, "l/pool/new", "{}");
+  const broken = onEachWrite(to, async () => {
+    if ((await moveStateOf(from)) !== "to new") await claim(from, "l/pool/new", "{}");
     else if (how === "fails") throw new Error("disk full");
     else stop.abort();
   });
   await expect(move(old(from), fresh(broken), { signal: stop.signal })).rejects.toThrow(
     how === "fails" ? "disk full" : "STORE_CONFLICT: The move was interrupted.",
   );
-  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "from old"]);
+  expect([await moveStateOf(from), await moveStateOf(to)]).toEqual([OPEN, "from old"]);
   await claim(from, "l/pool/later", "{}");
   await move(old(from), fresh(to));
   expect(await dataOf(to)).toContainEqual(["l/pool/later", "{}"]);
 });
 
-test("a move that was killed is finished by the same command, or called off by reopening its source", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
-  await killed(from, to);
+test("a killed move is finished by the same command, or cancelled by reopening its source", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
+  await killMove(from, to);
   await expect(ensureLayout(from)).rejects.toThrow(/^STORE_MOVED: This store is being moved to new since/);
   await expect(move(old(from), { store: createMemoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source is being moved to new already.",
   );
   await reopen(from);
   await claim(from, "l/pool/new", "{}");
-  await killed(from, to);
+  await killMove(from, to);
   await move(old(from), fresh(to));
   expect(await dataOf(to)).toHaveLength(4);
   await expect(reopen(from)).rejects.toThrow(/^STORE_MOVED: Everything in this store was moved to new\./);
   await expect(reopen(to)).rejects.toThrow("STORE_CONFLICT: This store is open.");
 });
 
-/** Ends without a chance to open the source again. */
-const killed = async (from: Store, to: Store): Promise<void> => {
+/** Kills a move, so that it cannot open the source again. */
+const killMove = async (from: Store, to: Store): Promise<void> => {
   let closed = false;
   const source: Store = {
     ...from,
@@ -136,53 +136,53 @@ const killed = async (from: Store, to: Store): Promise<void> => {
     },
   };
   await expect(move(old(source), fresh(to))).rejects.toThrow("killed");
-  expect(await doorOf(from)).toBe("to new");
+  expect(await moveStateOf(from)).toBe("to new");
 };
 
-/** Stops before the target is opened. */
-const cutShort = async (from: Store, to: Store): Promise<void> => {
-  const broken = watched(to, async () => {
-    if ((await doorOf(from)) === "to new") throw new Error("cut short");
+/** Interrupts a move before the target is opened. */
+const interruptMove = async (from: Store, to: Store): Promise<void> => {
+  const broken = onEachWrite(to, async () => {
+    if ((await moveStateOf(from)) === "to new") throw new Error("interrupted");
   });
   let writes = 0;
-  const source = watched(from, async () => {
-    if (++writes === 2) throw new Error("cut short");
+  const source = onEachWrite(from, async () => {
+    if (++writes === 2) throw new Error("interrupted");
   });
-  await expect(move(old(source), fresh(broken))).rejects.toThrow("cut short");
+  await expect(move(old(source), fresh(broken))).rejects.toThrow("interrupted");
 };
 
-test("a move that was cut short when the source was closed is made again, to the same place only", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
-  await cutShort(from, to);
-  expect([await doorOf(from), await doorOf(to)]).toEqual(["to new", "from old"]);
+test("a move that was interrupted after the source was closed can be repeated, to the same store only", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
+  await interruptMove(from, to);
+  expect([await moveStateOf(from), await moveStateOf(to)]).toEqual(["to new", "from old"]);
   await expect(move(old(from), { store: createMemoryStore(), place: "elsewhere" })).rejects.toThrow(
     "STORE_MOVED: The source was moved to new already. Move it on from there.",
   );
   expect(await move(old(from), fresh(to))).toMatchObject({ rows: 3 });
-  expect(await doorOf(to)).toBe(OPEN);
+  expect(await moveStateOf(to)).toBe(OPEN);
 });
 
-test("a finished move is not made again, also where the target was lost: what it gave out since is not known here", async () => {
-  const from = await filled(3);
+test("a finished move is not repeated, also if the target was lost: its later leases are not in the source", async () => {
+  const from = await storeWithRows(3);
   await move(old(from), fresh(createMemoryStore()));
   const lost = createMemoryStore();
   await expect(move(old(from), fresh(lost))).rejects.toThrow("STORE_MOVED: The source was moved to new already.");
   expect(await snapshot(lost)).toEqual([]);
 });
 
-test("a store that waits for the rest of a move can neither be used, moved, nor be another one's target", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
-  await cutShort(from, to);
+test("the target of an unfinished move cannot be used, moved, or be the target of another move", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
+  await interruptMove(from, to);
   const waits = "STORE_MOVED: A move from old into this store was not finished.";
   await expect(ensureLayout(to)).rejects.toThrow(waits);
   await expect(move(fresh(to), { store: createMemoryStore(), place: "third" })).rejects.toThrow(waits);
-  await expect(move({ store: await filled(1), place: "third" }, fresh(to))).rejects.toThrow(waits);
+  await expect(move({ store: await storeWithRows(1), place: "third" }, fresh(to))).rejects.toThrow(waits);
 });
 
-test("of two moves at once to two places one succeeds", async () => {
-  const [from, to, other] = [await filled(3), createMemoryStore(), createMemoryStore()];
+test("of two concurrent moves to two stores one succeeds", async () => {
+  const [from, to, other] = [await storeWithRows(3), createMemoryStore(), createMemoryStore()];
   let begun = false;
-  const meanwhile = watched(to, async () => {
+  const meanwhile = onEachWrite(to, async () => {
     if (begun) return;
     begun = true;
     await move(old(from), { store: other, place: "other" });
@@ -190,47 +190,51 @@ test("of two moves at once to two places one succeeds", async () => {
   await expect(move(old(from), fresh(meanwhile))).rejects.toThrow(
     "STORE_MOVED: The source was moved to other already.",
   );
-  expect([await doorOf(from), await doorOf(to), await doorOf(other)]).toEqual(["to other", "from old", OPEN]);
+  expect([await moveStateOf(from), await moveStateOf(to), await moveStateOf(other)]).toEqual([
+    "to other",
+    "from old",
+    OPEN,
+  ]);
 });
 
-test("of two moves at once to one place the later succeeds, and nothing is written once the target is in use", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
+test("of two concurrent moves to one store the later one succeeds, and nothing is written once the target is in use", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
   let begun = false;
-  const meanwhile = watched(to, async () => {
+  const meanwhile = onEachWrite(to, async () => {
     if (begun) return;
     begun = true;
     await move(old(from), fresh(to));
     await put(to, "l/pool/new", "{}");
   });
   await expect(move(old(from), fresh(meanwhile))).rejects.toThrow("STORE_CONFLICT: Another move into the target");
-  expect(await doorOf(to)).toBe(OPEN);
+  expect(await moveStateOf(to)).toBe(OPEN);
   expect(await dataOf(to)).toContainEqual(["l/pool/new", "{}"]);
 });
 
-test("everything comes back to where it was, over what is out of date there", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
+test("a store can be moved back, over the outdated rows of the old one", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
   await move(old(from), fresh(to));
   await put(to, "l/pool/new", "{}");
   await move(fresh(to), old(from));
-  expect([await doorOf(from), await doorOf(to)]).toEqual([OPEN, "to old"]);
+  expect([await moveStateOf(from), await moveStateOf(to)]).toEqual([OPEN, "to old"]);
   expect(await dataOf(from)).toContainEqual(["l/pool/new", "{}"]);
 });
 
-test("a source that cannot be written stays where it is", async () => {
-  const from = { ...(await filled(3)), readOnly: true };
+test("a read-only source is not moved", async () => {
+  const from = { ...(await storeWithRows(3)), readOnly: true };
   await expect(move(old(from), fresh(createMemoryStore()))).rejects.toThrow(
     /^STORE_READ_ONLY: The source is read-only/,
   );
 });
 
-test("a target that does not keep what it is given is noticed", async () => {
-  const [from, to] = [await filled(3), createMemoryStore()];
-  const forgetful = watched(to, () => put(to, "l/pool/1", "{}"));
+test("a target that loses rows is detected", async () => {
+  const [from, to] = [await storeWithRows(3), createMemoryStore()];
+  const forgetful = onEachWrite(to, () => put(to, "l/pool/1", "{}"));
   await expect(move(old(from), fresh(forgetful))).rejects.toThrow(/^STORE_CORRUPT: The target does not hold/);
 });
 
-test("a target with anything in it is left alone", async () => {
-  const [from, to] = [await filled(3), await filled(2)];
+test("a target that is not empty is not changed", async () => {
+  const [from, to] = [await storeWithRows(3), await storeWithRows(2)];
   await expect(move(old(from), fresh(to))).rejects.toThrow("STORE_CONFLICT: The target is not empty: it has 2 rows.");
   expect(await snapshot(to)).toHaveLength(3);
 });

@@ -69,7 +69,7 @@ test.each([
   else expect(asked).toThrow();
 });
 
-test("lines that say nothing of a key are skipped", () => {
+test("lines without a key are skipped", () => {
   const text = `# comment\n\n   \nonly-a-name\nname ssh-ed25519\n@cert-authority * ${one.line}\n@odd * ${one.line}\r\n`;
   expect(parseKnownHosts(text)).toEqual([]);
 });

@@ -11,7 +11,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** Dials until it is given up, each dial `seconds` long: how often, for how long, and what is said. */
+/** Dials until `DialRetries` gives up, each dial `seconds` long. Returns how often, for how long, and the error. */
 async function giveUp(outcome: DialOutcome, more: Partial<Connection>, seconds: number) {
   const tries = new DialRetries({ host: "192.0.2.5", ...more }, SETTINGS);
   const start = Date.now();
@@ -47,7 +47,7 @@ test.each<
   );
 });
 
-test("after 15 s without a connection it is said what is waited for, once, and not when there is one by then", () => {
+test("after 15 s without a connection the user is notified once; not if there is a connection by then", () => {
   const said: string[] = [];
   const announce = (host: string) => new DialRetries({ host }, SETTINGS).notifyWhenSlow((text) => said.push(text));
   announce("192.0.2.5");

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { Semaphore } from "../../../provider/host/ssh/client";
 
-/** Work that counts how many pieces run at a time. */
+/** Work that counts how many calls run at a time. */
 function watch(gate: Semaphore) {
   let running = 0;
   const seen: number[] = [];
@@ -15,14 +15,14 @@ function watch(gate: Semaphore) {
   return { seen, work };
 }
 
-test("no more pieces of work than the limit run at a time, and all run in the end", async () => {
+test("at most `limit` calls run at a time, and all run in the end", async () => {
   const { seen, work } = watch(new Semaphore(3));
   await Promise.all(Array.from({ length: 20 }, work));
   expect(seen).toHaveLength(20);
   expect(Math.max(...seen)).toBe(3);
 });
 
-test("waiting work runs in the order in which it came", async () => {
+test("waiting calls run in the order of their arrival", async () => {
   const gate = new Semaphore(1);
   const order: number[] = [];
   await Promise.all([1, 2, 3, 4].map((number) => gate.run(async () => void order.push(number))));
@@ -35,7 +35,7 @@ test("work that fails gives its slot back", async () => {
   expect(await gate.run(async () => "next")).toBe("next");
 });
 
-test("a limit that was reduced grows back with successes, and not above the first one", async () => {
+test("a reduced limit grows with successes, but not above the first limit", async () => {
   const gate = new Semaphore(3);
   const { seen, work } = watch(gate);
   await Promise.all([1, 2, 3].map(() => gate.run(async () => gate.shrink())));

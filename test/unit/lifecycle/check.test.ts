@@ -2,7 +2,6 @@ import { expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import {
-  anew,
   checked,
   deps,
   fleet,
@@ -13,13 +12,14 @@ import {
   owner,
   runnerInputs,
   runners,
+  setUp,
   warnings,
-} from "./fresh";
+} from "./network-fixture";
 
-/** What check and diff say: before anything is done. */
-anew();
+/** check and diff. */
+setUp();
 
-test("check adds all values that the lease decides, and up gives the very same", async () => {
+test("check adds all values that follow from the lease, and up gives the same", async () => {
   const network = await checked(networks, "training", netInputs());
   expect(network).toMatchObject({ cidr: "10.128.0.0/12", hubIp: "10.128.0.1", maxRunners: 63, ipsPerRunner: 16380 });
   const first = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
@@ -39,7 +39,7 @@ test("check adds all values that the lease decides, and up gives the very same",
   });
   expect(second).toMatchObject({ runnerId: 2 });
   expect(await checked(runners, "b", runnerInputs(network, "b", "192.0.2.12"))).toEqual(second);
-  expect(fleet.asked).toEqual([]);
+  expect(fleet.contacted).toEqual([]);
   await networks.create(network);
   expect((await runners.create(second)).props).toMatchObject({
     runnerId: 2,
@@ -64,12 +64,12 @@ test.each<[property: string, wrong: unknown, reason: string]>([
   ["mtu", "1400", 'must be `auto` or a whole number from 576 to 65000; it is "1400"'],
   ["subnets", 10, "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is 10"],
   ["subnets", ["10.0.0.0/8/8/16"], "must be BASE/PREFIX/NODE_BITS/SUBNET_BITS, or a pair of such; it is a list of 1"],
-])("where several types are possible, %s = %j is told which", async (property, wrong, reason) => {
+])("if several types are possible, the error for %s = %j names them", async (property, wrong, reason) => {
   const { failures } = await networks.check({ owner: "o", dryRun: true }, undefined, netInputs({ [property]: wrong }));
   expect(failures).toEqual([{ property, path: property, reason: `INPUT_INVALID: ${property} ${reason}.` }]);
 });
 
-test("a connection that is not known yet makes no pool value unknown", async () => {
+test("an unknown connection makes no value of the pool unknown", async () => {
   const network = await checked(
     networks,
     "training",
@@ -93,7 +93,7 @@ test("an unknown network makes the values unknown, and no offer", async () => {
   });
 });
 
-test("a store out of reach: preview shows unknown and warns, up fails", async () => {
+test("a store that does not answer: preview shows unknown values and warns, up fails", async () => {
   deps.pool = async () => {
     throw new OverlayError("STORE_UNAVAILABLE", "The store does not answer.", "Start it.");
   };
@@ -103,7 +103,7 @@ test("a store out of reach: preview shows unknown and warns, up fails", async ()
   expect(failures[0]?.reason).toContain("STORE_UNAVAILABLE");
 });
 
-test("a runner by the network's name finds its settings in the pool", async () => {
+test("a runner that names its network reads the network's settings from the pool", async () => {
   const network = await makeNetwork({ vniBase: 5000 });
   const news = { ...runnerInputs(network, "a", "192.0.2.11"), network: "training" };
   expect(await checked(runners, "a", news)).toMatchObject({ vni: 5001, network: { vniBase: 5000 } });
@@ -131,7 +131,7 @@ test("two networks: overlap, equal names, devices and VNIs on one hub are refuse
   expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
 });
 
-test("asking for what is held, or no longer asking, changes nothing; another wish replaces", async () => {
+test("a request for the held value, or for any value, changes nothing; a request for another value replaces", async () => {
   const network = await makeNetwork();
   const props = await makeRunner(network, "a", "192.0.2.11");
   const wish = (runnerId?: number): Values => runnerInputs(network, "a", "192.0.2.11", runnerId ? { runnerId } : {});
@@ -147,13 +147,13 @@ test("asking for what is held, or no longer asking, changes nothing; another wis
   });
 });
 
-test("a network that has runners is replaced after them: with the whole reference unknown a runner says replace", async () => {
+test("a network with runners is replaced after them: with the whole reference unknown, diff of a runner is a replacement", async () => {
   const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   const asked = { ...props, network: UNKNOWN };
   expect(await runners.diff(props, asked)).toEqual({ changes: true, replaces: ["network"], deleteBeforeReplace: true });
 });
 
-test("a change in place that would meet another network is refused in preview", async () => {
+test("a change in place that conflicts with another network is refused in preview", async () => {
   const network = await makeNetwork();
   const b = netInputs({
     networkName: "b",

@@ -3,7 +3,7 @@ import { formatIp, parseIp } from "../../../provider/addressing/ip";
 import type { Values } from "../../../provider/lifecycle/values";
 import { Stage } from "./stage";
 
-/** One runner, 10.128.64.0/18, on whose Docker network containers stand that nobody has told the pool about. */
+/** One runner, 10.128.64.0/18, with containers on its Docker network that have no lease. */
 const HOST = "192.0.2.11";
 let stage: Stage;
 let runner: Values;
@@ -29,13 +29,13 @@ beforeEach(async () => {
   runner = await stage.runner("r1", HOST);
 });
 
-test("a refresh shows what a container has that nobody holds, and only promises it", async () => {
+test("a refresh shows the address of a container without a lease, and only offers it", async () => {
   docker(container("alpha", "10.128.64.9"));
   expect((await refresh()).drift).toEqual(["192.0.2.11: container alpha has 10.128.64.9, which is not reserved"]);
   expect(await leases()).toEqual(["10.128.64.9 offered alpha docker/training/r1/alpha"]);
 });
 
-test("the up after it makes the address used, once, and then there is nothing left to do", async () => {
+test("the next up commits the lease in state used, once", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
@@ -43,7 +43,7 @@ test("the up after it makes the address used, once, and then there is nothing le
   expect(await stage.of("RunnerSubnet").diff(runner, runner)).toMatchObject({ changes: false });
 });
 
-test("it is never given out from then on, not even by name", async () => {
+test("from then on the address is not given to other owners, also not by value", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   expect(await stage.refusal("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" })).toMatch(
@@ -51,14 +51,14 @@ test("it is never given out from then on, not even by name", async () => {
   );
 });
 
-test("what a container has with a lease, picked by Docker, or not at all, is no news", async () => {
+test("a container with a lease, with an address of Docker's range, or without one, is no drift", async () => {
   await stage.make("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" });
   docker(container("web", "10.128.64.9"), container("picked", "10.128.112.3"), container("stopped"));
   expect((await refresh()).drift).toEqual([]);
   expect(await leases()).toEqual([expect.stringMatching(/^10\.128\.64\.9 reserved {2}org/)]);
 });
 
-test("a promise that a preview has made to another is kept by a refresh, and gives way to an up", async () => {
+test("a preview's offer to another owner is kept by a refresh, and ended by an up", async () => {
   await stage.preview("IPReservation", "web", { runner: "training/r1", ip: "10.128.64.9" });
   docker(container("alpha", "10.128.64.9"));
   const refreshed = await refresh();
@@ -67,7 +67,7 @@ test("a promise that a preview has made to another is kept by a refresh, and giv
   expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
 });
 
-test("a refresh frees nothing: a container that is gone keeps its lease until somebody says so", async () => {
+test("a refresh releases nothing: the lease of a removed container stays until it is released", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   docker();
@@ -75,7 +75,7 @@ test("a refresh frees nothing: a container that is gone keeps its lease until so
   expect(await leases()).toEqual(["10.128.64.9 used alpha docker/training/r1/alpha"]);
 });
 
-test("what was entered for containers goes with the runner; what others hold keeps it", async () => {
+test("leases that were imported for containers are released with the runner; other leases prevent its delete", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   const want = [{ first: parseIp("10.128.64.20"), last: parseIp("10.128.64.20") }];
@@ -92,7 +92,7 @@ test("what was entered for containers goes with the runner; what others hold kee
   expect(await stage.pool.spec("runner/training/r1")).toBeUndefined();
 });
 
-test("a runner that cannot go yet keeps what its containers have", async () => {
+test("a runner that cannot be deleted yet keeps the leases of its containers", async () => {
   docker(container("alpha", "10.128.64.9"));
   runner = await again(await refresh());
   stage.fleet.down.add(HOST);

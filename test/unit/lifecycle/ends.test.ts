@@ -3,7 +3,6 @@ import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import {
-  anew,
   checked,
   deps,
   fleet,
@@ -15,25 +14,26 @@ import {
   pool,
   runnerInputs,
   runners,
+  setUp,
   warnings,
-} from "./fresh";
+} from "./network-fixture";
 
-/** How resources end, and what is lost or overtaken. */
-anew();
+/** Deletes, lost leases, and runs that another run has overtaken. */
+setUp();
 
-test("delete leaves nothing; a network with runners is refused first", async () => {
+test("delete removes everything; the delete of a network with runners is refused", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   await expect(networks.delete(network)).rejects.toThrow(/POOL_IN_USE: .*a/);
-  expect(fleet.standing("192.0.2.1")).toContain("link kohaku-host");
+  expect(fleet.itemsOn("192.0.2.1")).toContain("link kohaku-host");
   await runners.delete(runner);
   await networks.delete(network);
-  expect([...fleet.standing("192.0.2.1"), ...fleet.standing("192.0.2.11")]).toEqual([]);
+  expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).toEqual([]);
   expect(await pool.leases("space/default")).toEqual([]);
   expect(await pool.fsck()).toEqual([]);
 });
 
-test("a dead host blocks delete, or is forgotten with its values withheld", async () => {
+test("an unreachable host blocks delete, or is forgotten and its values stay reserved", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
@@ -48,7 +48,7 @@ test("a dead host blocks delete, or is forgotten with its values withheld", asyn
   expect(await makeRunner(network, "b", "192.0.2.12")).toMatchObject({ runnerId: 2 });
 });
 
-test("a dead host whose lease is gone blocks delete with the same advice, or is forgotten", async () => {
+test("an unreachable host whose lease is gone blocks delete with the same advice, or is forgotten", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   await pool.release("network/training", String(runner.leaseId));
@@ -59,10 +59,10 @@ test("a dead host whose lease is gone blocks delete with the same advice, or is 
   deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   expect(warnings.at(-1)).toMatch(/^SSH_UNREACHABLE: 192\.0\.2\.11 .* Nothing is reserved for it/);
-  expect(fleet.standing("192.0.2.1")).not.toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.1")).not.toContain("link vxkr1");
 });
 
-test("a lost pool gives out nothing", async () => {
+test("a lost store allocates nothing", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   const other = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
@@ -78,7 +78,7 @@ test("a lost pool gives out nothing", async () => {
   expect(failures[0]?.reason).toMatch(/^POOL_NOT_FOUND/);
 });
 
-test("a lost lease is replaced with the network alive, and work of the old life is fenced off", async () => {
+test("a lost lease is claimed again while the network stays up, and work under the old lease id is fenced off", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   await pool.release("network/training", String(old.leaseId));
@@ -121,14 +121,14 @@ test("a run that was overtaken writes nothing, neither by update nor by delete",
   expect(fleet.takeWrites()).toEqual([]);
 });
 
-test("with forgotten machines a whole network can be destroyed, and its range stays withheld", async () => {
+test("with forgotten hosts a whole network can be destroyed, and its range stays reserved", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
   deps.unreachableOnDelete = "forget";
   await runners.delete(runner);
   await networks.delete(network);
-  expect(fleet.standing("192.0.2.1")).toEqual([]);
+  expect(fleet.itemsOn("192.0.2.1")).toEqual([]);
   const { failures } = await networks.check({ owner: owner("again"), dryRun: true }, undefined, netInputs());
   expect(failures[0]?.reason).toMatch(/^POOL_OVERLAP: .*`overlayctl gc --forgotten`/);
   expect(warnings.at(-1)).toMatch(
@@ -144,7 +144,7 @@ test("a delete that fails leaves the network usable", async () => {
   expect(await makeRunner(network, "a", "192.0.2.11")).toMatchObject({ runnerId: 1 });
 });
 
-test("a delete that fails half way shows as an update; one that was refused changes nothing", async () => {
+test("a delete that fails half way is an update in the next diff; one that was refused changes nothing", async () => {
   const network = await makeNetwork();
   const runner = await makeRunner(network, "a", "192.0.2.11");
   await expect(networks.delete(network)).rejects.toThrow("POOL_IN_USE");
@@ -155,20 +155,20 @@ test("a delete that fails half way shows as an update; one that was refused chan
   expect(await runners.diff(runner, runner)).toMatchObject({ changes: true, replaces: [] });
   const news = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), runner);
   const done = await runners.update("training/a", runner, news);
-  expect(fleet.standing("192.0.2.1")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.1")).toContain("link vxkr1");
   expect(await runners.diff(done, news)).toMatchObject({ changes: false });
 });
 
-test("a mistyped host that was never written to is not cleaned: neither when it is corrected, nor by delete", async () => {
+test("a mistyped host that was never written to is not cleaned, neither when it is corrected nor by delete", async () => {
   const network = await makeNetwork();
   fleet.down.add("192.0.2.99");
   const mistyped = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"));
   const failed = await runners.create(mistyped).catch((error: PartialFailure) => error);
   const state = (failed as PartialFailure).properties;
-  fleet.asked.length = 0;
+  fleet.contacted.length = 0;
   const corrected = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), state);
   const done = await runners.update("training/a", state, corrected);
-  expect(fleet.asked).not.toContain("192.0.2.99");
+  expect(fleet.contacted).not.toContain("192.0.2.99");
   expect([done.pendingCleanup, warnings]).toEqual([[], []]);
 
   const other = await checked(runners, "b", runnerInputs(network, "b", "192.0.2.99"));
@@ -191,7 +191,7 @@ test("a host that was written to before is cleaned, also after an up that did no
   fleet.down.clear();
   const moved = await checked(runners, "a", runnerInputs(runner.network as Values, "a", "192.0.2.12"), state);
   await runners.update("training/a", state, moved);
-  expect(fleet.standing("192.0.2.11")).toEqual([]);
+  expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
 });
 
 test("a host that a killed up has written to is cleaned, though the state is older", async () => {
@@ -202,9 +202,9 @@ test("a host that a killed up has written to is cleaned, though the state is old
   const state = (failed as PartialFailure).properties;
   fleet.down.clear();
   await runners.update("training/a", state, inputs); // its result is not saved
-  expect(fleet.standing("192.0.2.11")).not.toEqual([]);
+  expect(fleet.itemsOn("192.0.2.11")).not.toEqual([]);
   await runners.delete(state);
-  expect([...fleet.standing("192.0.2.1"), ...fleet.standing("192.0.2.11")]).not.toContain("link vxkr1");
+  expect([...fleet.itemsOn("192.0.2.1"), ...fleet.itemsOn("192.0.2.11")]).not.toContain("link vxkr1");
 });
 
 test("a host that a killed create has written to is cleaned, though the next create did not reach it", async () => {

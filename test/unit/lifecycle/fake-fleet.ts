@@ -8,7 +8,7 @@ import { isSignedHere, ringOf, tokenOf } from "../../../provider/pool/token";
 import type { Pool } from "../../../provider/pool/types";
 import { readSettings } from "../../../provider/settings";
 
-/** These machines and this pool, with the default of every setting. */
+/** This fleet and this pool, with the default of every setting. */
 export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
   pool: async () => pool,
   fleet,
@@ -19,19 +19,19 @@ export const fakeDependencies = (fleet: Fleet, pool: Pool): Dependencies => ({
   isSignedHere: (token) => isSignedHere(token, pool, undefined),
 });
 
-/** Machines that hold items and records, can be down, and count what is written to them. */
+/** Hosts in memory: they have items and records, can be down, and record writes. */
 export class FakeFleet implements Fleet {
   readonly items = new Map<string, Map<string, Item>>();
   readonly owners = new Map<string, Map<string, string[]>>();
   readonly writes: string[] = [];
-  readonly asked: string[] = [];
+  readonly contacted: string[] = [];
   readonly down = new Set<string>();
-  /** On the Docker network of whoever looks, by host. */
+  /** Containers on the Docker network of each host. */
   readonly containers = new Map<string, Container[]>();
   readonly #written = new Set<string>();
 
   #reach({ host }: Connection): string {
-    this.asked.push(host);
+    this.contacted.push(host);
     if (this.down.has(host)) throw new OverlayError("SSH_UNREACHABLE", `${host} does not answer.`, "Start it.");
     if (!this.items.has(host)) this.items.set(host, new Map());
     if (!this.owners.has(host)) this.owners.set(host, new Map());
@@ -80,8 +80,8 @@ export class FakeFleet implements Fleet {
     return { code: 0, stderr: "" };
   };
 
-  /** Everything that stands on a machine, by key. */
-  standing(host: string): string[] {
+  /** Keys of the items of a host. */
+  itemsOn(host: string): string[] {
     return [...(this.items.get(host)?.keys() ?? [])];
   }
 

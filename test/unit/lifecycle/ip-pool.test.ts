@@ -8,7 +8,7 @@ beforeEach(async () => {
 });
 
 const lb = (more: Values = {}): Values => ({ ranges: ["203.0.113.10-203.0.113.19"], type: "loadBalancer", ...more });
-/** As the SDK passes a pool on. */
+/** A reference to a pool, as the SDK passes it. */
 const settings = ({ poolName, addressSpace, type, ranges, tenant, quota }: Values): Values => ({
   poolName,
   addressSpace,
@@ -19,7 +19,7 @@ const settings = ({ poolName, addressSpace, type, ranges, tenant, quota }: Value
 });
 const ipIn = (pool: Values, more: Values = {}): Values => ({ pool: settings(pool), ...more });
 
-test("a pool, and an address in it, are known in the first preview; up gives the same and no machine is asked", async () => {
+test("the first preview shows a pool and an address in it; up gives the same and contacts no host", async () => {
   const pool = await stage.preview("IPPool", "lb", lb());
   expect(pool).toMatchObject({ poolName: "lb", ranges: ["203.0.113.10-203.0.113.19"], allocation: "hashed" });
   const ip = await stage.preview("IPReservation", "web", ipIn(pool));
@@ -32,7 +32,7 @@ test("a pool, and an address in it, are known in the first preview; up gives the
     state: "reserved",
     drift: [],
   });
-  expect(stage.fleet.asked).toEqual([]);
+  expect(stage.fleet.contacted).toEqual([]);
 });
 
 describe("inputs that do not fit together", () => {
@@ -82,7 +82,7 @@ test("no two pools or networks of one address space overlap; in another space th
   await stage.make("IPPool", "b", { ranges: ["10.0.0.0/24"], addressSpace: "site-b" });
 });
 
-test("a pool that is renamed and grows at once keeps its lease", async () => {
+test("a pool that is renamed and grows in one up keeps its lease", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const wider = ["203.0.113.10-203.0.113.29"];
   const renamed = await stage.change("IPPool", "public", pool, lb({ ranges: wider }));
@@ -90,20 +90,20 @@ test("a pool that is renamed and grows at once keeps its lease", async () => {
   expect(renamed.owner).toMatch(/::public$/);
 });
 
-test("a pool that is renamed and replaced at once gets its own range again", async () => {
+test("a pool that is renamed and replaced in one up gets its own range again", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const lifecycle = stage.of("IPPool");
   const caller = { owner: ownerOf("IPPool", "public"), dryRun: false };
   const { inputs } = await lifecycle.check(caller, pool, lb({ poolName: "public" }));
   expect(await lifecycle.diff(pool, inputs)).toMatchObject({ replaces: ["poolName"], deleteBeforeReplace: true });
-  const anew = await lifecycle.check(caller, undefined, lb({ poolName: "public" }));
-  expect(anew.failures).toEqual([]);
+  const recreated = await lifecycle.check(caller, undefined, lb({ poolName: "public" }));
+  expect(recreated.failures).toEqual([]);
   await lifecycle.delete(pool);
-  expect((await lifecycle.create(anew.inputs)).props).toMatchObject({ poolName: "public", owner: caller.owner });
+  expect((await lifecycle.create(recreated.inputs)).props).toMatchObject({ poolName: "public", owner: caller.owner });
   expect(await stage.pool.fsck()).toEqual([]);
 });
 
-test("growing is an update that keeps the lease; shrinking below a lease names it and changes nothing", async () => {
+test("growing is an update that keeps the lease; shrinking below a lease is refused with that lease", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const ip = await stage.make("IPReservation", "web", ipIn(pool, { ip: "203.0.113.19" }));
   const grown = await stage.change("IPPool", "lb", pool, lb({ ranges: ["203.0.113.10-203.0.113.29"] }));
@@ -120,14 +120,14 @@ test("growing is an update that keeps the lease; shrinking below a lease names i
   expect(await stage.of("IPReservation").diff(ip, ip)).toMatchObject({ changes: false });
 });
 
-test("an address in the part that a preview adds is not known before up", async () => {
+test("an address in a range that the same preview adds is unknown", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const grown = await stage.preview("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.29"] }), pool);
   const unknown = await stage.preview("IPReservation", "new", ipIn(grown, { ip: "203.0.113.29" }));
   expect(unknown.ip).toBe("04da6b54-80e4-46f7-96ec-b56ff0331ba9");
 });
 
-test("a pool with leases cannot be deleted, and says who has them", async () => {
+test("a pool with leases cannot be deleted; the error names their owners", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   const ip = await stage.make("IPReservation", "web", ipIn(pool));
   await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(/^POOL_IN_USE: IPPool lb still has leases: .*::web/);
@@ -146,7 +146,7 @@ test("an address whose pool is gone can still be deleted", async () => {
   await stage.of("IPReservation").delete(ip);
 });
 
-test("exhaustion and quotas are found in preview, counting its own requests and naming the holders", async () => {
+test("preview finds exhaustion and quotas, counts its own requests, and names the holders", async () => {
   const pool = await stage.make("IPPool", "lb", lb({ ranges: ["203.0.113.10-203.0.113.11"] }));
   await stage.make("IPReservation", "a", ipIn(pool));
   await stage.preview("IPReservation", "b", ipIn(pool));
@@ -189,7 +189,7 @@ test("a pool with a quota that is given by name keeps it", async () => {
   expect(await stage.refusal("IPReservation", "b", { pool: "few" })).toMatch(/^POOL_QUOTA: /);
 });
 
-test("a pool that is 80 % full: whoever asks is warned in preview, and so is who asks for nothing; the pool says so after refresh", async () => {
+test("a pool that is 80 % full: preview warns for new and unchanged resources, and the pool has it as output after a refresh", async () => {
   const pool = await stage.make("IPPool", "lb", lb());
   for (let i = 0; i < 7; i++) await stage.preview("IPReservation", `r${i}`, ipIn(pool));
   expect(stage.warnings).toEqual([]);
@@ -202,7 +202,7 @@ test("a pool that is 80 % full: whoever asks is warned in preview, and so is who
   expect(props).toMatchObject({ utilizationPercent: 80, warnings });
 });
 
-test("a vip pool, and one that does not assign, give only what is asked for; reserved ones nobody gets", async () => {
+test("a vip pool, and one with autoAssign false, serve only requests by value; reserved values are never given", async () => {
   const vip = await stage.make("IPPool", "vip", { ranges: ["10.0.0.0/28"], type: "vip", reserved: ["10.0.0.1"] });
   expect(await stage.refusal("IPReservation", "a", ipIn(vip))).toMatch(/^IP_NOT_REQUESTED/);
   expect(await stage.refusal("IPReservation", "a", ipIn(vip, { ip: "10.0.0.1" }))).toMatch(/^IP_RESERVED/);
@@ -210,7 +210,7 @@ test("a vip pool, and one that does not assign, give only what is asked for; res
   expect(await stage.preview("IPReservation", "a", ipIn(vip, { ip: "10.0.0.2" }))).toMatchObject({ ip: "10.0.0.2" });
 });
 
-test("a block is carved from a parent, its size in the parent's family, and the parent outlives it", async () => {
+test("a block of a parent has its size in the parent's family, and the parent cannot be deleted before it", async () => {
   const parent = await stage.make("IPPool", "all", { ranges: ["10.96.0.0/12"], allocation: "lowest" });
   const news = (more: Values = {}): Values => ({ parent: settings(parent), prefixLength: 20, ...more });
   const first = await stage.preview("IPPool", "a", news());
@@ -224,20 +224,20 @@ test("a block is carved from a parent, its size in the parent's family, and the 
   expect(await stage.of("IPPool").diff(made, made)).toMatchObject({ changes: false });
 });
 
-test("a nodePort pool gives out ports", async () => {
+test("a nodePort pool allocates ports", async () => {
   const ports = await stage.make("IPPool", "np", { type: "nodePort" });
   expect(ports).toMatchObject({ ranges: ["30000-32767"], capacity: 2768 });
   const port = await stage.make("IPReservation", "web", ipIn(ports, { port: 30080 }));
   expect(port).toMatchObject({ port: 30080, ip: "30080" });
   stage.newRun();
-  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30080 }))).toBe(""); // its neighbour may leave
+  expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 30080 }))).toBe(""); // the other resource may release it in this run
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { port: 80 }))).toMatch(/is not in IPPool np/);
   expect(await stage.refusal("IPReservation", "b", ipIn(ports, { ip: "10.0.0.1" }))).toMatch(
     /^INPUT_INVALID: ip cannot/,
   );
 });
 
-test("some ports of a nodePort pool nobody gets, others only who asks for them; no block is carved from ports", async () => {
+test("a nodePort pool never gives reserved ports, gives static ports only by value, and has no blocks", async () => {
   const given = { type: "nodePort", portRange: "30000-30003", reserved: ["30001", "30000"], staticOnly: ["30003"] };
   const ports = await stage.make("IPPool", "np", given);
   expect(ports).toMatchObject({ reserved: ["30000-30001"], staticOnly: ["30003"] });
@@ -253,7 +253,7 @@ test("some ports of a nodePort pool nobody gets, others only who asks for them; 
 describe("tenants without a pool", () => {
   const acme = { org: "acme", project: "web" };
 
-  test("get a block of their own at first use, known in preview, and no two overlap", async () => {
+  test("get a block at first use, which preview shows, and no two blocks overlap", async () => {
     const ask = (org: string, type = "clusterIP"): Values => ({ tenant: { org, project: "web" }, type });
     const shown = await stage.preview("IPReservation", "a", ask("acme"));
     expect(shown).toMatchObject({ pool: { poolName: "tenant/acme/web/clusterIP", ranges: ["10.96.0.0/20"] } });
@@ -274,7 +274,7 @@ describe("tenants without a pool", () => {
       stage.make("IPPool", name, lb({ ranges: [range], tenant: acme, ...more }));
     const placeOf = ({ pool }: Values): unknown => (pool as Values).poolName;
 
-    test("get their addresses there, in preview and up, and no block is carved", async () => {
+    test("get their addresses there, in preview and up, and no block is allocated", async () => {
       await own("acme-lb", "203.0.113.10-203.0.113.19");
       await own("acme-cluster", "203.0.114.0/24", { type: "clusterIP" });
       await stage.make("IPPool", "a-others", lb({ ranges: ["203.0.115.0/24"], tenant: { org: "x", project: "web" } }));
@@ -287,7 +287,7 @@ describe("tenants without a pool", () => {
       expect(await stage.of("IPReservation").diff(made, made)).toMatchObject({ changes: false });
     });
 
-    test("get them by name of the pool, from the first that has room, and keep them", async () => {
+    test("get them from the first of their pools by name that has room, and keep them", async () => {
       await own("b", "203.0.113.10");
       await own("a", "203.0.113.20-203.0.113.21", { quota: { maxReservations: 1 } });
       await own("c", "203.0.113.30", { autoAssign: false });
@@ -306,7 +306,7 @@ describe("tenants without a pool", () => {
       expect(await stage.of("IPReservation").diff(two, inputs)).toMatchObject({ changes: false });
     });
 
-    test("keep what they have in their block when they get a pool later", async () => {
+    test("keep the addresses of their block when they get a pool later", async () => {
       const before = await stage.make("IPReservation", "a", ask());
       expect(placeOf(before)).toBe("tenant/acme/web/loadBalancer");
       await own("acme-lb", "203.0.113.10-203.0.113.19");
@@ -323,7 +323,7 @@ describe("tenants without a pool", () => {
     });
   });
 
-  test("names cannot be made to look like another tenant's", async () => {
+  test("a name cannot imitate another tenant's", async () => {
     const one = await stage.make("IPReservation", "a", { tenant: { org: "a.b", project: "c" }, type: "clusterIP" });
     const two = await stage.make("IPReservation", "b", { tenant: { org: "a", project: "b.c" }, type: "clusterIP" });
     expect((one.pool as Values).ranges).not.toEqual((two.pool as Values).ranges);
@@ -337,7 +337,7 @@ describe("tenants without a pool", () => {
     expect(await stage.refusal("IPReservation", "a", news)).toMatch(reason);
   });
 
-  test("a range that is taken is explained", async () => {
+  test("if the tenants' range is taken, the error names the overlap", async () => {
     await stage.make("IPPool", "mine", { ranges: ["192.168.7.0/24"] });
     expect(await stage.refusal("IPReservation", "a", { tenant: acme, type: "loadBalancer" })).toMatch(
       /^POOL_OVERLAP: The range that tenants share for loadBalancer: 192\.168\.0\.0\/16 overlaps 192\.168\.7\.0\/24/,
@@ -361,7 +361,7 @@ describe("tenants without a pool", () => {
     await stage.make("IPPool", "carved", carve(acme));
   });
 
-  test("the provider's setting is the tenant of every resource that names none", async () => {
+  test("the provider's setting is the tenant of every resource without one", async () => {
     stage.deps = { ...stage.deps, tenant: acme };
     const made = await stage.make("IPReservation", "a", { type: "clusterIP" });
     expect(made).toMatchObject({ tenant: acme, pool: { poolName: "tenant/acme/web/clusterIP" } });

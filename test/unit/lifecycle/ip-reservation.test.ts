@@ -11,7 +11,7 @@ beforeEach(async () => {
   r1 = await stage.runner("r1", "192.0.2.11");
 });
 
-/** As the SDK passes a runner on. */
+/** A reference to a runner, as the SDK passes it. */
 const on = ({ networkName, runnerName, subnets, dockerNetwork }: Values, more: Values = {}): Values => ({
   runner: { networkName, runnerName, subnets, dockerNetwork },
   ...more,
@@ -20,7 +20,7 @@ const ips = () => stage.of("IPReservation");
 const leasesOf = async (pool: string): Promise<string[]> =>
   (await stage.pool.leases(pool)).map(({ owner, state }) => `${owner.split("::").at(-1)} ${state}`).sort();
 
-test("a runner and an address on it are known in one first preview, and up gives the same", async () => {
+test("the first preview shows a runner and an address on it, and up gives the same", async () => {
   const fresh = await Stage.up();
   const network = await fresh.preview("OverlayNetwork", "n", { hubConnection: { host: "192.0.2.1" } });
   const runner = await fresh.preview("RunnerSubnet", "r", {
@@ -36,10 +36,10 @@ test("a runner and an address on it are known in one first preview, and up gives
     runnerName: "r",
     dockerRunArgs: `--network kohakuriver-overlay --ip ${ip}`,
   });
-  expect(fresh.fleet.asked).toEqual([]);
+  expect(fresh.fleet.contacted).toEqual([]);
 });
 
-test("outputs: token, state, end; a VM has its MAC and tap, always the same for the address", async () => {
+test("outputs: token, state, expiry; a VM has a MAC and a tap device that follow from the address", async () => {
   const held = await stage.make("IPReservation", "a", on(r1));
   expect(held).toMatchObject({ state: "reserved", expiresAt: undefined, drift: [] });
   const vm = await stage.make("IPReservation", "b", on(r1, { kind: "vm", ttl: true, ip: "10.128.64.77" }));
@@ -54,7 +54,7 @@ test("outputs: token, state, end; a VM has its MAC and tap, always the same for 
   expect((await stage.make("IPReservation", "c", on(r1, { ttl: true }))).expiresAt).toBe("2030-01-01T00:05:00.000Z");
 });
 
-test("by the runner's name, as from another stack", async () => {
+test("a reservation can name its runner, as from another stack", async () => {
   const { ip } = await stage.make("IPReservation", "a", { runner: "training/r1" });
   expect(ip).toMatch(/^10\.128\.(6[4-9]|[7-9]\d|1[01]\d|12[0-7])\./);
   expect(await stage.refusal("IPReservation", "b", { runner: "training/nosuch" })).toMatch(/^POOL_NOT_FOUND/);
@@ -89,12 +89,12 @@ test("an unknown runner makes the values unknown and no offer; an unknown user d
   expect(late.ip).toMatch(/^10\./);
 });
 
-test("a time that is not known yet hides no address", async () => {
+test("an unknown ttl makes no address unknown", async () => {
   const made = await stage.make("IPReservation", "job", on(r1));
   expect(await stage.preview("IPReservation", "job", on(r1, { ttl: UNKNOWN }), made)).toMatchObject({ ip: made.ip });
 });
 
-test("pinned to what it has, and unpinned, it stays; another wish replaces, the new one first", async () => {
+test("a request for its own address, or for any, changes nothing; one for another address replaces, create first", async () => {
   const props = await stage.make("IPReservation", "a", on(r1));
   const pinned = await stage.preview("IPReservation", "a", on(r1, { ip: props.ip }), props);
   expect(await ips().diff(props, pinned)).toMatchObject({ changes: false });
@@ -109,7 +109,7 @@ test("pinned to what it has, and unpinned, it stays; another wish replaces, the 
   expect(await ips().diff(moved, other)).toMatchObject({ changes: false });
 });
 
-test("two that swap their addresses in one up do so", async () => {
+test("two reservations swap their addresses in one up", async () => {
   const [a, b] = [
     await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" })),
     await stage.make("IPReservation", "b", on(r1, { ip: "10.128.64.9" })),
@@ -125,7 +125,7 @@ test("two that swap their addresses in one up do so", async () => {
   expect(await stage.pool.fsck()).toEqual([]);
 });
 
-test("two that want one address: preview refuses the second, whichever that is, and names the other", async () => {
+test("two reservations request one address: preview refuses the one that is checked second, and names the other", async () => {
   const wish = on(r1, { ip: "10.128.64.8" });
   const a = await stage.make("IPReservation", "a", wish);
   stage.newRun();
@@ -136,7 +136,7 @@ test("two that want one address: preview refuses the second, whichever that is, 
   expect(await stage.refusal("IPReservation", "b", on(r1, { ip: "10.128.64.9" }))).toMatch(/^IP_IN_USE: .*::other\./);
 });
 
-test("a replacement where the quota leaves no room for both ends the old one first", async () => {
+test("a replacement deletes the old reservation first if the quota has no room for both", async () => {
   const pool = await stage.make("IPPool", "few", { ranges: ["10.0.0.0/24"], quota: { maxReservations: 1 } });
   const { ranges, quota } = pool;
   const settings = { poolName: "few", addressSpace: "default", type: "container", ranges, quota };
@@ -149,7 +149,7 @@ test("a replacement where the quota leaves no room for both ends the old one fir
 });
 
 describe("time", () => {
-  test("an expired one shows as a replacement in a plain preview, with the same address while that is free", async () => {
+  test("an expired reservation is a replacement in a plain preview, with the same address while that is free", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     const news = on(r1, { ttl: 60 });
     expect(await ips().diff(props, await stage.preview("IPReservation", "a", news, props))).toMatchObject({
@@ -169,7 +169,7 @@ describe("time", () => {
     expect(await leasesOf("runner/training/r1")).toEqual(["a reserved"]);
   });
 
-  test("an expired one whose address somebody else has by now gets another", async () => {
+  test("an expired reservation gets another address if another owner has its own by now", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     stage.pass(61);
     await stage.make("IPReservation", "b", on(r1, { ip: props.ip }));
@@ -178,7 +178,7 @@ describe("time", () => {
     expect(await ips().diff(props, next)).toMatchObject({ replaces: ["ip", "leaseId"] });
   });
 
-  test("another ttl is an update that counts from now; none holds it; nothing else prolongs it", async () => {
+  test("another ttl is an update that counts from now; without a ttl it does not expire; other updates do not extend it", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     stage.pass(30);
     const labelled = await stage.change("IPReservation", "a", props, on(r1, { ttl: 60, labels: { team: "ml" } }));
@@ -192,7 +192,7 @@ describe("time", () => {
 });
 
 describe("use", () => {
-  test("who uses it is an update; it does not expire then, and only force deletes it", async () => {
+  test("usedBy is an update; a used reservation does not expire, and is deleted only with force", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     const used = await stage.change("IPReservation", "a", props, on(r1, { ttl: 60, usedBy: "job-7" }));
     expect(used).toMatchObject({ state: "used", expiresAt: undefined });
@@ -202,7 +202,7 @@ describe("use", () => {
     await ips().delete({ ...used, force: true });
   });
 
-  test("one user on a network has one reservation", async () => {
+  test("a user has one reservation on a network", async () => {
     await stage.runner("r2", "192.0.2.12");
     await stage.make("IPReservation", "a", on(r1, { usedBy: "job-7" }));
     expect(await stage.refusal("IPReservation", "b", { runner: "training/r2", usedBy: "job-7" })).toMatch(
@@ -210,7 +210,7 @@ describe("use", () => {
     );
   });
 
-  test("a used one that moves takes its user along, and the old one is freed at the end", async () => {
+  test("a used reservation that moves keeps its user, and the old one is released at the end", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { usedBy: "job-7", ip: "10.128.64.8" }));
     const next = await stage.preview("IPReservation", "a", on(r1, { usedBy: "job-7", ip: "10.128.64.9" }), props);
     stage.pass(1);
@@ -223,7 +223,7 @@ describe("use", () => {
     await ips().delete(moved);
   });
 
-  test("one that a container uses by its token is not given up behind its back, also when it is replaced", async () => {
+  test("a reservation that a container uses by its token is not released, also when it is replaced", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ip: "10.128.64.8" }));
     const names = ["user/training/box"];
     await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
@@ -232,7 +232,7 @@ describe("use", () => {
     await expect(ips().delete(props)).rejects.toThrow(/^IP_IN_USE: 10\.128\.64\.8 is used by box\./);
   });
 
-  test("what a container does with the token outlives an update and a forced replacement", async () => {
+  test("the use by a container with the token survives an update and a forced replacement", async () => {
     const props = await stage.make("IPReservation", "a", on(r1, { ttl: 60 }));
     const names = ["user/training/box"];
     await stage.pool.amend("runner/training/r1", String(props.leaseId), { state: "used", usedBy: "box", names });
@@ -260,7 +260,7 @@ describe("any runner", () => {
     await stage.runner("r3", "192.0.2.13");
   });
 
-  test("newcomers go where most is free, or where fewest are, or all to one", async () => {
+  test("placement of new reservations: the most free addresses, the fewest reservations, or all on one runner", async () => {
     expect((await runnersOf(6)).sort()).toEqual(["r1", "r1", "r2", "r2", "r3", "r3"]);
     const packed = await Stage.up();
     stage = packed;
@@ -269,10 +269,10 @@ describe("any runner", () => {
     await packed.runner("r2", "192.0.2.12");
     await packed.make("IPReservation", "first", { runner: "training/r2" });
     expect(await runnersOf(3, { placement: "packed" })).toEqual(["r2", "r2", "r2"]);
-    expect(await runnersOf(3, { placement: "spread" })).toEqual(["r2", "r2", "r2"]); // they have a place already
+    expect(await runnersOf(3, { placement: "spread" })).toEqual(["r2", "r2", "r2"]); // they are placed already
   });
 
-  test("whoever has a place keeps it: from preview to up, afterwards, and when renamed", async () => {
+  test("a placed reservation keeps its runner: from preview to up, afterwards, and when renamed", async () => {
     const shown = await stage.preview("IPReservation", "a", any());
     for (let i = 0; i < 4; i++)
       await stage.make("IPReservation", `other${i}`, { runner: `training/${shown.runnerName}` });
@@ -287,7 +287,7 @@ describe("any runner", () => {
     expect(await stage.pool.holder(`placed/training/${ownerOf("IPReservation", "a")}`)).toBeUndefined();
   });
 
-  test("the place that it got can be written down, and left open again; another network is another place", async () => {
+  test("the chosen runner can become an input, and be removed again; another network replaces", async () => {
     const made = await stage.make("IPReservation", "a", any());
     const placed = `placed/training/${ownerOf("IPReservation", "a")}`;
     const pinned = await stage.change("IPReservation", "a", made, { runner: `training/${made.runnerName}` });
@@ -308,14 +308,14 @@ describe("any runner", () => {
     expect((await ips().diff(open, moved)).replaces).toContain("runner.networkName");
   });
 
-  test("an address says itself which runner", async () => {
+  test("a requested address decides the runner", async () => {
     expect(await stage.preview("IPReservation", "a", any({ ip: "10.128.128.9" }))).toMatchObject({ runnerName: "r2" });
     expect(await stage.refusal("IPReservation", "b", any({ ip: "10.129.0.9" }))).toMatch(
       /^IP_OUTSIDE_POOL: .*no runner/,
     );
   });
 
-  test("a network without runners: preview does not know yet, up says what to do", async () => {
+  test("a network without runners: the address is unknown in preview, and up fails with a fix", async () => {
     const empty = await Stage.up();
     await empty.network();
     expect(await empty.preview("IPReservation", "a", any())).toMatchObject({ ip: UNKNOWN });
@@ -325,7 +325,7 @@ describe("any runner", () => {
   });
 });
 
-test("dual stack: one address of each family; pinned to one, the other lies alike or stays", async () => {
+test("dual stack: one address of each family; if one is requested, the other has the same offset or stays", async () => {
   const dual = await Stage.up();
   await dual.network("training", { subnets: ["10.128.0.0/12/6/14", "fd00:128::/58/6/64"] });
   const runner = await dual.runner("r1", "192.0.2.11");
@@ -342,7 +342,7 @@ test("dual stack: one address of each family; pinned to one, the other lies alik
   expect(wished.ip6).toMatch(/^fd00:128:0:1::4d$/);
 });
 
-test("a runner that is replaced: its reservations are, too, and this preview does not know their addresses", async () => {
+test("a replaced runner: its reservations are replaced, too, and their addresses are unknown in this preview", async () => {
   const props = await stage.make("IPReservation", "a", on(r1));
   const hubConnection = { host: "192.0.2.1" };
   const news = { network: "training", connection: { host: "192.0.2.11" }, hubConnection, runnerId: 7 };
@@ -353,7 +353,7 @@ test("a runner that is replaced: its reservations are, too, and this preview doe
   expect(await ips().diff(props, { ...props, runner: UNKNOWN })).toMatchObject({ replaces: ["runner"] });
 });
 
-test("a lost store is never an empty one", async () => {
+test("a lost store is not treated as an empty one", async () => {
   const props = await stage.make("IPReservation", "a", on(r1));
   const lost = await Stage.up();
   await expect(lost.of("IPReservation").diff(props, props)).rejects.toThrow(/^STORE_LOST/);

@@ -1,12 +1,12 @@
 import { expect, test, vi } from "vitest";
 import { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Lease } from "../../../provider/pool/types";
-import { anew, checked, fleet, makeNetwork, makeRunner, owner, pool, runnerInputs, runners } from "./fresh";
+import { checked, fleet, makeNetwork, makeRunner, owner, pool, runnerInputs, runners, setUp } from "./network-fixture";
 
-/** What create, read and update do. */
-anew();
+/** create, read and update. */
+setUp();
 
-test("a failure after the claim keeps the state and the value, and update goes on", async () => {
+test("a failure after the claim keeps the state and the value, and update continues", async () => {
   const network = await makeNetwork();
   fleet.down.add("192.0.2.11");
   const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
@@ -23,10 +23,10 @@ test("a failure after the claim keeps the state and the value, and update goes o
     drift: [],
     leaseId: properties.leaseId,
   });
-  expect(fleet.standing("192.0.2.11")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.11")).toContain("link vxkr1");
 });
 
-test("a create whose answer was lost is made again with the same value and nothing torn down", async () => {
+test("a create whose answer was lost is repeated with the same value, and removes nothing from hosts", async () => {
   const network = await makeNetwork();
   await makeRunner(network, "a", "192.0.2.11");
   fleet.takeWrites();
@@ -34,7 +34,7 @@ test("a create whose answer was lost is made again with the same value and nothi
   expect(fleet.takeWrites()).toEqual([]);
 });
 
-test("a forced replacement with equal inputs renews the lease; deleting the old life touches no host", async () => {
+test("a forced replacement with equal inputs renews the lease; the delete of the old resource contacts no host", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   expect(await runners.diff(old, await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"), old))).toEqual({
@@ -43,11 +43,11 @@ test("a forced replacement with equal inputs renews the lease; deleting the old 
     deleteBeforeReplace: false,
   });
   const renewed = await makeRunner(network, "a", "192.0.2.11");
-  fleet.asked.length = 0;
+  fleet.contacted.length = 0;
   await runners.delete(old);
-  expect(fleet.asked).toEqual([]);
+  expect(fleet.contacted).toEqual([]);
   expect(renewed).toMatchObject({ runnerId: 1, uid: old.uid });
-  expect(fleet.standing("192.0.2.11")).toContain("link vxkr1");
+  expect(fleet.itemsOn("192.0.2.11")).toContain("link vxkr1");
   expect(await runners.diff(old, renewed)).toMatchObject({ changes: true, replaces: ["leaseId"] });
 });
 
@@ -56,9 +56,9 @@ test("a rename is an update that contacts no host", async () => {
   const old = await makeRunner(network, "a", "192.0.2.11");
   const renamed = await checked(runners, "new", runnerInputs(network, "a", "192.0.2.11"), old);
   expect(await runners.diff(old, renamed)).toMatchObject({ changes: true, replaces: [] });
-  fleet.asked.length = 0;
+  fleet.contacted.length = 0;
   const props = await runners.update("training/a", old, renamed);
-  expect(fleet.asked).toEqual([]);
+  expect(fleet.contacted).toEqual([]);
   expect(props).toMatchObject({ runnerId: 1, leaseId: old.leaseId });
   expect((await pool.find("network/training", { leaseId: String(old.leaseId) }))?.owner).toBe(owner("new"));
 });
@@ -66,7 +66,7 @@ test("a rename is an update that contacts no host", async () => {
 test("changed credentials reach the state and no host; a changed host is configured and the old one cleaned", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
-  fleet.asked.length = 0;
+  fleet.contacted.length = 0;
   const rotated = await checked(
     runners,
     "a",
@@ -75,17 +75,17 @@ test("changed credentials reach the state and no host; a changed host is configu
   );
   expect(await runners.diff(old, rotated)).toMatchObject({ changes: true, replaces: [] });
   const props = await runners.update("training/a", old, rotated);
-  expect(fleet.asked).toEqual([]);
+  expect(fleet.contacted).toEqual([]);
   const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), rotated);
   expect(await runners.update("training/a", props, moved)).toMatchObject({
     runnerId: 1,
     effectiveUnderlayIp: "192.0.2.99",
   });
-  expect(fleet.standing("192.0.2.99")).toContain("link kohaku-overlay");
-  expect(fleet.standing("192.0.2.11")).toEqual([]);
+  expect(fleet.itemsOn("192.0.2.99")).toContain("link kohaku-overlay");
+  expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
 });
 
-test("read names what differs, and the next diff is an update", async () => {
+test("read reports differences as drift, and the next diff is an update", async () => {
   const network = await makeNetwork();
   const props = await makeRunner(network, "a", "192.0.2.11");
   fleet.items.get("192.0.2.1")!.delete("link vxkr1");
@@ -98,14 +98,14 @@ test("read names what differs, and the next diff is an update", async () => {
   expect(fleet.takeWrites()).toEqual(["192.0.2.1: + link vxkr1"]);
 });
 
-test("read of a machine that is down says so instead of failing", async () => {
+test("read of a host that is down is drift, and does not fail", async () => {
   const props = await makeRunner(await makeNetwork(), "a", "192.0.2.11");
   fleet.down.add("192.0.2.11");
   const { props: read } = await runners.read("training/a", props);
   expect(read.drift).toEqual(["192.0.2.11: could not be read (SSH_UNREACHABLE)"]);
 });
 
-test("a failed move to another machine remembers the old one, and cleans it in the end", async () => {
+test("after a failed move to another host the old one is kept in the state, and cleaned in the end", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   const moved = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.99"), old);
@@ -114,7 +114,20 @@ test("a failed move to another machine remembers the old one, and cleans it in t
   expect(error.properties.pendingCleanup).toEqual(["runner 192.0.2.11 22"]);
   fleet.down.clear();
   expect(await runners.update("training/a", error.properties, moved)).toMatchObject({ pendingCleanup: [], drift: [] });
-  expect(fleet.standing("192.0.2.11")).toEqual([]);
+  expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
+});
+
+test("a state of an earlier release has the underlay of its hosts in `machines`", async () => {
+  const network = await makeNetwork();
+  const made = await makeRunner(network, "a", "192.0.2.11");
+  const { underlays, ...others } = made;
+  expect(underlays).toMatchObject({ runner: { underlayIp: "192.0.2.11" } });
+  fleet.down.add("192.0.2.11");
+  const inputs = await checked(runners, "a", { ...runnerInputs(network, "a", "192.0.2.11"), mtu: 1400 }, made);
+  const error = (await runners
+    .update("training/a", { ...others, machines: underlays }, inputs)
+    .catch((e: unknown) => e)) as PartialFailure;
+  expect(error.properties).toMatchObject({ underlays });
 });
 
 test("a state of an earlier release names hosts to be cleaned in `leaving`", async () => {
@@ -128,10 +141,10 @@ test("a state of an earlier release names hosts to be cleaned in `leaving`", asy
   const done = await runners.update("training/a", { ...state, leaving: pendingCleanup }, moved);
   expect(done).toMatchObject({ pendingCleanup: [] });
   expect(done).not.toHaveProperty("leaving");
-  expect(fleet.standing("192.0.2.11")).toEqual([]);
+  expect(fleet.itemsOn("192.0.2.11")).toEqual([]);
 });
 
-test("a resource that was renamed keeps its name also when it is made anew", async () => {
+test("a resource that was renamed keeps its name also when it is created again", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", "192.0.2.11");
   const { runnerName: _, ...unnamed } = runnerInputs(network, "a", "192.0.2.11");
@@ -140,7 +153,7 @@ test("a resource that was renamed keeps its name also when it is made anew", asy
   expect(await checked(runners, "new", unnamed)).toMatchObject({ runnerName: "a", runnerId: 1 });
 });
 
-test("refresh does not forget that a create was never finished", async () => {
+test("an unfinished create is still drift after a refresh", async () => {
   const network = await makeNetwork();
   const inputs = await checked(runners, "a", runnerInputs(network, "a", "192.0.2.11"));
   fleet.run = async () => ({ code: 1, stderr: "" });
@@ -151,7 +164,7 @@ test("refresh does not forget that a create was never finished", async () => {
   expect(await runners.diff(props, inputs)).toMatchObject({ changes: true });
 });
 
-test("machines behind different ports or jump hosts are different machines", async () => {
+test("an address with different ports or jump hosts is a different host", async () => {
   const network = await makeNetwork();
   await makeRunner(network, "a", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2201 } });
   const second = runnerInputs(network, "b", "192.0.2.50", { connection: { host: "192.0.2.50", port: 2202 } });
@@ -165,7 +178,7 @@ test("machines behind different ports or jump hosts are different machines", asy
   );
 });
 
-test("state carries the version that the claim or the update has made, not one that another preview has made since", async () => {
+test("the state has the version that the claim or the update made, not a later one of another preview", async () => {
   const network = await makeNetwork();
   const versions: string[] = [];
   /** Runs a preview of another stack directly after each commit. */

@@ -3,7 +3,6 @@ import { readLeaseData } from "../../../provider/lifecycle/lease";
 import type { PartialFailure } from "../../../provider/lifecycle/lifecycle";
 import type { Values } from "../../../provider/lifecycle/values";
 import {
-  anew,
   checked,
   fleet,
   makeNetwork,
@@ -13,10 +12,11 @@ import {
   pool,
   runnerInputs,
   runners,
-} from "./fresh";
+  setUp,
+} from "./network-fixture";
 
-/** What a lease says about clean hosts, when runs fail or a later run takes the lease over. */
-anew();
+/** The list of clean hosts in a lease, when runs fail or a later run takes the lease over. */
+setUp();
 
 const [HUB, A, MISTYPED] = ["192.0.2.1", "192.0.2.11", "192.0.2.99"] as const;
 
@@ -37,7 +37,7 @@ function delayNext<K extends "close" | "release" | "amend">(method: K, meanwhile
   Object.assign(pool, { [method]: delayed });
 }
 
-test("a host stays to be cleaned after a move to a mistyped host and an up back that did not reach it", async () => {
+test("a host is still to be cleaned after a move to a mistyped host and an up back that did not reach it", async () => {
   const network = await makeNetwork();
   const old = await makeRunner(network, "a", A);
   fleet.down.add(MISTYPED);
@@ -51,7 +51,7 @@ test("a host stays to be cleaned after a move to a mistyped host and an up back 
   expect(await dataIn(afterReturn)).not.toHaveProperty("clean");
   fleet.down.clear();
   await runners.delete(afterReturn);
-  expect(fleet.standing(A)).toEqual([]);
+  expect(fleet.itemsOn(A)).toEqual([]);
 });
 
 test("a delete that an up overtook does not write its list of clean hosts over the up's", async () => {
@@ -77,7 +77,7 @@ test("a delete that an up overtook does not write its list of clean hosts over t
   await expect(runners.delete(runner)).rejects.toThrow("LEASE_FENCED");
   expect(await dataIn(updated)).not.toHaveProperty("clean");
   await runners.delete(updated);
-  expect(fleet.standing(A)).toEqual([]);
+  expect(fleet.itemsOn(A)).toEqual([]);
 });
 
 test("a failed up that another overtook does not write its list of clean hosts over the other's", async () => {
@@ -99,7 +99,7 @@ test("a failed up that another overtook does not write its list of clean hosts o
   fleet.down.clear();
   expect(await dataIn(updated)).not.toHaveProperty("clean");
   await runners.delete(updated);
-  expect(fleet.standing(A)).toEqual([]);
+  expect(fleet.itemsOn(A)).toEqual([]);
 });
 
 test("a delete does not begin with a list of clean hosts that an up has changed since it was read", async () => {
@@ -111,7 +111,7 @@ test("a delete does not begin with a list of clean hosts that an up has changed 
   delayNext("amend", () => runners.update("training/a", state, inputs));
   await expect(runners.delete(state)).rejects.toThrow("LEASE_FENCED");
   await runners.delete(state);
-  expect(fleet.standing(A)).toEqual([]);
+  expect(fleet.itemsOn(A)).toEqual([]);
 });
 
 test("a delete that an up overtook at its end does not release the lease", async () => {

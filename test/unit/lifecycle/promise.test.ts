@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, test } from "vitest";
 import { UNKNOWN, type Values } from "../../../provider/lifecycle/values";
 import { ownerOf, Stage } from "./stage";
 
-/** What preview shows is what up gives, or up stops and says why. */
+/** Up gives the values that preview shows, or stops with the reason. */
 let stage: Stage;
 beforeEach(async () => {
   stage = await Stage.up();
@@ -26,7 +26,7 @@ const inPool = ({ poolName, addressSpace, type, ranges }: Values, more: Values =
 });
 
 describe("two requests for one value in one run", () => {
-  test("a runner id that is asked for is kept for that runner, and the next preview gives the other one another id", async () => {
+  test("a requested runner id is kept for that runner, and the next preview offers the other one another id", async () => {
     await stage.network();
     stage.newRun();
     const first = await stage.preview("RunnerSubnet", "free", runnerInputs("training", "192.0.2.11"));
@@ -45,7 +45,7 @@ describe("two requests for one value in one run", () => {
     expect(await stage.runner("pinned", "192.0.2.12", { runnerId: 1 })).toMatchObject({ runnerId: 1 });
   });
 
-  test("an address of a resource that the program does not declare any more is refused, with the way out", async () => {
+  test("an address of a resource that the program no longer declares is refused, with a fix", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await stage.make("IPReservation", "old", inPool(pool, { ip: "10.61.0.7" }));
     stage.newRun();
@@ -56,7 +56,7 @@ describe("two requests for one value in one run", () => {
 });
 
 describe("a pool that changes in the same run", () => {
-  test("a network whose layout changes: its runners are not shown, and keep their ids", async () => {
+  test("a network whose layout changes: the values of its runners are not shown, and they keep their ids", async () => {
     const network = await stage.network();
     const runners = [await stage.runner("r1", "192.0.2.11"), await stage.runner("r2", "192.0.2.12")];
     stage.newRun();
@@ -71,7 +71,7 @@ describe("a pool that changes in the same run", () => {
       new Set(["Values of new resources in network training are not shown in this preview: it is being replaced."]),
     );
     stage.newRun();
-    // Pulumi deletes what depends on it first, the other way round, and then asks anew.
+    // Pulumi deletes the dependents first, in reverse order, and then checks them again.
     const lifecycle = stage.of("RunnerSubnet");
     for (const runner of runners.toReversed()) await lifecycle.delete(runner);
     await stage.of("OverlayNetwork").delete(network);
@@ -84,7 +84,7 @@ describe("a pool that changes in the same run", () => {
     }
   });
 
-  test("a pool that grows: a new address is shown and promised, and nothing else changes", async () => {
+  test("a pool that grows: a new address is offered, and nothing else changes", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/29"] });
     const held = await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -98,7 +98,7 @@ describe("a pool that changes in the same run", () => {
     expect(await stage.make("IPReservation", "b", inPool(now))).toMatchObject({ ip: shown.ip });
   });
 
-  test("a child of a pool that is replaced is not shown, instead of being refused", async () => {
+  test("a child pool of a replaced pool is not shown, instead of being refused", async () => {
     const parent = await stage.make("IPPool", "p", { ranges: ["10.96.0.0/16"] });
     const { poolName, addressSpace, type, ranges } = parent;
     const child = { parent: { poolName, addressSpace, type, ranges }, prefixLength: 20 };
@@ -109,7 +109,7 @@ describe("a pool that changes in the same run", () => {
     expect(await stage.preview("IPPool", "second", news)).toMatchObject({ ranges: UNKNOWN });
   });
 
-  test("a network can change its name: it does not meet its own old self", async () => {
+  test("a network can change its name: its own old lease is no conflict", async () => {
     const network = await stage.network();
     stage.newRun();
     const news = networkInputs({ networkName: "renamed" });
@@ -124,8 +124,8 @@ describe("a pool that changes in the same run", () => {
   });
 });
 
-describe("ends are states", () => {
-  test("a delete that was killed is shown as an update, and up puts back what is missing", async () => {
+describe("interrupted deletes", () => {
+  test("a killed delete is shown as an update, and up restores what is missing", async () => {
     const network = await stage.network();
     const runner = await stage.runner("r1", "192.0.2.11");
     const leaseId = String(runner.leaseId);
@@ -143,12 +143,12 @@ describe("ends are states", () => {
     const address = await stage.preview("IPReservation", "new", { runner: settings });
     const done = await stage.of("RunnerSubnet").update("id", runner, shown);
     expect(done).toMatchObject({ drift: [], leaseId });
-    expect(stage.fleet.standing("192.0.2.11")).not.toEqual([]);
+    expect(stage.fleet.itemsOn("192.0.2.11")).not.toEqual([]);
     expect(await stage.of("RunnerSubnet").diff(done, shown)).toMatchObject({ changes: false });
     expect(await stage.make("IPReservation", "new", { runner: settings })).toMatchObject({ ip: address.ip });
   });
 
-  test("a delete is marked on the lease before a host is reached", async () => {
+  test("a delete is marked on the lease before a host is contacted", async () => {
     await stage.network();
     const runner = await stage.runner("r1", "192.0.2.11");
     const { ask } = stage.fleet;
@@ -162,7 +162,7 @@ describe("ends are states", () => {
     expect(marks[0]).toBe(stage.now);
   });
 
-  test("a resource whose delete is done, but not known to the state, is made again with the same values", async () => {
+  test("a resource whose delete is done but not in the state is created again with the same values", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"], allocation: "random" });
     const held = await stage.make("IPReservation", "a", inPool(pool));
     await stage.of("IPReservation").delete(held);
@@ -176,7 +176,7 @@ describe("ends are states", () => {
     ["knows of neither", true],
     ["knows that the address is gone", false],
   ])(
-    "a pool and an address in it whose deletes are done come back with the same values: the state %s",
+    "a pool and an address in it whose deletes are done are created again with the same values: the state %s",
     async (_, inState) => {
       const inputs = { ranges: ["10.61.0.0/16"], allocation: "random" };
       const pool = await stage.make("IPPool", "lb", inputs);
@@ -192,7 +192,7 @@ describe("ends are states", () => {
     },
   );
 
-  test("a pool and an address that were shown in a preview are given as shown after the offers have expired", async () => {
+  test("a pool and an address that a preview showed are given as shown after the offers have expired", async () => {
     const inputs = { ranges: ["10.61.0.0/16"], allocation: "random" };
     const pool = await stage.preview("IPPool", "lb", inputs);
     const shown = await stage.preview("IPReservation", "a", inPool(pool));
@@ -203,7 +203,7 @@ describe("ends are states", () => {
     expect(await stage.make("IPReservation", "a", inPool(made))).toMatchObject({ ip: shown.ip });
   });
 
-  test("a create that finds its owner's lease says that it takes it over", async () => {
+  test("a create that finds its owner's lease warns that it takes it over", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -211,7 +211,7 @@ describe("ends are states", () => {
     expect(stage.warnings.at(-1)).toMatch(/^IPReservation a is already held by this stack, since 2030-.*overlay:scope/);
   });
 
-  test("a lease that another state has taken over is not released by a delete from another, which names it", async () => {
+  test("a lease that another state has taken over is not released by a delete, which warns with its name", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     const first = await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -226,7 +226,7 @@ describe("ends are states", () => {
     await expect(stage.of("IPReservation").update("id", first, first)).rejects.toThrow(/^LEASE_FENCED/);
   });
 
-  test("the old life of a resource that this run has made anew is no other state's", async () => {
+  test("a lease that this run has renewed does not count as taken over by another state", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     const first = await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -241,7 +241,7 @@ describe("ends are states", () => {
     expect(stage.warnings).toEqual([]);
   });
 
-  test("a pool with an address that its stack has retained is not deleted, with the way out", async () => {
+  test("a pool with an address that its stack has retained is not deleted; the error has a fix", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     await stage.make("IPReservation", "retained", inPool(pool));
     await expect(stage.of("IPPool").delete(pool)).rejects.toThrow(
@@ -249,7 +249,7 @@ describe("ends are states", () => {
     );
   });
 
-  test("a forced replacement takes nothing over: its owner was in the state", async () => {
+  test("a forced replacement does not warn of a takeover: its owner was in the state", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     const held = await stage.make("IPReservation", "a", inPool(pool));
     stage.newRun();
@@ -260,7 +260,7 @@ describe("ends are states", () => {
     expect(stage.warnings).toEqual([]);
   });
 
-  test("what a store does not have that was rebuilt without the stack's export is lost, not ended", async () => {
+  test("a lease that is missing in a store that was rebuilt without the stack's export is lost, not ended", async () => {
     const pool = await stage.make("IPPool", "lb", { ranges: ["10.61.0.0/24"] });
     const held = await stage.make("IPReservation", "a", inPool(pool));
     const rebuilt = await Stage.up();

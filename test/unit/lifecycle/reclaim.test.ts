@@ -5,7 +5,7 @@ import { openPool } from "../../../provider/pool";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
-/** A network with room for three runners, and a fourth one. */
+/** A network with room for three runners, and a fourth runner. */
 const START = Date.parse("2030-01-01T00:00:00Z");
 
 async function full(inputs: Values) {
@@ -34,11 +34,11 @@ async function full(inputs: Values) {
   return {
     pool,
     pass: (seconds: number) => (now += seconds * 1000),
-    /** A refresh sees the machine, and is a sign of life. */
+    /** A refresh of a runner, which sets `lastSeen`. */
     refresh: (i: number) => runners!.read("", made[i]!),
     preview: () => check(runners!, "d", runner("d", "192.0.2.14"), true),
     create: () => create(runners!, "d", runner("d", "192.0.2.14")),
-    /** What the next up would give it, now that its lease is gone. */
+    /** The values that the next up would give it, now that its lease is gone. */
     again: async (i: number) => {
       const { owner, leaseId: _, uid: __, ...olds } = made[i]!;
       const name = ["a", "b", "c"][i]!;
@@ -50,7 +50,7 @@ async function full(inputs: Values) {
   };
 }
 
-test("when all ids are taken, preview says so, and names the longest unseen first, with their times", async () => {
+test("when all ids are taken, preview fails and names the longest unseen runners first, with their times", async () => {
   const { preview, refresh } = await full({});
   await refresh(0);
   const { failures } = await preview();
@@ -60,7 +60,7 @@ test("when all ids are taken, preview says so, and names the longest unseen firs
   );
 });
 
-test("reclaimInactive: the longest unseen gives its id away, in preview as in up; those that were seen never do", async () => {
+test("reclaimInactive: the id of the longest unseen runner is reclaimed, in preview as in up; ids of active runners are not", async () => {
   const { pool, preview, create, refresh, pass, drifted, again, release } = await full({
     onExhausted: "reclaimInactive",
     inactiveAfter: 3600,
@@ -70,11 +70,11 @@ test("reclaimInactive: the longest unseen gives its id away, in preview as in up
   await refresh(0);
   pass(1000);
   expect((await preview()).inputs.runnerId).toBe(2);
-  expect((await pool.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview moves nobody
+  expect((await pool.find("network/training", { value: 2n }))!.owner).toMatch(/::b$/); // a preview changes no lease
   expect((await create()).runnerId).toBe(2);
   expect(await drifted(1)).toEqual(["leaseId"]);
   expect(await drifted(0)).toEqual([]);
-  // Whoever lost its id gets another one, as soon as there is one.
+  // A runner that lost its id gets another one, as soon as one is free.
   expect((await again(0)).inputs.runnerId).toBe(1);
   await release(0);
   expect((await again(1)).inputs.runnerId).toBe(1);

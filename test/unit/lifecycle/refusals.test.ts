@@ -4,7 +4,7 @@ import type { Values } from "../../../provider/lifecycle/values";
 import { resources } from "../../../provider/resources";
 import { Stage } from "./stage";
 
-/** What check says about inputs that it refuses: which property, which value, what is allowed, and never a secret. */
+/** Errors of check for invalid inputs: property, value and what is allowed, and never a secret. */
 let stage: Stage;
 
 beforeAll(async () => {
@@ -212,7 +212,7 @@ const FOREIGN = /Invalid|xpected|eceived|Too (big|small)|Unrecognized|undefined|
 describe.each(resources.map((def) => [def.type, def] as const))("%s", (type, def) => {
   const paths = pathsOf(z.toJSONSchema(def.inputs, { io: "input", unrepresentable: "any" }) as JsonSchema);
 
-  test("whatever is wrong anywhere is said in our words, with a code and the path", async () => {
+  test("every error has our own words, a code and the path", async () => {
     for (const path of paths) {
       for (const wrong of WRONG) {
         const { failures } = await stage.check(type, "x", put(GOOD[type], path, wrong) as Values, undefined, true);

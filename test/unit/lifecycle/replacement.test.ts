@@ -5,8 +5,8 @@ import { resourceOf } from "../../../provider/resources";
 import { ownerOf, Stage } from "./stage";
 
 /**
- * A pool that cannot change in place. Pulumi deletes the resources that refer to it, then the pool, and makes them anew: whatever
- * else is held in the pool must stop that before the first delete.
+ * A pool that cannot change in place. Pulumi deletes the resources that refer to it, then the pool, and creates them again: other
+ * leases in the pool must stop that before the first delete.
  */
 let stage: Stage;
 let pool: Values;
@@ -31,11 +31,11 @@ async function makeElsewhere(type: string, name: string, news: Values): Promise<
   return (await lifecycle.create(inputs)).props;
 }
 
-/** Pulumi gives a check only the inputs of what was before. */
+/** Pulumi passes only the old inputs to a check. */
 const check = (type: string, name: string, news: Values, olds: Values, dryRun = false) =>
   stage.check(type, name, news, pickInputs(resourceOf(type), olds), dryRun);
 
-/** What preview and up say to a change of the pool, each in a run of its own. */
+/** The errors of preview and up for a change of the pool, each in a run of its own. */
 async function refusals(type: string, name: string, news: Values, olds: Values): Promise<string[]> {
   const reasons: string[] = [];
   for (const dryRun of [true, false]) {
@@ -49,7 +49,7 @@ async function refusals(type: string, name: string, news: Values, olds: Values):
 const isHeld = async ({ leaseId }: Values): Promise<boolean> =>
   (await stage.pool.find("pool/lb", { leaseId: String(leaseId) })) !== undefined;
 
-/** As Pulumi asks the resources that refer to a pool, before it deletes them and the pool. */
+/** Calls `diff` as Pulumi does for the resources that refer to a pool, before it deletes them and the pool. */
 const askDependent = (props: Values) => stage.of("IPReservation").diff(props, { ...props, pool: UNKNOWN });
 
 beforeEach(async () => {
@@ -74,7 +74,7 @@ describe("leases of others", () => {
     await stage.change("IPPool", "lb", pool, { ranges: ["10.2.0.0/27"] });
   });
 
-  test("a pool that ends with the replaced one counts, too", async () => {
+  test("a child pool of the replaced pool counts, too", async () => {
     const { poolName, addressSpace, type, ranges } = pool;
     const parent = { poolName, addressSpace, type, ranges };
     await stage.make("IPPool", "child", { parent, prefixLength: 30 });
@@ -108,7 +108,7 @@ describe("leases of others", () => {
     expect(up).toBe(preview);
   });
 
-  test("containers on a runner do not count: its delete drops what was entered for them", async () => {
+  test("leases of containers on a runner do not count: its delete releases them", async () => {
     await stage.network();
     stage.fleet.containers.set("192.0.2.11", [{ name: "alpha", running: true, addresses: ["10.128.64.9"] }]);
     const runner = await stage.runner("r1", "192.0.2.11");
@@ -131,7 +131,7 @@ describe("leases of the same stack", () => {
     const made = await stage.make("IPPool", "lb", CHANGED);
     const again = await stage.make("IPReservation", "web", { ...inPool(made), ip: "10.2.0.7" });
     expect(again).toMatchObject({ ip: web.ip });
-    // The replacement is done: what is in the pool now ends as it likes.
+    // The replacement is done: leases in the pool can end again.
     await stage.of("IPReservation").delete(again);
     expect(await stage.pool.fsck()).toEqual([]);
   });
@@ -171,7 +171,7 @@ describe("leases of the same stack", () => {
     await expectStop(named);
   });
 
-  test("so does one that another stack has claimed since the check", async () => {
+  test("so does a lease that another stack has claimed since the check", async () => {
     stage.newRun();
     expect((await check("IPPool", "lb", CHANGED, pool)).failures).toEqual([]);
     await askDependent(web);
@@ -179,7 +179,7 @@ describe("leases of the same stack", () => {
   });
 });
 
-describe("what the replaced pool will refuse, preview refuses before anything is deleted", () => {
+describe("preview refuses what the replaced pool will refuse, before anything is deleted", () => {
   async function refusal(change: Values, news: Values): Promise<string> {
     stage.newRun();
     const replaced = await stage.preview(

@@ -12,7 +12,7 @@ import { FakeFleet, fakeDependencies } from "./fake-fleet";
 export const ownerOf = (type: string, name: string, stack = "dev"): string =>
   `org/urn:pulumi:${stack}::p::overlay:index:${type}::${name}`;
 
-/** A stack whose resources are driven as Pulumi drives them, on machines that are not there and a clock of its own. */
+/** A stack whose resources are called as Pulumi calls them, on a fake fleet and with a clock of its own. */
 export class Stage {
   readonly fleet = new FakeFleet();
   readonly warnings: string[] = [];
@@ -24,7 +24,7 @@ export class Stage {
 
   static async up({ store = "memory:", ...more }: { store?: string; quarantine?: number } = {}): Promise<Stage> {
     const stage = new Stage();
-    // A file is also opened by other processes, which have the machine's clock.
+    // A file is also opened by other processes, which use this machine's clock.
     const clock = store === "memory:" ? { clock: () => stage.now } : {};
     const settings = { offerTtl: 3600, quarantine: 300, swapWait: 0.3, ...clock, ...more };
     const rows = await openStore(store, settings);
@@ -56,14 +56,14 @@ export class Stage {
     return this.of(type).check({ owner: ownerOf(type, name), dryRun }, olds, news);
   }
 
-  /** What preview shows. */
+  /** The values that preview shows. */
   async preview(type: string, name: string, news: Values, olds?: Values): Promise<Values> {
     const { inputs, failures } = await this.check(type, name, news, olds, true);
     expect(failures).toEqual([]);
     return inputs;
   }
 
-  /** Why preview refuses it. */
+  /** The error of preview, or an empty text. */
   async refusal(type: string, name: string, news: Values, olds?: Values): Promise<string> {
     const { failures } = await this.check(type, name, news, olds, true);
     return failures.map(({ reason }) => reason).join("\n");

@@ -15,7 +15,7 @@ beforeEach(async () => {
   await stage.runner("r2", R2!);
   await stage.make("IPPool", "lb", { ranges: ["203.0.113.10-203.0.113.12"], type: "loadBalancer" });
   stage.fleet.takeWrites();
-  stage.fleet.asked.length = 0;
+  stage.fleet.contacted.length = 0;
 });
 
 const inputs = (more: Values = {}): Values => ({
@@ -28,7 +28,7 @@ const inputs = (more: Values = {}): Values => ({
 const onRunner = (name: string, host: string, more: Values = {}): Values =>
   inputs({ attach: `training/${name}`, connection: { host }, ...more });
 
-/** The same as `stage` does, in another stack. */
+/** The same in another stack. */
 async function elsewhere(name: string, news: Values, stack = "prod"): Promise<Values | string> {
   const lifecycle = stage.of("StaticIP");
   const caller = { owner: ownerOf("StaticIP", name, stack), dryRun: false };
@@ -37,17 +37,17 @@ async function elsewhere(name: string, news: Values, stack = "prod"): Promise<Va
   return (await lifecycle.create(inputs)).props;
 }
 
-test("preview shows address and names and asks no machine; up gives the same", async () => {
+test("preview shows address and names and contacts no host; up gives the same", async () => {
   const shown = await stage.preview("StaticIP", "web", inputs({ forwards: [web, { ...mail, protocol: "udp" }] }));
   expect(shown.names).toEqual(["web-tcp-80", "web-udp-25"]);
   expect(shown.ip).toMatch(/^203\.0\.113\.1[0-2]$/);
-  expect(stage.fleet.asked).toEqual([]);
+  expect(stage.fleet.contacted).toEqual([]);
   const made = await stage.make("StaticIP", "web", inputs({ forwards: [web, { ...mail, protocol: "udp" }] }));
   expect(made).toMatchObject({ ip: shown.ip, names: shown.names, sharedWith: [], drift: [] });
-  expect(stage.fleet.standing(HUB!)).toContain(`address ${shown.ip}/32 on overlay-vip`);
+  expect(stage.fleet.itemsOn(HUB!)).toContain(`address ${shown.ip}/32 on overlay-vip`);
 });
 
-test("resources of two stacks with one key share an address, and it goes with the last", async () => {
+test("resources of two stacks with one key share an address, which is removed with the last of them", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const second = (await elsewhere("mail", inputs({ sharingKey: "team-a", forwards: [mail] }))) as Values;
   expect(second).toMatchObject({
@@ -59,10 +59,10 @@ test("resources of two stacks with one key share an address, and it goes with th
     ownerOf("StaticIP", "mail", "prod"),
   ]);
   await stage.of("StaticIP").delete(first);
-  expect(stage.fleet.standing(HUB!)).toContain(`address ${first.ip}/32 on overlay-vip`);
+  expect(stage.fleet.itemsOn(HUB!)).toContain(`address ${first.ip}/32 on overlay-vip`);
   await stage.of("StaticIP").delete(second);
   expect(
-    stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip") || key.includes("OVERLAY-DNAT")),
+    stage.fleet.itemsOn(HUB!).filter((key) => key.includes("overlay-vip") || key.includes("OVERLAY-DNAT")),
   ).toEqual([]);
 });
 
@@ -74,7 +74,7 @@ test("without a key the address is exclusive", async () => {
   );
 });
 
-test("a port that somebody has is refused in preview, with the holder's name: for newcomers and for changes in place", async () => {
+test("a taken port is refused in preview, with its holder, for new resources and for changes in place", async () => {
   await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const conflict =
     /PORT_CONFLICT: Port tcp\/80 on 203\.0\.113\.1\d of IPPool lb belongs to org\/urn:pulumi:dev::p::overlay:index:StaticIP::web/;
@@ -94,7 +94,7 @@ test("a port that somebody has is refused in preview, with the holder's name: fo
   );
 });
 
-test("a key can be changed by the only user of an address", async () => {
+test("the only holder of an address can change its key", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const alone = await stage.change("StaticIP", "web", first, inputs({ sharingKey: "team-b" }));
   expect(alone).toMatchObject({ ip: first.ip, names: ["team-b-tcp-80"] });
@@ -104,23 +104,23 @@ test("a key can be changed by the only user of an address", async () => {
   );
 });
 
-test("one address is not on two machines", async () => {
+test("an address cannot be on two hosts", async () => {
   await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   expect(await elsewhere("mail", onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }))).toMatch(
     /SHARING_CONFLICT: attach: 203\.0\.113\.1\d is shared with org\/urn:pulumi:dev::p::overlay:index:StaticIP::web, which has it on training; this one would have it on training\/r1/,
   );
 });
 
-test("those who share an address in one stack move together", async () => {
+test("co-holders of an address in one stack move together", async () => {
   const first = await stage.make("StaticIP", "web", inputs({ sharingKey: "team-a" }));
   const second = await stage.make("StaticIP", "mail", inputs({ sharingKey: "team-a", forwards: [mail] }));
   await stage.change("StaticIP", "web", first, onRunner("r1", R1!, { sharingKey: "team-a" }));
   await stage.change("StaticIP", "mail", second, onRunner("r1", R1!, { sharingKey: "team-a", forwards: [mail] }));
-  expect(stage.fleet.standing(R1!)).toContain(`address ${first.ip}/32 on overlay-vip`);
-  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("overlay-vip"))).toEqual([]);
+  expect(stage.fleet.itemsOn(R1!)).toContain(`address ${first.ip}/32 on overlay-vip`);
+  expect(stage.fleet.itemsOn(HUB!).filter((key) => key.includes("overlay-vip"))).toEqual([]);
 });
 
-test("a move: the new machine first, then the old one is cleaned", async () => {
+test("a move configures the new host first, then cleans the old one", async () => {
   const made = await stage.make("StaticIP", "web", inputs());
   stage.fleet.takeWrites();
   const moved = await stage.change("StaticIP", "web", made, onRunner("r2", R2!));
@@ -131,7 +131,7 @@ test("a move: the new machine first, then the old one is cleaned", async () => {
   expect(writes.indexOf(`${HUB}: - address ${made.ip}/32 on overlay-vip`)).toBeGreaterThan(arrived);
 });
 
-test("another target for a forward changes its rules and nothing else", async () => {
+test("another target of a forward changes its rules and nothing else", async () => {
   const made = await stage.make("StaticIP", "web", inputs());
   stage.fleet.takeWrites();
   await stage.change("StaticIP", "web", made, inputs({ forwards: [{ ...web, to: "10.128.64.6" }] }));
@@ -145,32 +145,32 @@ test.each<[string, unknown]>([
   ["a target", [{ ...web, to: UNKNOWN }]],
   ["a forward", [UNKNOWN]],
   ["all forwards", UNKNOWN],
-])("%s that is not known yet hides the names, which are not none, and not the address", async (_, forwards) => {
+])("%s that is unknown makes the names unknown, and not the address", async (_, forwards) => {
   const shown = await stage.preview("StaticIP", "web", inputs({ forwards }));
   expect(shown.ip).toMatch(/^203\.0\.113\.1\d$/);
   expect(shown).not.toHaveProperty("names");
   expect(shown.forwards).toEqual(forwards);
 });
 
-test("what cannot be is refused in preview, whatever is known only during up", async () => {
+test("invalid inputs are refused in preview, also if others are unknown until up", async () => {
   const twice = inputs({ forwards: [web, web], labels: UNKNOWN });
   expect(await stage.refusal("StaticIP", "web", twice)).toMatch(/forwards\[1\]\.port is there twice/);
   const later = inputs({ runners: ["training/r1"], runnerConnections: UNKNOWN });
   expect(await stage.refusal("StaticIP", "web", later)).toBe("");
 });
 
-test("another address begins before the old one ends", async () => {
+test("another address is configured before the old one is removed", async () => {
   const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
   const shown = await stage.preview("StaticIP", "web", inputs({ ip: "203.0.113.11" }), made);
   expect(await stage.of("StaticIP").diff(made, shown)).toMatchObject({ replaces: ["ip"], deleteBeforeReplace: false });
   const next = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.11" }), made);
-  expect(stage.fleet.standing(HUB!)).toContain("address 203.0.113.10/32 on overlay-vip");
+  expect(stage.fleet.itemsOn(HUB!)).toContain("address 203.0.113.10/32 on overlay-vip");
   await stage.of("StaticIP").delete(made);
-  expect(stage.fleet.standing(HUB!)).not.toContain("address 203.0.113.10/32 on overlay-vip");
-  expect(stage.fleet.standing(HUB!)).toContain(`address ${next.ip}/32 on overlay-vip`);
+  expect(stage.fleet.itemsOn(HUB!)).not.toContain("address 203.0.113.10/32 on overlay-vip");
+  expect(stage.fleet.itemsOn(HUB!)).toContain(`address ${next.ip}/32 on overlay-vip`);
 });
 
-test("two that swap their addresses in one up: each machine carries one, and nothing when they are gone", async () => {
+test("two addresses are swapped in one up: each host carries one, and none after the deletes", async () => {
   const [A, B] = ["203.0.113.10", "203.0.113.11"];
   const wishes = (a: string, b: string) => [inputs({ ip: a }), onRunner("r1", R1!, { ip: b })] as const;
   const before = await Promise.all(wishes(A, B).map((news, i) => stage.make("StaticIP", `s${i}`, news)));
@@ -179,7 +179,7 @@ test("two that swap their addresses in one up: each machine carries one, and not
   for (const [i, news] of wishes(B, A).entries()) next.push(await stage.preview("StaticIP", `s${i}`, news, before[i]));
   const after = await Promise.all(next.map(async (news) => (await stage.of("StaticIP").create(news)).props));
   for (const old of before) await stage.of("StaticIP").delete(old);
-  const carried = (host: string) => stage.fleet.standing(host).filter((key) => key.includes("overlay-vip"));
+  const carried = (host: string) => stage.fleet.itemsOn(host).filter((key) => key.includes("overlay-vip"));
   expect([HUB!, R1!].map((host) => carried(host).filter((key) => key.startsWith("address")))).toEqual([
     [`address ${B}/32 on overlay-vip`],
     [`address ${A}/32 on overlay-vip`],
@@ -188,7 +188,7 @@ test("two that swap their addresses in one up: each machine carries one, and not
   expect([HUB!, R1!].flatMap(carried)).toEqual([]);
 });
 
-test("take: an address or a port is taken from another of the same tenant, who finds out and asks anew", async () => {
+test("take: an address or a port is taken from a holder of the same tenant, whose next diff is a replacement", async () => {
   const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
   const taker = (await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))) as Values;
   expect(taker.ip).toBe("203.0.113.10");
@@ -206,18 +206,18 @@ test("take: an address or a port is taken from another of the same tenant, who f
   expect(await lifecycle.update("id", port, checked)).toMatchObject({ ip: other.ip, sharedWith: [] });
 });
 
-test("what is taken can be on another machine; the old one lets go of it when the loser is up again", async () => {
+test("a taken address can be on another host; the old host is cleaned by the next up of the former holder", async () => {
   const made = await stage.make("StaticIP", "web", inputs({ ip: "203.0.113.10" }));
   const onR1 = onRunner("r1", R1!, { ip: "203.0.113.10", onConflict: "take" });
   expect(await elsewhere("rival", onR1)).toMatchObject({ ip: "203.0.113.10" });
   const other = await stage.make("StaticIP", "web", inputs(), made);
   await stage.of("StaticIP").delete(made);
-  const carried = stage.fleet.standing(HUB!).filter((key) => key.startsWith("address 203"));
+  const carried = stage.fleet.itemsOn(HUB!).filter((key) => key.startsWith("address 203"));
   expect(carried).toEqual([`address ${other.ip}/32 on overlay-vip`]);
-  expect(stage.fleet.standing(R1!)).toContain("address 203.0.113.10/32 on overlay-vip");
+  expect(stage.fleet.itemsOn(R1!)).toContain("address 203.0.113.10/32 on overlay-vip");
 });
 
-test("a reservation is not taken", async () => {
+test("the address of a reservation is not taken", async () => {
   await stage.make("IPReservation", "other", { pool: "lb", ip: "203.0.113.10" });
   expect(await elsewhere("rival", inputs({ ip: "203.0.113.10", onConflict: "take" }))).toMatch(/IP_IN_USE/);
 });
@@ -237,17 +237,17 @@ const REFUSED: [what: string, more: Values, reason: RegExp][] = [
   ],
   ["an unknown pool", { pool: "nowhere" }, /POOL_NOT_FOUND: pool: There is no IPPool named 'nowhere'/],
   [
-    "an unknown machine",
+    "an unknown host",
     { attach: "training/r9" },
     /POOL_NOT_FOUND: attach: There is no OverlayNetwork or RunnerSubnet named 'training\/r9'/,
   ],
   [
-    "clients shown by a hub without a way back",
+    "preserveClientIp on a hub without a return path",
     { preserveClientIp: true },
     /forwards\[0\]\.to must be a workload of one of `runners`/,
   ],
   [
-    "a way back from another runner",
+    "a return path of another runner",
     { preserveClientIp: true, runners: ["training/r2"], runnerConnections: [{ host: R2 }] },
     /forwards\[0\]\.to must be a workload of one of `runners`/,
   ],
@@ -257,7 +257,7 @@ const REFUSED: [what: string, more: Values, reason: RegExp][] = [
     /runnerConnections must be one for each of 1 runners/,
   ],
   [
-    "clients shown by a runner to another's workloads",
+    "preserveClientIp on a runner for another's workloads",
     onRunner("r2", R2!, { preserveClientIp: true }),
     /must be a workload of runner r2/,
   ],
@@ -265,27 +265,27 @@ const REFUSED: [what: string, more: Values, reason: RegExp][] = [
 
 test.each(REFUSED)("refused: %s", async (_, more, reason) => {
   expect(await stage.refusal("StaticIP", "web", inputs(more))).toMatch(reason);
-  expect(stage.fleet.asked).toEqual([]);
+  expect(stage.fleet.contacted).toEqual([]);
 });
 
-test("clients shown by a hub: the workload's runner gets the way back, and loses it when it is no longer needed", async () => {
+test("preserveClientIp on a hub: the workload's runner gets the return path, and loses it when it is no longer needed", async () => {
   const shown = inputs({ preserveClientIp: true, runners: ["training/r1"], runnerConnections: [{ host: R1 }] });
   const made = await stage.make("StaticIP", "web", shown);
-  const back = () => stage.fleet.standing(R1!).filter((key) => /BACK|table/.test(key));
+  const back = () => stage.fleet.itemsOn(R1!).filter((key) => /BACK|table/.test(key));
   expect(back()).toHaveLength(8);
-  expect(stage.fleet.standing(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
+  expect(stage.fleet.itemsOn(HUB!).filter((key) => key.includes("MASQUERADE"))).toHaveLength(3);
   const hidden = await stage.change("StaticIP", "web", made, inputs());
   expect(back()).toEqual([]);
   expect(hidden.pendingCleanup).toEqual([]);
 });
 
-test("a word that DNS cannot bear is hashed in names, and stays a key of its own", async () => {
+test("a sharing key that is no DNS label is hashed in names, and stays a key of its own", async () => {
   const made = await stage.make("StaticIP", "web", inputs({ sharingKey: "meYOU" }));
   expect(made.names).toEqual(["ps9pn7rkocct7m9ivtovuktb-tcp-80"]);
   expect(((await elsewhere("mail", inputs({ sharingKey: "meyou", forwards: [mail] }))) as Values).ip).not.toBe(made.ip);
 });
 
-test("a pool of both families gives the family of the workloads", async () => {
+test("a pool of both families gives an address of the workloads' family", async () => {
   await stage.make("IPPool", "dual", { ranges: ["203.0.113.20-203.0.113.22", "2001:db8::/120"], type: "loadBalancer" });
   const six = await stage.preview(
     "StaticIP",
@@ -313,15 +313,15 @@ test("the tenant comes from the resource or from the provider's setting, never f
   expect(await elsewhere("by-setting", inputs({ pool: "acme" }))).toMatchObject({ tenant });
 });
 
-test("a resource that gets a tenant keeps its address, and no machine is asked", async () => {
+test("a resource that gets a tenant keeps its address, and no host is contacted", async () => {
   const made = await stage.make("StaticIP", "web", inputs());
-  stage.fleet.asked.length = 0;
+  stage.fleet.contacted.length = 0;
   const tenant = { org: "acme", project: "web" };
   expect(await stage.change("StaticIP", "web", made, inputs({ tenant }))).toMatchObject({ ip: made.ip, tenant });
-  expect(stage.fleet.asked).toEqual([]);
+  expect(stage.fleet.contacted).toEqual([]);
 });
 
-test("anotherAddress: the same key and port get another address, in preview and up, and a change moves there", async () => {
+test("anotherAddress: with the same key and port it gets another address, in preview and up, also by a change", async () => {
   const shared = (more: Values = {}) => inputs({ sharingKey: "team-a", onPortConflict: "anotherAddress", ...more });
   const first = await stage.make("StaticIP", "web", shared());
   const shown = await stage.preview("StaticIP", "rival", shared());

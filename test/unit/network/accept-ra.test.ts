@@ -6,12 +6,12 @@ import { type Item, itemKey } from "../../../provider/network/model/items";
 import { withAcceptRa } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const forwarding: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
 const acceptRa = (device: string): Item => ({ kind: "sysctl", key: `net.ipv6.conf.${device}.accept_ra`, value: "2" });
 
-/** A machine with a default route by eth0.100, learnt as `protocol` says. */
+/** A host with a default route over eth0.100, from the source that `protocol` names. */
 const host = (protocol: string, accept: number, recorded: Item[] = []): Facts =>
   parseFacts(
     [
@@ -29,11 +29,11 @@ const [listens, forwards] = [itemKey(acceptRa("eth0/100")), itemKey(forwarding)]
 test.each<[string, string[], string[]]>([
   ["a route that the kernel has learnt", keys([forwarding], host("ra", 1)), [listens, forwards]],
   ["a route of an administrator's", keys([forwarding], host("static", 1)), [forwards]],
-  ["a program that listens instead of the kernel", keys([forwarding], host("ra", 0)), [forwards]],
-  ["an administrator who has told it already", keys([forwarding], host("ra", 2)), [forwards]],
-  ["told by us, at another time", keys([forwarding], host("ra", 2, [acceptRa("eth0/100")])), [listens, forwards]],
+  ["a program that handles advertisements instead of the kernel", keys([forwarding], host("ra", 0)), [forwards]],
+  ["a value that an administrator has set already", keys([forwarding], host("ra", 2)), [forwards]],
+  ["a value that we have set earlier", keys([forwarding], host("ra", 2, [acceptRa("eth0/100")])), [listens, forwards]],
   [
-    "told by us, and the router is silent",
+    "a value that we have set, without a route from a router",
     keys([forwarding], host("", 2, [acceptRa("eth0/100")])),
     [listens, forwards],
   ],
@@ -48,7 +48,7 @@ test("a dot in a device's name is no step on the path", () => {
   );
 });
 
-test("a setting whose device is gone is neither made at boot nor left on record", () => {
+test("a setting whose device is gone is neither restored at boot nor kept in the record", () => {
   const facts = host("", 2, [acceptRa("gone0")]);
   const record = { uid: "r1", owner: "o", network: "training", store: "s" };
   const steps = planSteps([{ record, items: [forwarding] }], facts);

@@ -9,7 +9,7 @@ import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, runner, training } from "../../network";
 
-/** Machines as KohakuRiver leaves them, in the words of the tools; what we would tell them, in the words of ours. */
+/** Hosts as KohakuRiver configures them, as output of `ip`; and the commands that we send to them. */
 const network = training({ masquerade: false });
 
 const link = (ifname: string, kind: string, data: object = {}, more: object = {}) => ({
@@ -23,16 +23,15 @@ const link = (ifname: string, kind: string, data: object = {}, more: object = {}
 const tunnel = (ifname: string, id: number, remote: string, more: object = {}) =>
   link(ifname, "vxlan", { id, port: 4789, remote, local: "192.0.2.1", learning: false }, more);
 
-function machine(links: object[], addresses: [dev: string, address: string][] = [], routes: object[] = []): Facts {
+function hostFacts(links: object[], addresses: [dev: string, address: string][] = [], routes: object[] = []): Facts {
   const all = (links as { ifname: string }[]).map((each) => {
     const own = addresses.filter(([dev]) => dev === each.ifname).map(([, address]) => address.split("/"));
     return { ...each, addr_info: own.map(([local, prefix]) => ({ local, prefixlen: Number(prefix) })) };
   });
   return parseFacts(
-    [
-      `@@ machine\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`,
-      "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1",
-    ].join("\n"),
+    [`@@ ip\n${JSON.stringify(all)}\n${JSON.stringify(routes)}`, "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:1"].join(
+      "\n",
+    ),
   );
 }
 
@@ -42,7 +41,7 @@ const adopting = (items: Item[]): DesiredState => ({
   adopt: true,
 });
 
-/** What the machine is told but for its firewall, or why it is left alone. */
+/** The commands for the host, without those for its firewall; or the error that refuses the change. */
 function sentLines(desired: DesiredState, facts: Facts): string[] {
   try {
     refuseForeign(desired, facts);
@@ -57,9 +56,9 @@ function sentLines(desired: DesiredState, facts: Facts): string[] {
 
 test.each<[string, Item[], Facts, (string | RegExp)[]]>([
   [
-    "the hub's own device keeps its MAC, and its address gets the right prefix before the wrong one goes",
+    "the hub's own device keeps its MAC, and its address gets the right prefix before the wrong one is removed",
     planHub(network),
-    machine([link("kohaku-host", "dummy")], [["kohaku-host", "10.128.0.1/12"]]),
+    hostFacts([link("kohaku-host", "dummy")], [["kohaku-host", "10.128.0.1/12"]]),
     [
       "link set dev kohaku-host address aa:00:00:00:00:01 up",
       "address replace 10.128.0.1/32 dev kohaku-host",
@@ -68,18 +67,18 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     ],
   ],
   [
-    "a tunnel on the hub is set once in full, and not created again",
+    "a tunnel on the hub is configured once in full, and not created again",
     planTunnel(network, 1, hub, runner),
-    machine([tunnel("vxkr1", 101, "192.0.2.11", { mtu: 1400 })], [["vxkr1", "10.128.64.254/18"]]),
+    hostFacts([tunnel("vxkr1", 101, "192.0.2.11", { mtu: 1400 })], [["vxkr1", "10.128.64.254/18"]]),
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.1 nolearning",
       "link set dev vxkr1 address aa:00:00:00:00:01 mtu 1450 up",
     ],
   ],
   [
-    "a runner's route by the same way only gets our mark",
+    "a runner's route over the same next hop only gets our protocol number",
     planRunner(network, 1, "vxlan0", hub, runner),
-    machine(
+    hostFacts(
       [link("kohaku-overlay", "bridge"), tunnel("vxlan0", 101, "192.0.2.1", { master: "kohaku-overlay" })],
       [["kohaku-overlay", "10.128.64.1/18"]],
       [{ dst: "10.128.0.0/12", gateway: "10.128.64.254", dev: "kohaku-overlay", protocol: "boot" }],
@@ -92,9 +91,9 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     ],
   ],
   [
-    "on a runner there is one tunnel: a hub that has moved is followed",
+    "on a runner there is one tunnel: its remote follows a hub that has moved",
     planRunner(network, 1, "vxlan0", hub, runner).filter(({ kind }) => kind === "link"),
-    machine([link("kohaku-overlay", "bridge"), tunnel("vxlan0", 101, "192.0.2.7", { master: "kohaku-overlay" })]),
+    hostFacts([link("kohaku-overlay", "bridge"), tunnel("vxlan0", 101, "192.0.2.7", { master: "kohaku-overlay" })]),
     [
       "link set dev kohaku-overlay address aa:00:00:00:00:01 mtu 1450 up",
       "link set dev vxlan0 type vxlan id 101 remote 192.0.2.1 local 192.0.2.11 nolearning",
@@ -102,35 +101,35 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
     ],
   ],
   [
-    "a route by another way is left",
+    "a route over another next hop is refused",
     planRunner(network, 1, "vxlan0", hub, runner),
-    machine([], [], [{ dst: "10.128.0.0/12", gateway: "192.0.2.254", dev: "eth0", protocol: "static" }]),
+    hostFacts([], [], [{ dst: "10.128.0.0/12", gateway: "192.0.2.254", dev: "eth0", protocol: "static" }]),
     [/^ROUTE_OVERLAP: /],
   ],
   [
-    "another VNI is left",
+    "a tunnel with another VNI is refused",
     planTunnel(network, 1, hub, runner),
-    machine([tunnel("vxkr1", 999, "192.0.2.11")]),
+    hostFacts([tunnel("vxkr1", 999, "192.0.2.11")]),
     [
       /^DEVICE_FOREIGN: .*\(vxlan, VNI 999 on port 4789 to 192\.0\.2\.11\).* only a tunnel with VNI 101 on port 4789 to 192/,
     ],
   ],
   [
-    "on the hub another runner's tunnel is left",
+    "on the hub another runner's tunnel is refused",
     planTunnel(network, 1, hub, runner),
-    machine([tunnel("vxkr1", 101, "192.0.2.99")]),
+    hostFacts([tunnel("vxkr1", 101, "192.0.2.99")]),
     [/^DEVICE_FOREIGN: /],
   ],
   [
-    "a device of another kind is left",
+    "a device of another type is refused",
     planTunnel(network, 3, hub, runner),
-    machine([link("vxkr3", "dummy")]),
+    hostFacts([link("vxkr3", "dummy")]),
     [/^DEVICE_FOREIGN: .*vxkr3 \(dummy\)/],
   ],
   [
     "this runner's tunnel has another id, with one digit more",
     planTunnel(network, 35, hub, runner),
-    machine([tunnel("vxkr10", 136, "192.0.2.11")]),
+    hostFacts([tunnel("vxkr10", 136, "192.0.2.11")]),
     [/^PLAN_STALE: The tunnel vxkr10 \(VNI 136\) already leads to 192\.0\.2\.11, .* Set runnerId: 36 on/],
   ],
 ])("adopting: %s", (_, items, facts, expected) => {
@@ -139,22 +138,22 @@ test.each<[string, Item[], Facts, (string | RegExp)[]]>([
 });
 
 test.each([
-  ["another program's tunnel to the same machine", tunnel("flannel.1", 1, "192.0.2.11")],
+  ["another program's tunnel to the same host", tunnel("flannel.1", 1, "192.0.2.11")],
   ["a name that is not canonical", tunnel("vxkr02", 102, "192.0.2.11")],
   ["a name whose VNI does not fit", tunnel("vxkr2", 105, "192.0.2.11")],
 ])("%s does not count as this runner's tunnel under another id", (_, other) => {
-  expect(() => refuseForeign(adopting(planTunnel(network, 1, hub, runner)), machine([other]))).not.toThrow();
+  expect(() => refuseForeign(adopting(planTunnel(network, 1, hub, runner)), hostFacts([other]))).not.toThrow();
 });
 
 test("a device in an owner's record is no conflict, and keeps the MAC that it was adopted with", () => {
   const items = planTunnel(network, 1, hub, runner);
-  const facts = machine([tunnel("vxkr1", 101, "192.0.2.11"), tunnel("vxkr2", 102, "192.0.2.11")]);
+  const facts = hostFacts([tunnel("vxkr1", 101, "192.0.2.11"), tunnel("vxkr2", 102, "192.0.2.11")]);
   const kept = withAdoptedMacs(adopting(items), facts);
   const records: HostRecord[] = [
     { ...kept.record, items: kept.items },
     { ...kept.record, uid: "other", items: planTunnel(network, 2, hub, runner) },
   ];
   expect(() => refuseForeign(adopting(items), { ...facts, records })).not.toThrow();
-  const later = { ...machine([]), records };
+  const later = { ...hostFacts([]), records };
   expect(withAdoptedMacs({ ...kept, items, adopt: false }, later).items[0]).toMatchObject({ mac: "aa:00:00:00:00:01" });
 });

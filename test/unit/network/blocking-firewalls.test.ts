@@ -92,7 +92,7 @@ test.each<[string, Item[], BlockingChain[], string, string]>([
     "FIREWALL_BLOCKED: iptables-legacy INPUT (-j REJECT --reject-with icmp-port-unreachable) would drop VXLAN",
     "`iptables-legacy -I INPUT -s 192.0.2.11 -p udp --dport 4789 -j ACCEPT`",
   ],
-])("named, with the remedy: %s", (_, items, barriers, what, fix) => {
+])("refused with the commands that let packets pass: %s", (_, items, barriers, what, fix) => {
   expect(blocked(items, barriers)).toContain(what);
   expect(blocked(items, barriers)).toContain(fix);
 });
@@ -100,27 +100,27 @@ test.each<[string, Item[], BlockingChain[], string, string]>([
 test.each<[string, Item[], BlockingChain[]]>([
   ["policy accept", runnerItems, parseNftChains(nft("forward", "accept", ["ip saddr 203.0.113.0/24 drop"]))],
   [
-    "the overlay is let through",
+    "a rule accepts the overlay's range",
     runnerItems,
     parseNftChains(nft("forward", "drop", ["ip saddr 10.128.0.0/12 accept"])),
   ],
   [
-    "a larger range is let through",
+    "a rule accepts a larger range",
     runnerItems,
     parseNftChains(nft("forward", "drop", ['ip saddr { 10.0.0.0/8, 192.168.0.0/16 } accept comment "x"'])),
   ],
-  ["VXLAN is let through", tunnelItems, parseNftChains(nft("input", "drop", ["udp dport { 53, 4789 } accept"]))],
-  ["the peer is let through", tunnelItems, parseNftChains(nft("input", "drop", ["ip saddr 192.0.2.0/24 accept"]))],
+  ["a rule accepts VXLAN", tunnelItems, parseNftChains(nft("input", "drop", ["udp dport { 53, 4789 } accept"]))],
+  ["a rule accepts the peer", tunnelItems, parseNftChains(nft("input", "drop", ["ip saddr 192.0.2.0/24 accept"]))],
   ["only IPv6 is dropped", runnerItems, parseNftChains(nft("forward", "drop", [], "ip6"))],
-  ["a hook that ours do not pass", tunnelItems, parseNftChains(nft("forward", "drop"))],
-  ["nobody else's chains", runnerItems, parseNftChains("")],
+  ["a hook that packets of the overlay do not pass", tunnelItems, parseNftChains(nft("forward", "drop"))],
+  ["no chains of other programs", runnerItems, parseNftChains("")],
   ["legacy tables that are empty", runnerItems, parseLegacyChains(4, legacy("ACCEPT"))],
   [
-    "legacy that lets the overlay through",
+    "a rule of iptables-legacy accepts the overlay's range",
     runnerItems,
     parseLegacyChains(4, legacy("DROP", ["-A FORWARD -s 10.128.0.0/12 -j ACCEPT"])),
   ],
-])("no barrier: %s", (_, items, barriers) => {
+])("not blocking: %s", (_, items, barriers) => {
   expect(blocked(items, barriers)).toBe("");
 });
 

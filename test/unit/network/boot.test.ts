@@ -84,14 +84,14 @@ test.each<[string, boolean, Item[], Facts, string[]]>([
     ],
   ],
   [
-    "without systemd: the scripts, for whatever starts the machine",
+    "without systemd: the scripts, for another init system",
     true,
     planHub(network),
     bare(),
     ["file /var/lib/overlay/boot.sh", "file /var/lib/overlay/training/u1.sh"],
   ],
   ["persist: false", false, planHub(network), bare(true), []],
-  ["nothing is wanted", true, [], bare(true), []],
+  ["nothing is desired", true, [], bare(true), []],
 ])("%s", (_, persist, items, facts, more) => {
   expect(withBootItems(desired(items, persist), facts).slice(items.length).map(itemKey)).toEqual(more);
 });
@@ -103,7 +103,7 @@ const sweepers =
 
 test.each<[string, Service, string[]]>([
   [
-    "one unit comes before Docker, and again after whatever takes away what is not its own",
+    "one unit runs before Docker, and again after services that remove foreign objects",
     atStart!,
     [
       `After=network-pre.target networking.service NetworkManager.service ${sweepers}`,
@@ -114,7 +114,7 @@ test.each<[string, Service, string[]]>([
     ],
   ],
   [
-    "the other stays, to be reloaded with them",
+    "the other unit stays active, to be reloaded with them",
     atReload!,
     [
       `After=${sweepers}`,
@@ -140,19 +140,19 @@ const facts = ({ name, unit }: Service, boot: string, state: string, edited: boo
 };
 
 test.each<[string, Service, string, string, boolean, string[]]>([
-  ["has done its work", atStart!, "enabled", "inactive", false, []],
+  ["has run", atStart!, "enabled", "inactive", false, []],
   ["waits for the lock that we hold", atStart!, "enabled", "activating", false, []],
   ["has failed", atStart!, "enabled", "failed", false, ["state is failed, should be inactive"]],
   ["was disabled", atStart!, "disabled", "inactive", false, ["start at boot is disabled, should be enabled"]],
   ["was edited", atStart!, "enabled", "inactive", true, ["its content is not the planned one"]],
-  ["stands by", atReload!, "enabled", "active", false, []],
+  ["is active", atReload!, "enabled", "active", false, []],
   ["was stopped", atReload!, "enabled", "inactive", false, ["state is inactive, should be active"]],
 ])("a unit that %s", (_, service, boot, state, edited, wrong) => {
   const found = diffItems([service], facts(service, boot, state, edited)).map(formatDifference);
   expect(found).toEqual(wrong.map((each) => `service ${service.name}: ${each}`));
 });
 
-test("what brings it back is removed with the record, and what is shared with the last one", () => {
+test("the boot script is removed with the record, and shared files with the last record", () => {
   const host = bare(true);
   const recordOf = (uid: string) => {
     const items = withBootItems({ ...desired(planHub(network)), record: { ...desired([]).record, uid } }, host);
@@ -167,7 +167,7 @@ test("what brings it back is removed with the record, and what is shared with th
   expect(planSteps([desired([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);
-  host.records = [one]; // the other one's is lost, but its script shows that it is there
+  host.records = [one]; // the other owner's record is lost, but its script shows that it is present
   expect(planSteps([desired([])], host).map(({ verb, item }) => `${verb} ${itemKey(item)}`)).toEqual([
     "remove file /var/lib/overlay/training/u1.sh",
   ]);

@@ -11,7 +11,7 @@ import { planDocker } from "../../../provider/network/plan/hub";
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const layouts = [parseLayout("10.128.0.0/12/6/14")];
 const plan = { name: "kohakuriver-overlay", required: false, share: 4 };
@@ -50,7 +50,7 @@ function host(networks: object[] | "down" | "none", containers = "", recorded: I
 
 const drift = (facts: Facts, of: Item = item): string[] => diffItems([of], facts).map(formatDifference);
 
-test("the network is made over our bridge, with the hub's address and the pool's part kept out of Docker's hands", () => {
+test("the network is created on our bridge; Docker does not assign the hub's address and the pool's range", () => {
   expect(renderChange([{ verb: "add", item: dual }], []).split("\n")[1]).toBe(
     "'docker' 'network' 'create' '--driver' 'bridge' '--ipv6' " +
       "'--subnet' '10.128.64.0/18' '--gateway' '10.128.64.1' '--aux-address' 'hub=10.128.64.254' '--ip-range' '10.128.112.0/20' " +
@@ -73,19 +73,19 @@ test("a Docker network is removed before its bridge, and created after it", () =
     "'docker' 'network' 'rm' 'kohakuriver-overlay' || rc=1",
     "ip -force -batch - <<'END' || rc=1",
   ]);
-  const anew = renderChange(
+  const recreated = renderChange(
     [
       { verb: "change", item },
       { verb: "add", item: bridge },
     ],
     [],
   );
-  expect(anew.indexOf("'rm'")).toBeLessThan(anew.indexOf("link add"));
-  expect(anew.indexOf("link add")).toBeLessThan(anew.indexOf("'create'"));
+  expect(recreated.indexOf("'rm'")).toBeLessThan(recreated.indexOf("link add"));
+  expect(recreated.indexOf("link add")).toBeLessThan(recreated.indexOf("'create'"));
 });
 
 test.each<[string, Facts, string[]]>([
-  ["as wanted", host([OWN, STANDS]), []],
+  ["as desired", host([OWN, STANDS]), []],
   ["missing", host([OWN]), ["docker network kohakuriver-overlay: missing"]],
   [
     "another MTU",
@@ -99,14 +99,14 @@ test.each<[string, Facts, string[]]>([
       "docker network kohakuriver-overlay: subnets is 10.128.64.0/18 (gateway 10.128.64.1, hub none, range none), should be 10.128.64.0/18 (gateway 10.128.64.1, hub 10.128.64.254, range 10.128.112.0/20)",
     ],
   ],
-  ["dockerd is down, and it was made", host("down"), []],
-  ["dockerd is not there", host("none"), []],
+  ["dockerd is down, and the network was created", host("down"), []],
+  ["dockerd is not installed", host("none"), []],
   ["another program that calls itself docker", host([{ name: "podman", driver: "bridge" }]), []],
 ])("drift: %s", (_, facts, expected) => {
   expect(drift(facts)).toEqual(expected);
 });
 
-test("auto concerns a machine where dockerd answers, or where we have made it already", () => {
+test("auto applies to a host where dockerd answers, or where the network was created already", () => {
   expect(appliesToHost(item, host([OWN]))).toBe(true);
   expect(appliesToHost(item, host("down"))).toBe(true);
   expect(appliesToHost(item, host("down", "", []))).toBe(false);
@@ -128,7 +128,7 @@ test.each<[string, DesiredState, Facts, string]>([
     "DOCKER_UNAVAILABLE: docker.enabled is 'on', but dockerd does not answer.",
   ],
   [
-    "a network that nobody has on record",
+    "a network that is in no record",
     desired([item]),
     host([OWN, STANDS], "", []),
     "DOCKER_NETWORK_FOREIGN: There is already a Docker network kohakuriver-overlay, and it is not in our records.",
@@ -162,11 +162,7 @@ test.each<[string, DesiredState, Facts, string]>([
 });
 
 test.each<[string, DesiredState, Facts]>([
-  [
-    "a network that stands as wanted, with containers",
-    desired([item]),
-    host([OWN, STANDS], "running web kohakuriver-overlay"),
-  ],
+  ["a network as desired, with containers", desired([item]), host([OWN, STANDS], "running web kohakuriver-overlay")],
   ["a network that is adopted", desired([item], true), host([OWN, STANDS], "", [])],
   ["one without dockerd", desired([item]), host("none")],
   ["removal with stopped containers", desired([]), host([OWN, STANDS], "exited job kohakuriver-overlay")],
@@ -181,7 +177,7 @@ test("a network of our name on another bridge is not ours to remove", () => {
   expect(planSteps([desired([])], host([OWN, elsewhere]))).toEqual([]);
 });
 
-test("a bridge that Docker made for our network before us is ours, whatever its MAC", () => {
+test("a bridge that Docker created for our network is ours, whatever its MAC", () => {
   const bridge: Link = { kind: "link", name: "kohaku-overlay", type: "bridge", mac: "02:00:00:00:00:01" };
   const made = (networks: object[]): Facts => {
     const facts = host(networks, "", [item, bridge]);
@@ -207,7 +203,7 @@ test("forwarding stays on for Docker when the last owner is removed", () => {
 test.each([
   ["first", ["-j OVERLAY-FWD"], [], 1],
   ["behind DOCKER-USER", ["-j DOCKER-USER", "-j OVERLAY-FWD"], [], 2],
-  ["behind what stands before DOCKER-USER", ["-j DROP", "-j DOCKER-USER", "-j OVERLAY-FWD"], [], 3],
+  ["behind a rule before DOCKER-USER", ["-j DROP", "-j DOCKER-USER", "-j OVERLAY-FWD"], [], 3],
   [
     "behind all that Docker puts first",
     ["-j DOCKER-USER", "-j DOCKER-ISOLATION-STAGE-1", "-o docker0 -j DOCKER", "-i docker0 -j ACCEPT", "-j OVERLAY-FWD"],
@@ -227,8 +223,13 @@ test.each([
     2,
   ],
   ["behind rules for other ranges alone", ["-s 172.17.0.0/16 ! -o docker0 -j DROP", "-j OVERLAY-FWD"], [], 1],
-  ["behind a rule that meets ours", ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"], ["position is 2, should be 1"], 1],
-])("place of a jump: %s", (_, forward, wrong, position) => {
+  [
+    "behind a rule that matches our packets",
+    ["-s 10.0.0.0/8 -j DROP", "-j OVERLAY-FWD"],
+    ["position is 2, should be 1"],
+    1,
+  ],
+])("position of a jump: %s", (_, forward, wrong, position) => {
   const facts = host("none");
   facts.chains.set("4 filter FORWARD", forward);
   facts.chains.set("4 filter OVERLAY-FWD", ["-s 10.128.0.0/12 -j ACCEPT"]);
@@ -237,7 +238,7 @@ test.each([
   expect(desiredJumpPosition(jump, facts)).toBe(position);
 });
 
-test("containers on our network are known with their addresses while they run, and others on it by name", () => {
+test("running containers on our network are read with their addresses, stopped ones by name", () => {
   const alpha = { Name: "alpha", IPv4Address: "10.128.64.9/18", IPv6Address: "" };
   const beta = { Name: "beta", IPv4Address: "10.128.64.10/18", IPv6Address: "fd00:128:0:1::a/64" };
   const facts = host(

@@ -19,7 +19,7 @@ const MAIN: Raw[] = [
 ];
 const facts = (family: 4 | 6, routes: Raw[], rules: Raw[] = []) =>
   parseFacts(
-    `${family === 4 ? "@@ machine\n[]" : "@@ routing6"}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`,
+    `${family === 4 ? "@@ ip\n[]" : "@@ routing6"}\n${JSON.stringify(routes)}\n[]\n${JSON.stringify([...rules, ...MAIN])}`,
   );
 
 const via = { gateway: "192.0.2.9", dev: "eth0" };
@@ -48,7 +48,7 @@ test.each<[string, Item[], ReturnType<typeof facts>, string[]]>([
     ["10.128.128.0/18 nexthop via 192.0.2.9 dev eth0 weight 2 nexthop dev tun0 weight 1"],
   ],
   [
-    "one to the whole range, as good as ours",
+    "one to the whole range, with a metric as good as ours",
     onRunner,
     facts(4, [{ dst: "10.128.0.0/12", ...via }]),
     ["10.128.0.0/12 via 192.0.2.9 dev eth0"],
@@ -78,7 +78,7 @@ test.each<[string, Item[], ReturnType<typeof facts>, string[]]>([
     ["10.128.0.0/12 via 192.0.2.9 dev eth0 metric 100"],
   ],
   [
-    "any route in a table that comes before main",
+    "any route in a table that is looked up before main",
     onRunner,
     facts(4, [{ dst: "default", ...via, table: "100" }], [first]),
     ["default via 192.0.2.9 dev eth0 table 100"],
@@ -89,7 +89,7 @@ test.each<[string, Item[], ReturnType<typeof facts>, string[]]>([
     facts(4, [{ dst: "10.0.0.0/8", ...via, table: "vpn" }], [{ ...first, not: null, fwmark: "0x7", table: "vpn" }]),
     ["10.0.0.0/8 via 192.0.2.9 dev eth0 table vpn"],
   ],
-])("in the way: %s", (_, items, have, expected) => {
+])("conflicting: %s", (_, items, have, expected) => {
   expect(findForeignRoutes({ items }, have).map(({ text }) => text)).toEqual(expected);
   expect(() => preflight({ record, items }, have)).toThrow(
     /ROUTE_OVERLAP: (The route '|There is already a route to )1?[0df]/,
@@ -117,7 +117,7 @@ test.each<[string, Item[], ReturnType<typeof facts>]>([
     facts(4, [{ dst: "10.128.64.128/25", gateway: "10.128.64.5", dev: "kohaku-overlay", protocol: "static" }]),
   ],
   ["one with a worse metric than ours", onHub, facts(4, [{ dst: "10.128.64.0/18", ...via, metric: 100 }])],
-  ["a table that no rule leads to", onRunner, facts(4, [{ dst: "default", ...via, table: "100" }])],
+  ["a table that no rule looks up", onRunner, facts(4, [{ dst: "default", ...via, table: "100" }])],
   [
     "a table after main",
     onRunner,
@@ -150,7 +150,7 @@ test.each<[string, Item[], ReturnType<typeof facts>]>([
     ),
   ],
   [
-    "a table with our own way in it, too",
+    "a table that has our own route, too",
     onRunner,
     facts(
       4,
@@ -161,11 +161,11 @@ test.each<[string, Item[], ReturnType<typeof facts>]>([
       [first],
     ),
   ],
-])("not in the way: %s", (_, items, have) => {
+])("not conflicting: %s", (_, items, have) => {
   expect(findForeignRoutes({ items }, have)).toEqual([]);
 });
 
-test("a remedy is a command that removes the route", () => {
+test("the fix is a command that removes the route", () => {
   const have = facts(
     6,
     [{ dst: "fd00:128:0:2::/64", gateway: "fd01::9", dev: "eth0", metric: 5, table: "7" }],

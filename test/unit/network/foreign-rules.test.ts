@@ -3,7 +3,7 @@ import type { DesiredState, Item } from "../../../provider/network/model/items";
 import { planHub, planTunnel } from "../../../provider/network/plan/hub";
 import { describeForeignRules, findBlockedRemovals } from "../../../provider/network/preflight/foreign";
 import { hub, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 const network = training();
 const desired = (uid: string, items: Item[], stack = "dev"): DesiredState => ({
@@ -16,19 +16,19 @@ const second = desired("b", planTunnel(network, 2, hub, runner));
 const other = desired("c", planTunnel(network, 3, hub, runner), "prod");
 
 /** The hub of all four, with one rule in OVERLAY-IN that is in no record. */
-function machine() {
+function hubFacts() {
   const facts = hostWith([net, first, second, other]);
   facts.chains.get("4 filter OVERLAY-IN")!.push("-s 203.0.113.7/32 -j DROP");
   return facts;
 }
 
 test("one resource of each stack reports a foreign rule, the network before its runners", () => {
-  const reporting = [net, first, second, other].filter((each) => describeForeignRules(each, machine()).length > 0);
+  const reporting = [net, first, second, other].filter((each) => describeForeignRules(each, hubFacts()).length > 0);
   expect(reporting).toEqual([net, other]);
 });
 
 test("a foreign rule that is present twice is named once, and our own rules never", () => {
-  const facts = machine();
+  const facts = hubFacts();
   facts.chains
     .get("4 filter OVERLAY-IN")!
     .push("-s 203.0.113.7/32 -j DROP", "-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT");
@@ -38,9 +38,9 @@ test("a foreign rule that is present twice is named once, and our own rules neve
 });
 
 test.each<[string, DesiredState[], string[]]>([
-  ["others keep the chain", [net, first], []],
-  ["all that have it leave", [net, first, second, other], ["z-net", "a", "b", "c"]],
-])("a removal is blocked only where the chain would go: %s", (_, leaving, blocked) => {
+  ["other owners have the chain", [net, first], []],
+  ["all owners of the chain are removed", [net, first, second, other], ["z-net", "a", "b", "c"]],
+])("a removal is blocked only if the chain would be deleted: %s", (_, leaving, blocked) => {
   const ending = leaving.map(({ record }) => ({ record, items: [] }));
-  expect([...findBlockedRemovals(ending, machine()).keys()]).toEqual(blocked);
+  expect([...findBlockedRemovals(ending, hubFacts()).keys()]).toEqual(blocked);
 });

@@ -11,7 +11,7 @@ const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...c
 
 const BARE = parseFacts("");
 
-/** What a bare machine is told, one line each. */
+/** The commands for a bare host. */
 const shell = (items: Item[]): string[] =>
   renderChange(
     onIpv4(items.filter((item) => appliesToHost(item, BARE))).map((item) => ({ verb: "add", item })),
@@ -58,7 +58,7 @@ test("the hub's end of a tunnel is a VXLAN device with .254 of the runner's subn
   ]);
 });
 
-test("a runner has a bridge with .1, the tunnel as its port, a route by the hub, and hides what leaves", () => {
+test("a runner has a bridge with .1, the tunnel as its port, a route by the hub, and masquerades outgoing packets", () => {
   const lines = shell(planRunner(network(), 1, "vxkr1", hub, runner)).filter((line) => !line.includes("former"));
   expect(lines).toEqual([
     "rc=0",
@@ -123,7 +123,7 @@ test.each([
   ["auto, both 1500", "auto", 1500, 1500, "192.0.2.1", 1450],
   ["auto, the smaller underlay decides", "auto", 9000, 1500, "192.0.2.1", 1450],
   ["auto over IPv6", "auto", 1500, 1500, "2001:db8::1", 1430],
-  ["as told", 1300, 1500, 1500, "192.0.2.1", 1300],
+  ["as configured", 1300, 1500, 1500, "192.0.2.1", 1300],
 ] as const)("MTU: %s", (_, mtu, hubMtu, runnerMtu, underlayIp, expected) => {
   const ends = [hubMtu, runnerMtu].map((underlayMtu) => ({ underlayIp, underlayMtu }));
   expect(effectiveMtu({ mtu }, ...ends)).toBe(expected);

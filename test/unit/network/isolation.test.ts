@@ -10,7 +10,7 @@ import { hub, runner, training } from "../../network";
 const DUAL = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")];
 const dual = (changes: Partial<Network> = {}) => training({ layouts: DUAL, ...changes });
 
-/** Rules as iptables-save writes them, without the addresses' translation. */
+/** Rules as iptables-save writes them, without NAT. */
 const rules = (items: Item[], family: 4 | 6): string[] =>
   items.flatMap((item) =>
     item.kind === "rule" && item.family === family && item.table !== "nat" ? [`${item.chain} ${item.rule}`] : [],
@@ -77,7 +77,7 @@ test("a runner, IPv6 over an IPv6 underlay", () => {
   ]);
 });
 
-test("in a family that the network does not have, hub and runner let nothing pass", () => {
+test("in a family that the network does not have, hub and runner drop everything", () => {
   const v4 = training();
   expect(rules(planTunnel(v4, 1, hub, runner), 6)).toEqual(["OVERLAY-PRE -i vxkr1 -j DROP"]);
   expect(rules(planRunner(v4, 1, "vxkr1", hub, runner), 6)).toEqual([
@@ -117,7 +117,7 @@ const vxlan = (ifname: string, data: object) => ({
   linkinfo: { info_kind: "vxlan", info_data: { id: 7, port: 4789, ...data } },
 });
 const facts = (links: object[], ...more: string[]): Facts =>
-  parseFacts([`@@ machine\n${JSON.stringify([ETH0, ...links])}`, "@@ rules6", ...more, ""].join("\n"));
+  parseFacts([`@@ ip\n${JSON.stringify([ETH0, ...links])}`, "@@ rules6", ...more, ""].join("\n"));
 const PLAN = planRunner(training(), 1, "vxkr1", hub, runner);
 const added = (host: Facts, plan = PLAN): string[] => {
   const before = rules([...plan], 4);
@@ -125,10 +125,10 @@ const added = (host: Facts, plan = PLAN): string[] => {
 };
 const DROP = "OVERLAY-IN -p udp -m udp --dport 4789 -j DROP";
 
-test("workloads leave by the devices of the default route and of the underlay, and by no other", () => {
+test("packets of workloads leave by the devices of the default route and of the underlay, and by no other", () => {
   const routes =
     '[{"dst":"default","gateway":"198.51.100.1","dev":"eth1","protocol":"dhcp"},{"dst":"172.17.0.0/16","dev":"docker0","protocol":"kernel"}]';
-  expect(added(facts([], `@@ machine\n[]\n${routes}`))).toEqual([
+  expect(added(facts([], `@@ ip\n[]\n${routes}`))).toEqual([
     "OVERLAY-FWD -i kohaku-overlay -o eth0 -j ACCEPT",
     "OVERLAY-FWD -i kohaku-overlay -o eth1 -j ACCEPT",
   ]);
@@ -143,7 +143,7 @@ test.each<[string, string, string[]]>([
   ["off until now", OFF, REST],
   ["switched on by us", `${former(0)}\n${ON}`, REST],
   ["on before us", ON, []],
-  ["on before us, as is on record", `${former(1)}\n${ON}`, []],
+  ["on before us, as the saved value shows", `${former(1)}\n${ON}`, []],
 ])("forwarding that was %s", (_, sysctls, rest) => {
   expect(added(facts([], `@@ sysctls\n${sysctls}`)).filter((rule) => rule.startsWith("OVERLAY-REST"))).toEqual(rest);
 });
@@ -160,7 +160,7 @@ test.each<[string, object[], string[], added: string[], dropped: boolean, warnin
     "",
   ],
   [
-    "one whose peers are not known",
+    "one with unknown peers",
     [vxlan("vxlan.calico", {})],
     [],
     [],
@@ -211,7 +211,7 @@ test("a host without ip6tables gets no rules for a family that the network does 
   expect(rules(withLocalRules(PLAN, facts([])), 6)).toHaveLength(3);
 });
 
-test("a peer that gets another address is accepted by the former one meanwhile, but not one that another program has set", () => {
+test("a peer that gets another address is still accepted from the former one, unless another program has set that", () => {
   const moved = planRunner(training(), 1, "vxkr1", { ...hub, underlayIp: "192.0.2.2" }, runner);
   const standing = (remote: string) => facts([vxlan("vxkr1", { id: 101, remote })]);
   const transient = (host: Facts): string[] =>

@@ -5,17 +5,20 @@ import type { DesiredState, Item, Link } from "../../../provider/network/model/i
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { preflightScript, readbackScript } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
 const hasPart = (script: string, part: string): boolean => new RegExp(`@@ ${part}\\b`).test(script);
 
-test.each(Object.entries(ITEM_KINDS))("what shows a %s is read before a change and after it", (_, { readFrom }) => {
-  const before = preflightScript([]);
-  const after = readbackScript({ devices: ["vxkr1"], files: [], isIpv6: true });
-  expect(readFrom.filter((part) => !hasPart(before, part) && !hasPart(after, part))).toEqual([]);
-  expect(readFrom.some((part) => hasPart(before, part))).toBe(true);
-  expect(readFrom.some((part) => hasPart(after, part))).toBe(true);
-});
+test.each(Object.entries(ITEM_KINDS))(
+  "the facts about a %s are read before a change and after it",
+  (_, { readFrom }) => {
+    const before = preflightScript([]);
+    const after = readbackScript({ devices: ["vxkr1"], files: [], isIpv6: true });
+    expect(readFrom.filter((part) => !hasPart(before, part) && !hasPart(after, part))).toEqual([]);
+    expect(readFrom.some((part) => hasPart(before, part))).toBe(true);
+    expect(readFrom.some((part) => hasPart(after, part))).toBe(true);
+  },
+);
 
 test("after a change the devices, files and families of its items are read", () => {
   const items: Item[] = [

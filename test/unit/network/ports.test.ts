@@ -78,7 +78,7 @@ test.each<[string, ReturnType<typeof found>, string[], (string | RegExp)[]]>([
   for (const [i, text] of said.entries()) expect(warnings[i]).toMatch(text);
 });
 
-test("ports are plugged in with the bridge", () => {
+test("ports are attached when the bridge is created", () => {
   const script = renderChange([{ verb: "add", item: bridge, ports: ["ve-a", "ve-b"] }], []);
   expect(script).toMatch(
     /link add kohaku-overlay .*\n.*up\nlink set dev ve-a master kohaku-overlay\nlink set dev ve-b/,

@@ -8,7 +8,7 @@ import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/
 import { planCarrier, planReturn } from "../../../provider/network/plan/static-ip";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { hub, runner, training } from "../../network";
-import { recordFiles } from "./machine";
+import { recordFiles } from "./host-facts";
 
 const FILE = "/var/lib/overlay/training/u1.json";
 const network = training({ docker: { name: "kohakuriver-overlay", required: false, share: 4 } });
@@ -75,11 +75,11 @@ test.each<[string, Item[]]>([
   ],
   ["a runner", planRunner(both, 1, "vxkr1", hub, runner)],
   ["a static address", planCarrier(address("203.0.113.7", false), { ...hub, uplink: "eth0.100" })],
-  ["one that shows clients", planCarrier(address("203.0.113.7", true), hub, [runner])],
+  ["one with preserveClientIp", planCarrier(address("203.0.113.7", true), hub, [runner])],
   ["one of IPv6", planCarrier({ ...address("2001:db8::7", false), forwards: [] }, { ...hub, uplink: "eth0" })],
-  ["a way back", planReturn({ ...path, bridge: "kohaku-overlay" }, forwards)],
-  ["a device that listens to routers", [{ kind: "sysctl", key: "net.ipv6.conf.eth0/100.accept_ra", value: "2" }]],
-])("the plan of %s is a valid record, with what brings it back", (_, items) => {
+  ["a return path", planReturn({ ...path, bridge: "kohaku-overlay" }, forwards)],
+  ["a device with accept_ra", [{ kind: "sysctl", key: "net.ipv6.conf.eth0/100.accept_ra", value: "2" }]],
+])("the plan of %s, with its boot items, is a valid record", (_, items) => {
   const facts = { ...parseFacts(""), systemd: new Map() };
   const { store, ...rest } = record([]);
   const all = withBootItems({ record: { ...rest, store }, items, persist: true }, facts);
@@ -98,8 +98,8 @@ test.each<[string, string, RegExp]>([
   ["an empty object", "{}", /^uid: /],
   ["an empty list", "[]", /expected object/],
   ["a number", "7", /expected object/],
-  ["one that was cut short", JSON.stringify(valid).slice(0, 200), /^it is not JSON$/],
-  ["one that lists nothing", JSON.stringify({ ...valid, items: [] }), /^items: /],
+  ["a truncated record", JSON.stringify(valid).slice(0, 200), /^it is not JSON$/],
+  ["a record without items", JSON.stringify({ ...valid, items: [] }), /^items: /],
   ["items that are no list", JSON.stringify({ ...valid, items: {} }), /^items: /],
   ["an item of no kind", withItem({}), /^items\.0\.kind: /],
   ["an item of an unknown kind", withItem({ kind: "cron" }), /^items\.0\.kind: /],
@@ -133,7 +133,7 @@ test.each<[string, string, RegExp]>([
   ],
   ["a route to a name", withItem({ kind: "route", family: 4, dst: "all; reboot" }), /^items\.0\.dst: /],
   [
-    "a chain of somebody else's",
+    "a chain of another program",
     withItem({ kind: "chain", family: 4, table: "filter", chain: "FORWARD" }),
     /^items\.0\.chain: /,
   ],
@@ -147,26 +147,26 @@ test.each<[string, string, RegExp]>([
     withItem({ kind: "rule", family: 4, table: "filter", chain: "OVERLAY-FWD", rule: "-j `reboot`" }),
     /^items\.0\.rule: /,
   ],
+  ["a setting outside of `net`", withItem({ kind: "sysctl", key: "kernel.panic", value: "1" }), /^items\.0\.key: /],
   [
-    "a setting outside of the network's",
-    withItem({ kind: "sysctl", key: "kernel.panic", value: "1" }),
+    "a setting with `..` in its path",
+    withItem({ kind: "sysctl", key: "net.ipv4.conf.//.x", value: "1" }),
     /^items\.0\.key: /,
   ],
-  ["a setting by a detour", withItem({ kind: "sysctl", key: "net.ipv4.conf.//.x", value: "1" }), /^items\.0\.key: /],
   [
-    "a file of somebody else's",
+    "a file of another program",
     withItem({ kind: "file", path: "/etc/passwd" }),
     /^items\.0\.path: is not a file of this/,
   ],
   ["another record's script", withItem({ kind: "file", path: "/var/lib/overlay/training/u2.sh" }), /^items\.0\.path: /],
-  ["a unit of somebody else's", withItem({ kind: "service", name: "ssh.service" }), /^items\.0\.name: /],
-  ["a zone's rule with more in it", withItem({ kind: "zone", rule: 'rule family="ipv4" accept' }), /^items\.0\.rule: /],
+  ["a unit of another program", withItem({ kind: "service", name: "ssh.service" }), /^items\.0\.name: /],
+  ["a rich rule with more in it", withItem({ kind: "zone", rule: 'rule family="ipv4" accept' }), /^items\.0\.rule: /],
 ])("no record: %s", (_, text, reason) => {
   const parsed = parseRecord(FILE, text);
   expect(parsed).toEqual({ file: FILE, network: "training", uid: "u1", reason: expect.stringMatching(reason) });
 });
 
-test("a file without the name of a record is none, whatever it holds", () => {
+test("a file without the name of a record is not a record, whatever its content", () => {
   const parsed = parseRecord("/var/lib/overlay/training/a b.json", JSON.stringify(valid));
   expect(isInvalidRecord(parsed) && parsed.uid).toBeUndefined();
 });

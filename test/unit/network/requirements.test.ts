@@ -6,7 +6,7 @@ import { type Network, planHub, planRunner, planTunnel } from "../../../provider
 import { preflight } from "../../../provider/network/preflight/preflight";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { onIpv4, training } from "../../network";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
 const network = (changes: Partial<Network> = {}) => training({ mtu: "auto", ...changes });
 const at = (underlayIp: string, underlayMtu = 1500) => ({ underlayIp, underlayMtu });
@@ -21,7 +21,7 @@ const desired = (changes: Partial<Network> = {}, ends = [hub, runner], adopt = f
 const dual = { layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/48/16/64")] };
 
 const route = (dst: string, dev: string, protocol = "static"): string =>
-  `@@ machine\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
+  `@@ ip\n[]\n${JSON.stringify([{ dst, dev, protocol, flags: [] }])}`;
 const host = (...parts: string[]): Facts => parseFacts(parts.join("\n"));
 const dockerNetwork = (Subnet: string): string =>
   `@@ docker\n${JSON.stringify([{ Name: "apps", Driver: "bridge", IPAM: { Config: [{ Subnet }] }, Options: {} }])}`;
@@ -58,7 +58,7 @@ test.each<[string, DesiredState, Facts, string]>([
     "ROUTE_OVERLAP: 10.129.0.1, its peer's underlay address, lies in the overlay's range 10.128.0.0/12",
   ],
   [
-    "a network that the machine is on",
+    "a network of the host",
     desired(),
     host(route("10.130.0.0/24", "eth1", "kernel")),
     "ROUTE_OVERLAP: The route '10.130.0.0/24 dev eth1 proto kernel' of another program would take packets of the overlay's range 10.128.0.0/12.",
@@ -86,7 +86,7 @@ test.each<[string, DesiredState, Facts, string]>([
 });
 
 test.each<[string, DesiredState, Facts]>([
-  ["a bare machine", desired(), host()],
+  ["a bare host", desired(), host()],
   ["default and wider routes", desired(), host(route("10.0.0.0/8", "eth0"), route("default", "eth0"))],
   ["the routes of our own devices", desired(), host(route("10.128.64.0/18", "kohaku-overlay", "kernel"))],
   [
@@ -98,7 +98,7 @@ test.each<[string, DesiredState, Facts]>([
     ),
   ],
   [
-    "devices that stand, when they are to be taken over",
+    "existing devices that are to be adopted",
     { record: { ...record, uid: "net" }, items: planHub(network()), adopt: true },
     host(route("10.128.64.0/18", "vxkr1", "kernel")),
   ],

@@ -6,9 +6,9 @@ import { scriptPath } from "../../../provider/network/model/record";
 import { planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
 import { adaptToHost } from "../../../provider/network/plan/this-host";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
-/** What the removal of one owner takes from a host on which all records are lost. */
+/** What the removal of one owner removes from a host on which all records are lost. */
 const network = training();
 const other = training({
   networkName: "other",
@@ -53,8 +53,8 @@ const OF_R1_ON_HUB = [
 
 test.each<[string, Facts]>([
   ["the scripts of all owners are there", withoutRecords([net, r1, r2])],
-  ["only its own script is there, and the MAC of vxkr2 tells of its owner", withoutRecords([net, r1, r2], [r1])],
-])("a runner that leaves takes from the hub only what names its device or peer, while %s", (_, facts) => {
+  ["only its own script is there, and the MAC of vxkr2 shows its owner", withoutRecords([net, r1, r2], [r1])],
+])("the removal of a runner removes from the hub only what names its device or peer, while %s", (_, facts) => {
   expect(removed(r1, facts).sort()).toEqual([...OF_R1_ON_HUB].sort());
 });
 
@@ -65,7 +65,7 @@ test("a peer that two tunnels have stays accepted until both are gone", () => {
   expect(removed(r1, withoutRecords([r1]))).toContain(accept);
 });
 
-/** Removes owners one after the other, and returns the rules that the last of them leaves in our chains. */
+/** Removes owners one after the other, and returns the rules that are left in our chains. */
 function leftAfter(states: DesiredState[], facts: Facts): string[] {
   for (const each of states) {
     for (const { item } of planSteps([leaving(each, facts)], facts)) {

@@ -14,11 +14,11 @@ const network = training({
 });
 
 /** A runner with eth0 on 192.0.2.0/24 and our bridge, as its tools show it. */
-const machine = (ssh: string): Facts =>
+const runnerFacts = (ssh: string): Facts =>
   parseFacts(
     [
       `@@ ssh\n${ssh}`,
-      "@@ machine",
+      "@@ ip",
       JSON.stringify([
         {
           ifname: "eth0",
@@ -65,16 +65,16 @@ const all = (verb: Step["verb"], items: Item[]): Step[] => items.map((item) => (
 const nat = (rule: string): Item => ({ kind: "rule", family: 4, table: "nat", chain: "OVERLAY-DNAT", rule });
 
 test.each<Step["verb"]>(["add", "change", "remove"])(
-  "what we %s in an ordinary overlay endangers no SSH from outside it",
+  "steps that %s items of an ordinary overlay cannot cut SSH from outside it",
   (verb) => {
     const v4 = { ...network, layouts: network.layouts.slice(0, 1) };
     const items = [...planHub(v4), ...planTunnel(v4, 1, hub, runner), ...planRunner(v4, 1, "vxkr1", hub, runner)];
-    expect(findRiskySteps(all(verb, items), machine(FROM_OUTSIDE))).toEqual([]);
+    expect(findRiskySteps(all(verb, items), runnerFacts(FROM_OUTSIDE))).toEqual([]);
   },
 );
 
-test("where we do not talk by SSH, nothing endangers it", () => {
-  expect(findRiskySteps(all("remove", planHub(network)), machine(""))).toEqual([]);
+test("without SSH no step is risky", () => {
+  expect(findRiskySteps(all("remove", planHub(network)), runnerFacts(""))).toEqual([]);
 });
 
 const route = (dst: string): Item => ({ kind: "route", family: dst.includes(":") ? 6 : 4, dst, metric: 4096 });
@@ -88,8 +88,8 @@ const link = (name: string, master?: string): Item => ({
 const sysctl6: Item = { kind: "sysctl", key: "net.ipv6.conf.all.forwarding", value: "1" };
 
 test.each<[string, string, Step, boolean]>([
-  ["a route to where the client is", FROM_OUTSIDE, { verb: "add", item: route("198.51.100.0/24") }, true],
-  ["a route to elsewhere", FROM_OUTSIDE, { verb: "add", item: route("203.0.113.0/24") }, false],
+  ["a route to the client's network", FROM_OUTSIDE, { verb: "add", item: route("198.51.100.0/24") }, true],
+  ["a route to another network", FROM_OUTSIDE, { verb: "add", item: route("203.0.113.0/24") }, false],
   ["an address whose range has the client", FROM_OUTSIDE, { verb: "add", item: address("198.51.100.1/24") }, true],
   ["the client's own address", FROM_OUTSIDE, { verb: "add", item: address("198.51.100.7/32") }, true],
   ["the server's address", FROM_OUTSIDE, { verb: "remove", item: address("192.0.2.11/32") }, true],
@@ -97,19 +97,19 @@ test.each<[string, string, Step, boolean]>([
   ["the device with the server's address", FROM_OUTSIDE, { verb: "change", item: link("eth0") }, true],
   ["a new port of it", FROM_OUTSIDE, { verb: "add", item: link("vxkr1", "eth0") }, true],
   [
-    "the bridge, for who comes through the overlay",
+    "the bridge, for SSH through the overlay",
     "10.128.128.9 1 10.128.64.1 22",
     { verb: "remove", item: link("kohaku-overlay") },
     true,
   ],
   [
-    "its port, for who comes through the overlay",
+    "its port, for SSH through the overlay",
     "10.128.128.9 1 10.128.64.1 22",
     { verb: "change", item: link("vxkr1") },
     true,
   ],
   [
-    "the way back, for who comes through the overlay",
+    "the route back, for SSH through the overlay",
     "10.128.128.9 1 192.0.2.11 22",
     { verb: "change", item: link("vxkr1") },
     true,
@@ -120,7 +120,7 @@ test.each<[string, string, Step, boolean]>([
     { verb: "change", item: sysctl6 },
     true,
   ],
-  ["IPv6 forwarding, for who comes by IPv4", FROM_OUTSIDE, { verb: "change", item: sysctl6 }, false],
+  ["IPv6 forwarding, for SSH by IPv4", FROM_OUTSIDE, { verb: "change", item: sysctl6 }, false],
   [
     "a forward of the server's own port",
     FROM_OUTSIDE,
@@ -151,27 +151,27 @@ test.each<[string, string, Step, boolean]>([
     { verb: "add", item: nat("-d 203.0.113.7/32 -p tcp -m tcp --dport 22 -j DNAT --to-destination 10.128.64.9:22") },
     false,
   ],
-  ["a rule that only lets pass", FROM_OUTSIDE, { verb: "add", item: nat("-p tcp -m tcp --dport 22 -j ACCEPT") }, false],
+  ["a rule that accepts", FROM_OUTSIDE, { verb: "add", item: nat("-p tcp -m tcp --dport 22 -j ACCEPT") }, false],
   [
-    "the end of a rule that lets pass",
+    "the removal of a rule that accepts",
     FROM_OUTSIDE,
     { verb: "remove", item: nat("-p tcp -m tcp --dport 22 -j ACCEPT") },
     true,
   ],
   [
-    "a jump to rules that stand and take it",
+    "a jump to existing rules that match SSH",
     FROM_OUTSIDE,
     { verb: "add", item: { kind: "jump", family: 4, table: "nat", from: "PREROUTING", chain: "OVERLAY-DNAT" } },
     true,
   ],
   [
-    "the end of a rule of the tunnel, for who comes through it",
+    "the removal of a rule of the tunnel, for SSH through it",
     "10.128.128.9 1 10.128.64.1 22",
     { verb: "remove", item: nat("-s 192.0.2.1/32 -p udp -m udp --dport 4789 -j ACCEPT") },
     true,
   ],
 ])("%s", (_, ssh, step, yes) => {
-  expect(findRiskySteps([step], machine(ssh)).map(({ item }) => itemKey(item))).toEqual(
+  expect(findRiskySteps([step], runnerFacts(ssh)).map(({ item }) => itemKey(item))).toEqual(
     yes ? [itemKey(step.item)] : [],
   );
 });
@@ -191,9 +191,9 @@ test.each<[string, string, boolean]>([
   expect(containsIp(range, inside)).toBe(yes);
 });
 
-/** What undoes these steps, one line each, less the frame. */
+/** The commands that revert these steps, without those that all scripts have. */
 const undone = (...steps: Step[]): string[] =>
-  renderChange(invertSteps(steps, machine(FROM_OUTSIDE)), [])
+  renderChange(invertSteps(steps, runnerFacts(FROM_OUTSIDE)), [])
     .split("\n")
     .filter((line) => !/^(rc=0|exit|END|COMMIT|\*|ip -force|iptables-restore)/.test(line));
 const bridge = planRunner(network, 1, "vxkr1", hub, runner)[0]!;
@@ -209,7 +209,7 @@ test.each<[string, Step[], string[]]>([
     ],
   ],
   [
-    "a removed bridge comes with its port, address and route",
+    "a removed bridge is created with its port, address and route",
     [{ verb: "remove", item: bridge }],
     [
       "link add kohaku-overlay address 02:b4:50:c4:a4:32 type bridge",
@@ -257,11 +257,11 @@ test.each<[string, Step[], string[]]>([
     [{ verb: "change", item: { kind: "jump", family: 4, table: "nat", from: "PREROUTING", chain: "X" } }],
     [],
   ],
-])("undoing %s", (_, steps, lines) => {
+])("reverting %s", (_, steps, lines) => {
   expect(undone(...steps)).toEqual(lines);
 });
 
-test("undoing a switch sets what it was", () => {
+test("reverting a sysctl sets its former value", () => {
   expect(undone({ verb: "change", item: sysctl6 }).join()).toContain(
     "echo '0' >/proc/sys/net/ipv6/conf/all/forwarding",
   );

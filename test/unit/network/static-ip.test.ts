@@ -21,7 +21,7 @@ const address = (changes: Partial<StaticAddress> = {}): StaticAddress => ({
   ...changes,
 });
 
-/** What a bare machine is told, one line each. */
+/** The commands for a bare host. */
 const shell = (items: Item[]): string[] =>
   renderChange(
     items.map((item) => ({ verb: "add", item })),
@@ -32,7 +32,7 @@ const shell = (items: Item[]): string[] =>
 const rules = (items: Item[], chain: string): string[] =>
   items.flatMap((item) => (item.kind === "rule" && item.chain === chain ? [item.rule] : []));
 
-test("the carrier has the address on a device of ours, and rewrites what comes to it from outside and from itself", () => {
+test("the carrier has the address on a device of ours, and rewrites packets to it from outside and from itself", () => {
   const lines = shell(planCarrier(address(), carrier));
   expect(lines.slice(0, lines.indexOf("announce() {"))).toEqual([
     "rc=0",
@@ -72,7 +72,7 @@ test("each forward is rewritten by its own protocol and port", () => {
   ]);
 });
 
-test("what the kernel remembers of a UDP forward is forgotten when that changes; TCP connections live on", () => {
+test("tracked UDP flows of a forward are deleted when it changes; TCP connections are kept", () => {
   const rule = (forward: Forward): Item =>
     planCarrier(address({ forwards: [forward] }), carrier).find(
       (item) => item.kind === "rule" && item.chain === "OVERLAY-DNAT",
@@ -85,7 +85,7 @@ test("what the kernel remembers of a UDP forward is forgotten when that changes;
   expect(steps("remove", web)).toEqual([]);
 });
 
-test("clients that are shown to workloads are hidden only where the way back would not lead past the carrier", () => {
+test("with preserveClientIp clients are masqueraded only if their replies would not pass the carrier", () => {
   const items = planCarrier(address({ preserveClientIp: true }), carrier, [runner]);
   expect(rules(items, "OVERLAY-NAT")).toEqual([
     "-p tcp -m addrtype --src-type LOCAL -m conntrack --ctstate DNAT --ctorigdst 203.0.113.10 --ctorigdstport 80 -j MASQUERADE",
@@ -102,7 +102,7 @@ const PATH = {
   bridge: "kohaku-overlay",
 };
 
-test("on the runner, replies to clients outside are untracked, marked, and led back through the hub", () => {
+test("on the runner, replies to clients outside are untracked, marked, and routed through the hub", () => {
   expect(shell(planReturn(PATH, [web]))).toEqual([
     "rc=0",
     '{ [ -n "$(ip -4 rule show from 10.128.64.0/18 fwmark 0x10000000/0x10000000 table 3083008888)" ] || ip -4 rule add from 10.128.64.0/18 fwmark 0x10000000/0x10000000 lookup 3083008888 priority 18300 protocol 183; } || rc=1',
@@ -123,7 +123,7 @@ test("on the runner, replies to clients outside are untracked, marked, and led b
   ]);
 });
 
-test("IPv6 answers only for a device's own addresses: there it is on the uplink, and never a source by itself", () => {
+test("IPv6 answers only for a device's own addresses: the address is on the uplink, and never a source by default", () => {
   const six = address({ ip: "2001:db8::10", forwards: [{ ...web, to: "fd00:128:4::5" }], preserveClientIp: true });
   const lines = shell(planCarrier(six, carrier, [{ ...runner, underlayIp: "2001:db8::11" }]));
   expect(lines).toContain("address replace 2001:db8::10/128 dev eth0 nodad preferred_lft 0");
@@ -139,7 +139,7 @@ test("IPv6 answers only for a device's own addresses: there it is on the uplink,
   expect(back[1]).toMatch(/ip -6 rule add from fd00:128:4::\/46 fwmark/);
 });
 
-test("an address that is routed to the host, and on none of its networks, is not announced", () => {
+test("an address that is routed to the host, and in none of its subnets, is not announced", () => {
   const { uplink: _, ...routed } = carrier;
   const steps = planCarrier(address({ ip: "2001:db8::10", forwards: [] }), routed).map((item) => ({
     verb: "add" as const,
@@ -149,13 +149,13 @@ test("an address that is routed to the host, and on none of its networks, is not
   expect(shell(steps.map(({ item }) => item))).toContain("address replace 2001:db8::10/128 dev overlay-vip nodad");
 });
 
-test("what leaves, and what stays as it is, is not announced", () => {
+test("a removed or unchanged address is not announced", () => {
   const steps = planCarrier(address(), carrier).map((item) => ({ verb: "remove" as const, item }));
   expect(renderAnnouncements(steps)).toEqual([]);
 });
 
 test("policies and routes in tables are read back as they were made", () => {
-  const facts = parseFacts(`@@ machine
+  const facts = parseFacts(`@@ ip
 []
 []
 [{"dst":"10.128.0.0/12","gateway":"10.128.64.254","dev":"kohaku-overlay"},{"dst":"default","gateway":"10.128.64.254","dev":"kohaku-overlay","table":"3083008888"}]
@@ -171,7 +171,7 @@ test("policies and routes in tables are read back as they were made", () => {
   ]);
 });
 
-test("the default route of a table of our own is no range of the overlay's", () => {
+test("the default route of our own table is not a range of the overlay", () => {
   const facts = parseFacts(
     "@@ nft\ntable inet own {\n\tchain f {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}",
   );

@@ -9,7 +9,7 @@ import { refuseForeign } from "../../../provider/network/preflight/foreign";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith, recordPart } from "./machine";
+import { hostWith, recordPart } from "./host-facts";
 
 const network = training();
 
@@ -19,7 +19,7 @@ const desired = (uid: string, items: Item[], adopt = false): DesiredState => ({
   adopt,
 });
 
-const machine = (...states: DesiredState[]): Facts => hostWith(states);
+const factsOf = (...states: DesiredState[]): Facts => hostWith(states);
 
 const text = (states: DesiredState[], facts: Facts): string[] =>
   planSteps(states, facts).map(({ verb, item }) => `${verb} ${itemKey(item)}`);
@@ -28,12 +28,12 @@ const hubState = desired("net", onIpv4(planHub(network)));
 const tunnel1 = desired("r1", onIpv4(planTunnel(network, 1, hub, runner)));
 const runnerState = desired("r1", onIpv4(planRunner(network, 1, "vxkr1", hub, runner)));
 
-test("a machine as wanted needs no step", () => {
-  expect(text([hubState, tunnel1], machine(hubState, tunnel1))).toEqual([]);
+test("a host in the desired state needs no step", () => {
+  expect(text([hubState, tunnel1], factsOf(hubState, tunnel1))).toEqual([]);
 });
 
-test("a bare machine gets everything, in the order that the kernel needs", () => {
-  const kinds = text([runnerState], machine()).map((step) => (step.startsWith("add rule ") ? "add rules" : step));
+test("a bare host gets all items, in the order that the kernel needs", () => {
+  const kinds = text([runnerState], factsOf()).map((step) => (step.startsWith("add rule ") ? "add rules" : step));
   expect(kinds.filter((step, i) => step !== kinds[i - 1])).toEqual([
     "change sysctl net.ipv4.ip_forward",
     "add link kohaku-overlay",
@@ -87,7 +87,7 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
     ["add rule '-s 10.128.0.0/12 -d 10.128.0.0/12 -i vxkr+ -o vxkr+ -j ACCEPT' in OVERLAY-FWD (IPv4 filter)"],
   ],
   [
-    "a rule that lets pass behind one that drops goes before it",
+    "a rule that accepts after one that drops is moved before it",
     (f) => {
       const rules = f.chains.get("4 filter OVERLAY-IN")!;
       rules.push(rules.splice(rules.indexOf("-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT"), 1)[0]!);
@@ -98,7 +98,7 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
     ["change rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)"],
   ],
   [
-    "a jump that another has pushed down goes to the top",
+    "a jump behind another program's rule is moved to the top",
     (f) => f.chains.get("4 filter FORWARD")!.unshift("-j REJECT"),
     ["jump from FORWARD to OVERLAY-FWD (IPv4 filter): position is 2, should be 1"],
     ["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"],
@@ -118,15 +118,15 @@ test.each<[string, (facts: Facts) => void, string[], string[]]>([
     ["change link kohaku-host"],
   ],
 ])("drift: %s", (_, spoil, drift, steps) => {
-  const facts = machine(hubState, tunnel1);
+  const facts = factsOf(hubState, tunnel1);
   spoil(facts);
   const found = diffItems([...hubState.items, ...tunnel1.items], facts).map(formatDifference);
   expect([...new Set(found)]).toEqual(drift);
   expect(text([hubState, tunnel1], facts)).toEqual(steps);
 });
 
-test("removing one runner leaves what others share; the last one takes it along", () => {
-  const facts = machine(hubState, tunnel1);
+test("the removal of one runner keeps shared items; the removal of the last one removes them", () => {
+  const facts = factsOf(hubState, tunnel1);
   expect(text([desired("r1", [])], facts)).toEqual([
     "remove jump from PREROUTING to OVERLAY-PRE (IPv4 raw)",
     "remove rule '-s 192.0.2.11/32 -p udp -m udp --dport 4789 -j ACCEPT' in OVERLAY-IN (IPv4 filter)",
@@ -153,12 +153,12 @@ test("removing one runner leaves what others share; the last one takes it along"
 
 test("a rule that another network's record lists too is not removed", () => {
   const other = desired("other", planHub({ ...network, networkName: "other", hubInterface: "other-host" }));
-  expect(text([desired("net", [])], machine(hubState, other))).toEqual(["remove link kohaku-host"]);
+  expect(text([desired("net", [])], factsOf(hubState, other))).toEqual(["remove link kohaku-host"]);
 });
 
-test("two owners that come at once share one step for what they share", () => {
+test("two owners in one request share the steps of shared items", () => {
   const second = desired("b", planHub({ ...network, networkName: "b", hubInterface: "b-host" }));
-  const chains = text([hubState, second], machine()).filter((step) => step.startsWith("add chain"));
+  const chains = text([hubState, second], factsOf()).filter((step) => step.startsWith("add chain"));
   expect(chains).toEqual([
     "add chain OVERLAY-GUARD (IPv4 mangle)",
     "add chain OVERLAY-FWD (IPv4 filter)",
@@ -166,32 +166,32 @@ test("two owners that come at once share one step for what they share", () => {
   ]);
 });
 
-test("what an earlier life lists is taken over, and what it had besides is removed", () => {
+test("items in the record of an earlier lease are taken over, and its other items are removed", () => {
   const earlier = desired("old", onIpv4(planTunnel(network, 2, hub, runner)));
   const withoutRules = (steps: string[]): string[] => steps.filter((step) => !/ (rule|jump|chain) /.test(step));
-  expect(withoutRules(text([{ ...tunnel1, staleUids: ["old"] }], machine(earlier)))).toEqual([
+  expect(withoutRules(text([{ ...tunnel1, staleUids: ["old"] }], factsOf(earlier)))).toEqual([
     "remove link vxkr2",
     "add link vxkr1",
     "add address 10.128.64.254/18 on vxkr1",
   ]);
-  const beside = withoutRules(text([tunnel1], machine(earlier)));
+  const beside = withoutRules(text([tunnel1], factsOf(earlier)));
   expect(beside).toEqual(["add link vxkr1", "add address 10.128.64.254/18 on vxkr1"]);
 });
 
 test("a device of our name that is not the one we made is neither removed nor changed", () => {
-  const facts = machine(tunnel1);
+  const facts = factsOf(tunnel1);
   const theirs = { vni: 777, port: 9999, remote: "198.51.100.7", local: "", learning: true };
   facts.links.set("vxkr1", { type: "vxlan", mac: "aa:aa:aa:aa:aa:aa", mtu: 1500, up: true, vxlan: theirs });
   expect(text([desired("r1", [])], facts)).not.toContain("remove link vxkr1");
   expect(() => refuseForeign(tunnel1, facts)).toThrow("DEVICE_FOREIGN");
 });
 
-test("another numbering of VNIs: all tunnels that must go are gone before the first comes", () => {
+test("another numbering of VNIs: all old tunnels are removed before the first is created", () => {
   const renumbered = (id: number) => desired(`r${id}`, planTunnel({ ...network, vniBase: 101 }, id, hub, runner));
   const tunnel2 = desired("r2", planTunnel(network, 2, hub, runner));
-  const both = text([renumbered(1), renumbered(2)], machine(hubState, tunnel1, tunnel2));
+  const both = text([renumbered(1), renumbered(2)], factsOf(hubState, tunnel1, tunnel2));
   expect(both.slice(0, 4)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1", "add link vxkr2"]);
-  const first = text([renumbered(1)], machine(hubState, tunnel1, tunnel2));
+  const first = text([renumbered(1)], factsOf(hubState, tunnel1, tunnel2));
   expect(first.slice(0, 3)).toEqual(["remove link vxkr1", "remove link vxkr2", "add link vxkr1"]);
 });
 
@@ -200,12 +200,12 @@ test("an underlay of the other family needs a new device", () => {
     "r1",
     planTunnel(network, 1, { ...hub, underlayIp: "2001:db8::1" }, { ...runner, underlayIp: "2001:db8::2" }),
   );
-  const links = text([v6], machine(tunnel1)).filter((step) => step.includes(" link "));
+  const links = text([v6], factsOf(tunnel1)).filter((step) => step.includes(" link "));
   expect(links).toEqual(["remove link vxkr1", "add link vxkr1"]);
 });
 
 test("a jump or rule that is present twice is removed twice", () => {
-  const facts = machine(hubState);
+  const facts = factsOf(hubState);
   facts.chains.get("4 filter FORWARD")!.push("-j OVERLAY-FWD");
   expect(text([hubState], facts)).toEqual(["change jump from FORWARD to OVERLAY-FWD (IPv4 filter)"]);
   expect(
@@ -217,7 +217,7 @@ test("a jump or rule that is present twice is removed twice", () => {
 
 test("a foreign IPv6 route is refused, whatever metric the kernel reports", () => {
   const v6 = { ...network, layouts: [parseLayout("fd00:128::/40/6/82")] };
-  const facts = machine();
+  const facts = factsOf();
   facts.routes.push({
     family: 6,
     dst: "fd00:128::/40",
@@ -231,7 +231,7 @@ test("a foreign IPv6 route is refused, whatever metric the kernel reports", () =
 });
 
 test("a foreign device of our name is refused, also when only a record of another owner lists it", () => {
-  const foreign = machine();
+  const foreign = factsOf();
   foreign.links.set("vxkr1", {
     type: "vxlan",
     mac: "",
@@ -242,21 +242,21 @@ test("a foreign device of our name is refused, also when only a record of anothe
   expect(() => refuseForeign(tunnel1, foreign)).toThrow(
     "DEVICE_FOREIGN: There is already a device vxkr1 (vxlan, VNI 7), and it is not in our records.",
   );
-  const theirs = machine(desired("x", tunnel1.items));
+  const theirs = factsOf(desired("x", tunnel1.items));
   expect(() => refuseForeign(tunnel1, theirs)).toThrow("belongs to org/x (network training)");
-  expect(() => refuseForeign(tunnel1, machine(tunnel1))).not.toThrow();
+  expect(() => refuseForeign(tunnel1, factsOf(tunnel1))).not.toThrow();
 });
 
-test("an address that the machine has for itself is refused, and left", () => {
+test("an address that the host has for another purpose is refused, and kept", () => {
   const wanted = desired("s", [{ kind: "address", dev: "eth0", address: "fd00::5/128" }]);
-  const facts = machine();
+  const facts = factsOf();
   facts.addresses.add("fd00::5/64 eth0");
-  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The machine already has fd00::5 on eth0");
-  expect(() => refuseForeign(wanted, machine(wanted))).not.toThrow();
+  expect(() => refuseForeign(wanted, facts)).toThrow("IP_IN_USE: The host already has fd00::5 on eth0");
+  expect(() => refuseForeign(wanted, factsOf(wanted))).not.toThrow();
 });
 
 test("adopt takes over a device that is as desired, and no other", () => {
-  const standing = machine({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
+  const standing = factsOf({ ...tunnel1, record: { ...tunnel1.record, uid: "nobody" } });
   standing.records = [];
   expect(() => refuseForeign(tunnel1, standing)).not.toThrow(); // its MAC is the one that we give
   standing.links.get("vxkr1")!.mac = "02:00:00:00:00:01";
@@ -267,7 +267,7 @@ test("adopt takes over a device that is as desired, and no other", () => {
 });
 
 test("a foreign route to the overlay's range is refused", () => {
-  const facts = machine();
+  const facts = factsOf();
   facts.routes.push({
     family: 4,
     dst: "10.128.0.0/12",
@@ -281,11 +281,11 @@ test("a foreign route to the overlay's range is refused", () => {
   );
 });
 
-test("facts are read from what the tools print", () => {
+test("facts are parsed from the output of the tools", () => {
   const record = { uid: "u", owner: "o", network: "n", store: "s", items: planHub(network) };
   const facts = parseFacts(
     [
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"vxkr1","address":"02:11:22:33:44:55","mtu":1450,"flags":["UP"],"master":"br0","linkinfo":{"info_kind":"vxlan","info_data":{"id":101,"remote":"10.254.1.1","local":"10.254.0.1","port":4789,"learning":false}},"addr_info":[]},' +
         '{"ifname":"br0","address":"","mtu":1450,"flags":[],"addr_info":[{"local":"10.128.64.1","prefixlen":18},{"local":"fe80::1","prefixlen":64}]}]',
       '[{"type":"unreachable","dst":"10.128.0.0/12","protocol":"183","metric":4096,"flags":[]}]',
@@ -318,12 +318,12 @@ test("facts are read from what the tools print", () => {
   expect(facts.records).toEqual([record]);
 });
 
-test("one process says devices and IPv4 at once, and names the main table; IPv6 comes without link-local routes", () => {
+test("one process prints devices and IPv4 routes, with the main table; IPv6 is without link-local routes", () => {
   const ours = (dst: string, table: string) =>
     `{"type":"unicast","dst":"${dst}","gateway":"10.128.64.254","table":"${table}"}`;
   const { links, routes, policies } = parseFacts(
     [
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"eth0","mtu":1500,"flags":["UP"],"addr_info":[]}]',
       '[{"type":"unicast","dst":"default","gateway":"192.0.2.254","dev":"eth0","protocol":"static"}]',
       `[${ours("10.128.0.0/12", "main")},${ours("default", "7")}]`,
@@ -348,7 +348,7 @@ test("one process says devices and IPv4 at once, and names the main table; IPv6 
   expect([...policies]).toEqual(["4 10.128.64.0/18 0x1/0xffffffff 7"]);
 });
 
-test("what was changed is read back by one process, in which a device that is gone has no line", () => {
+test("changes are read back by one process; a device that is gone has no line", () => {
   const { links, routes, policies } = parseFacts(
     [
       "@@ changed",

@@ -17,9 +17,9 @@ import { renderChange } from "../../../provider/network/render/script";
 import { quoteCommand, requireWord } from "../../../provider/network/render/shell";
 import { hub, runner, training } from "../../network";
 import { unquoted } from "../../unquoted";
-import { recordPart } from "./machine";
+import { recordPart } from "./host-facts";
 
-/** A host may be compromised, and can send any text about itself. None of it becomes a command, there or elsewhere. */
+/** A compromised host can send any text about itself. None of it becomes a command, on that host or on another. */
 const network = training({ layouts: [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:128::/40/6/82")] });
 const record = (uid: string, items: Item[]): HostRecord => ({
   uid,
@@ -86,7 +86,7 @@ const ZONES = "public (active)\n  target: default\n  interfaces: eth0\n  rich ru
 const factsText = (found: HostRecord): string =>
   [
     "@@ ssh\n10.254.0.2 40000 10.254.0.11 22",
-    `@@ machine\n${LINKS}\n${ROUTES}\n${ROUTES}\n[]`,
+    `@@ ip\n${LINKS}\n${ROUTES}\n${ROUTES}\n[]`,
     `@@ rules4\n${RULES}`,
     "@@ sysctls\n/proc/sys/net/ipv4/ip_forward:0",
     "@@ files\n0000  /var/lib/overlay/boot.sh",
@@ -134,7 +134,7 @@ const DANGEROUS = new RegExp(`[$\`;'"|\\\\]|^${CANARY}`);
 
 function expectHarmless(script: string): void {
   if (unquoted(script).includes(CANARY)) expect.fail(`a command of the host in:\n${script}`);
-  // In a body it could only be a word of one of our own lines.
+  // In a heredoc it could only be a word of one of our own lines.
   const lines = bodiesOf(script).join("\n").split("\n");
   expect(lines.filter((line) => DANGEROUS.test(line))).toEqual([]);
 }
@@ -162,7 +162,7 @@ function tryAll(text: string): boolean {
   }
 }
 
-test("facts as they are lead to scripts", () => {
+test("valid facts lead to scripts", () => {
   expect(tryAll(factsText(runnerRecord))).toBe(true);
   expect(tryAll(factsText(hubRecord))).toBe(true);
 });
@@ -186,10 +186,10 @@ const members = (count: number, value: string): string =>
 const LINK = '{"ifname":"eth0","mtu":1500,"flags":';
 
 test.each<[string, string]>([
-  ["wrong elements", `@@ machine\n${many("0")}`],
-  ["wrong elements of an element", `@@ machine\n[${LINK}${many("0")}}]`],
-  ["more characters than any host needs", `@@ machine\n[${" ".repeat(17 * 2 ** 20)}]`],
-  ["more elements than any host has", `@@ machine\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
+  ["wrong elements", `@@ ip\n${many("0")}`],
+  ["wrong elements of an element", `@@ ip\n[${LINK}${many("0")}}]`],
+  ["more characters than any host needs", `@@ ip\n[${" ".repeat(17 * 2 ** 20)}]`],
+  ["more elements than any host has", `@@ ip\n[]\n${many("{}").replace("]", `,${many("{}").slice(1)}`)}`],
   ["wrong values of a million keys", `@@ docker\n[{"Name":"x","Containers":${members(1_000_000, "1")}}]`],
   ["wrong values of many keys", `@@ docker\n[{"Name":"x","Containers":${members(200_000, "1")}}]`],
   ["more keys than any host has", `@@ docker\n[{"Name":"x","Options":${members(300_000, '""')}}]`],
@@ -198,25 +198,25 @@ test.each<[string, string]>([
   ["a number for a name", '@@ docker\n[{"Name":7}]'],
   ["a list of null", "@@ docker\n[null]"],
   ["null", "@@ routing6\nnull"],
-  ["no JSON", "@@ machine\nip: command not found"],
+  ["no JSON", "@@ ip\nip: command not found"],
 ])("%s: the host's answer is refused at the first fault", (_, text) => {
   expect(() => parseFacts(text)).toThrow(/^HOST_COMMAND_FAILED: its output is not in the form/);
 });
 
-test("parts that no host of ours has, and parts without the one that they lean on, are left out", () => {
+test("unknown parts, and parts without the one that they depend on, are ignored", () => {
   const text = ["constructor", "__proto__", "toString", "zones", "permanent", "containers"].map(
     (name) => `@@ ${name}\nx`,
   );
   expect(parseFacts(text.join("\n"))).toEqual(parseFacts(""));
 });
 
-test("thousands of chains and tables that never end are read in a moment", () => {
+test("thousands of chains, and tables without an end, are read quickly", () => {
   const chains = "\tchain x {\n\t\ttype filter hook input priority 0;\n".repeat(20_000);
   const facts = parseFacts(`@@ nft\ntable inet x {\n${chains}@@ legacy4\n${"*filter\n".repeat(200_000)}`);
   expect(facts.blockingChains).toEqual([]);
 });
 
-test("an address of a record on one machine is no command on another one", () => {
+test("an address in a record of one host is no command on another one", () => {
   const end = { ...describeEnd("r1", "runner", "training", parseFacts("")), addresses: ["$(id>&2)"] };
   const other = describeEnd("hub", "hub", "training", parseFacts(""));
   expect(() => renderPings(planPings(other, [end, other]), 1)).toThrow(

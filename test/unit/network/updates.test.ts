@@ -2,19 +2,19 @@ import { expect, test } from "vitest";
 import { planSteps } from "../../../provider/network/diff/steps";
 import type { Facts } from "../../../provider/network/model/facts";
 import type { DesiredState, Item } from "../../../provider/network/model/items";
-import { type Machine, type Network, planHub, planRunner, planTunnel } from "../../../provider/network/plan/hub";
+import { type Network, planHub, planRunner, planTunnel, type Underlay } from "../../../provider/network/plan/hub";
 import { withLocalRules } from "../../../provider/network/plan/this-host";
 import { renderChange } from "../../../provider/network/render/script";
 import { hub, onIpv4, runner, training } from "../../network";
-import { hostWith } from "./machine";
+import { hostWith } from "./host-facts";
 
-/** A change of a live network in the fewest commands: what hub and runner are told, word for word. */
+/** A change of a live network with the fewest commands: the exact commands for hub and runner. */
 const network = training();
 
 interface State {
   network: Network;
-  hub: Machine;
-  runner: Machine;
+  hub: Underlay;
+  runner: Underlay;
 }
 const start: State = { network, hub, runner };
 
@@ -30,7 +30,7 @@ const onRunner = ({ network, hub, runner }: State): DesiredState[] => [
   desired("r1", planRunner(network, 1, "vxkr1", hub, runner)),
 ];
 
-/** The lines that matter of what is sent. */
+/** The lines of the script that change the host. */
 const sentLines = (states: DesiredState[], facts: Facts): string[] => {
   const recorded = (uid: string) => facts.records.filter((record) => record.uid === uid).flatMap(({ items }) => items);
   const here = states.map((desired) => ({
@@ -58,7 +58,7 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     ],
   ],
   [
-    "underlay address of the hub: the same, the other way round",
+    "underlay address of the hub: both ends, in place",
     { hub: { ...hub, underlayIp: "192.0.2.2" } },
     [
       "link set dev vxkr1 type vxlan id 101 remote 192.0.2.11 local 192.0.2.2 nolearning",
@@ -115,7 +115,7 @@ test.each<[string, Partial<State>, hub: string[], runner: string[]]>([
     ],
   ],
   [
-    "UDP port: likewise, and what may come in",
+    "UDP port: likewise, and the rules for VXLAN",
     { network: { ...network, vxlanPort: 4790 } },
     [
       "link del dev vxkr1",
@@ -163,7 +163,7 @@ test("a chain is restored in one call, and the jump is inserted after DOCKER-USE
   ]);
 });
 
-test("the hub moves: the new machine gets everything, the old one loses it, a runner changes one end", () => {
+test("the hub moves: the new host gets all items, the old one loses them, a runner changes one end", () => {
   const moved = { ...start, hub: { ...hub, underlayIp: "192.0.2.2" } };
   const bare = hostWith([]);
   bare.sysctls.set("net.ipv4.ip_forward", "1");

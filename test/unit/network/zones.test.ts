@@ -8,7 +8,7 @@ import { type HostAccess, planZone, planZoneDevice } from "../../../provider/net
 import { localWarnings } from "../../../provider/network/plan/this-host";
 import { parseFacts } from "../../../provider/network/read/facts";
 import { renderChange } from "../../../provider/network/render/script";
-import { recordFiles, recordPart } from "./machine";
+import { recordFiles, recordPart } from "./host-facts";
 
 const layouts = [parseLayout("10.128.0.0/12/6/14"), parseLayout("fd00:6b6f::/48/16/64")];
 const tunnel: Link = {
@@ -53,7 +53,7 @@ const host = (
   parseFacts(
     [
       ...(docker ? ["@@ docker", '[{"Name":"bridge","Driver":"bridge"}]'] : []),
-      "@@ machine",
+      "@@ ip",
       '[{"ifname":"eth0","flags":["UP"],"mtu":1500,"addr_info":[{"local":"10.254.1.1","prefixlen":16}]}]',
       "@@ zone",
       "public",
@@ -90,7 +90,7 @@ test("a new zone is permanent, and until firewalld loads it devices are in trust
   ]);
 });
 
-test("one warning says what a reload would change", () => {
+test("one warning describes what a reload would change", () => {
   const warning = expect.stringMatching(
     /^firewalld loads the new zone pulumi-overlay when it is reloaded or started\./,
   );
@@ -175,11 +175,11 @@ test("an underlay in another zone gets the rule there", () => {
 test.each<[string, string[]]>([
   ["before firewalld has loaded our zone", unloaded],
   ["after", loaded],
-])("what is done is not done again: %s", (_, runtime) => {
+])("entries that exist are not added again: %s", (_, runtime) => {
   expect(script([ours, device, rule], host(runtime, loaded))).toEqual([]);
 });
 
-test("everything is removed with the last owner, from where it is; other devices in trusted stay", () => {
+test("all entries are removed with the last owner, from the zone that has them; other devices in trusted stay", () => {
   expect(script([], host(loaded, loaded, [ours, device, rule]))).toEqual([
     "'firewall-cmd' '--quiet' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
     "'firewall-cmd' '--quiet' '--permanent' '--zone=pulumi-overlay' '--remove-interface=vxkr1' || rc=1",
@@ -213,14 +213,14 @@ test("our zone stays while another owner has it, also one whose record is lost",
   expect(script([], host(loaded, loaded, [ours, device], { more: lost }))).toEqual(onlyDevice);
 });
 
-test("a zone that is only loaded is made again for good", () => {
+test("a zone that is only in the runtime configuration is created permanently", () => {
   const facts = host(loaded, bare);
   expect(drift([ours], facts)).toEqual(["firewalld zone pulumi-overlay: missing"]);
   expect(script([ours], facts)).toContain("'firewall-cmd' '--quiet' '--permanent' '--new-zone=pulumi-overlay' || rc=1");
   expect(script([], host(loaded, bare, [ours]))).toEqual([]);
 });
 
-test("what only one of the two configurations has is drift", () => {
+test("an entry in only one of the two configurations is drift", () => {
   expect(drift([device, rule], host(loaded, bare))).toEqual([
     "firewalld zone of vxkr1: not in the permanent configuration of zone pulumi-overlay",
     `firewalld ${RULE}: not in the permanent configuration of zone public`,
@@ -228,7 +228,7 @@ test("what only one of the two configurations has is drift", () => {
   expect(drift([device], host(bare, bare))).toEqual(["firewalld zone of vxkr1: missing"]);
 });
 
-test("another target, and a rule that is not in our zone any more, are drift, and are mended in place", () => {
+test("another target, and a missing rule of our zone, are drift, and are repaired in place", () => {
   const open = [zone("trusted"), zone("pulumi-overlay", "vxkr1", BASE.slice(0, 2), "DROP")];
   expect(drift([ours], host(open, open))).toEqual([
     'firewalld zone pulumi-overlay: no rule priority="32767" reject in the runtime configuration, target is DROP, should be ACCEPT, no rule priority="32767" reject in the permanent configuration',
@@ -240,14 +240,14 @@ test("another target, and a rule that is not in our zone any more, are drift, an
   ]);
 });
 
-test("where firewalld does not run, zones are none of our business", () => {
+test("without firewalld, zones have no effect", () => {
   expect(appliesToHost(device, parseFacts(""))).toBe(false);
   expect(script([ours, device, rule], parseFacts(""))).toEqual([]);
   const gone = parseFacts(recordPart({ ...desired([]).record, items: [ours, device, rule] }));
   expect(script([], gone)).toEqual([]);
 });
 
-test("while firewalld is stopped, entries are made for its next start, and go with their owner, too", () => {
+test("while firewalld is stopped, entries are added for its next start, and removed with their owner", () => {
   expect(script([ours, device, rule], host("stopped", bare))).toEqual([
     "'firewall-offline-cmd' '--quiet' '--new-zone=pulumi-overlay' || rc=1",
     "'firewall-offline-cmd' '--quiet' '--zone=pulumi-overlay' '--set-target=ACCEPT' || rc=1",
@@ -263,17 +263,17 @@ test("while firewalld is stopped, entries are made for its next start, and go wi
   ]);
 });
 
-test("a bridge with a Docker network is left to Docker's own zone, where there is one", () => {
+test("a bridge with a Docker network stays in Docker's own zone, if there is one", () => {
   const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
   const dockers = [...bare, zone("docker", "docker0")];
   expect(appliesToHost(bridge, host(dockers, dockers, [], { docker: true }))).toBe(false);
   expect(appliesToHost(device, host(dockers, dockers, [], { docker: true }))).toBe(true);
   expect(appliesToHost(bridge, host(bare, bare, [], { docker: true }))).toBe(true); // Docker before 20.10
-  expect(appliesToHost(bridge, host(dockers, dockers))).toBe(true); // there was Docker once
+  expect(appliesToHost(bridge, host(dockers, dockers))).toBe(true); // Docker was removed
 });
 
 test.each(["trusted", "pulumi-overlay"])(
-  "a bridge that was in zone %s before Docker came leaves it for Docker's",
+  "a bridge in zone %s is removed from it when Docker manages the bridge",
   (name) => {
     const [bridge] = planZoneDevice({ kind: "link", name: "kohaku-overlay", type: "bridge" }, true) as [Item];
     const both = [zone("docker", "docker0"), zone(name, "kohaku-overlay")];

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
 import type { Pool, PoolSpec, Request } from "../../../provider/pool/types";
 
-/** What is left of a program that has been changed since: offers that nobody will carry out, leases that have no resource. */
+/** What is left of a program that was changed since: offers that will not be claimed, leases without a resource. */
 let folder: string;
 let runs: Pool[];
 
@@ -47,7 +47,7 @@ test("a renamed resource gets what the last preview promised under its old name"
 test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
   ["a full pool", { extents: [{ first: 1024n, last: 1025n }] }, "POOL_EXHAUSTED"],
   ["a quota", { quota: { maxReservations: 2 } }, "POOL_QUOTA"],
-])("who takes out what is too much for %s can go on at once", async (_, more, code) => {
+])("after a resource too many for %s is removed from the program, the next preview succeeds", async (_, more, code) => {
   const extents = [{ first: 1024n, last: 2047n }];
   const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest", ...more };
   const address = (name: string, stack = "dev"): Request => ({
@@ -65,14 +65,14 @@ test.each<[what: string, more: Partial<PoolSpec>, code: string]>([
   for (const name of ["c", "a"]) expect(await second.offer(address(name))).toMatchObject({ state: "offered" });
 });
 
-test("two resources of one program that want the same are refused, whatever an earlier preview said", async () => {
+test("two resources of one program that request the same value are refused, whatever an earlier preview showed", async () => {
   await (await run()).offer(network("old", "dev"));
   const second = await run();
   await second.offer(network("old", "dev"));
   await expect(second.offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
 });
 
-test("a promise to another stack is kept", async () => {
+test("an offer to another stack is kept", async () => {
   await (await run()).offer(network("a", "dev"));
   await expect((await run()).offer(network("a", "prod"))).rejects.toThrow(/^POOL_OVERLAP: .*:dev::/);
 });
@@ -82,7 +82,7 @@ test("a claimed value is not preempted", async () => {
   await expect((await run()).offer(network("new", "dev"))).rejects.toThrow(/^POOL_OVERLAP: .*::old/);
 });
 
-test("what another resource of the stack holds is offered only while that is declared, and given only once it asks for something else", async () => {
+test("a value that another resource of the stack holds is offered only while that is declared, and given only once it requests another value", async () => {
   const opener = await run();
   const extents = [{ first: 1024n, last: 2047n }];
   const childPool: PoolSpec = { name: "pool/p", kind: "address", extents, allocation: "lowest" };

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { mergeExtents } from "../../../provider/pool/extents";
 import type { Extent, Pool } from "../../../provider/pool/types";
-import { by, createFixture, extent, extents, memoryEngine, opened, wants } from "../../contract/fixture";
+import { by, createFixture, createPool, extent, extents, memoryEngine, requestFor } from "../../contract/fixture";
 import vectors from "../../vectors/bosh_ip_provider.json";
 
 const engine = memoryEngine();
@@ -46,9 +46,9 @@ describe("allocation", () => {
   test.each(vectors.allocate)("$name", async ({ steps }) => {
     const pool = await fresh();
     const { subnet } = steps.find((step) => "subnet" in step) as { subnet: Subnet };
-    await opened(pool, specOf(subnet));
+    await createPool(pool, specOf(subnet));
     for (const [i, step] of steps.entries()) {
-      // What BOSH finds taken lies in reserved ranges, which ours does not give out anyway.
+      // Values that BOSH finds taken are in reserved ranges, which our pool never gives.
       if (step.op === "allocate") expect(await allocate(pool, `i${i}`, step.subnet as Subnet)).toBe(step.expect);
     }
     expect(await pool.fsck()).toEqual([]);
@@ -56,8 +56,8 @@ describe("allocation", () => {
 
   test.each(vectors.races)("$name", async ({ subnet, rivalTakesOnWrite, expect: expected }) => {
     const pool = await fresh();
-    await opened(pool, specOf(subnet));
-    const rivals = rivalTakesOnWrite.map((ip) => pool.claim(wants(`rival for ${ip}`, ip)));
+    await createPool(pool, specOf(subnet));
+    const rivals = rivalTakesOnWrite.map((ip) => pool.claim(requestFor(`rival for ${ip}`, ip)));
     const ours = allocate(pool, "ours", subnet);
     await Promise.all(rivals);
     expect(await ours).toBe(expected);
@@ -68,8 +68,8 @@ describe("allocation", () => {
     async ({ ip, range: cidr, gateway, reserved, reservable }) => {
       const pool = await fresh();
       // BOSH rounds 192.168.0.1/24 down to its network.
-      await opened(pool, specOf({ range: cidr.replace("0.1/24", "0.0/24"), gateway, reserved }));
-      const claim = pool.claim(wants("i", ip));
+      await createPool(pool, specOf({ range: cidr.replace("0.1/24", "0.0/24"), gateway, reserved }));
+      const claim = pool.claim(requestFor("i", ip));
       if (reservable) await claim;
       else await expect(claim).rejects.toMatchObject({ code: expect.stringMatching(/IP_RESERVED|IP_OUTSIDE_POOL/) });
     },
@@ -77,9 +77,11 @@ describe("allocation", () => {
 
   test.each(vectors.subnetOverlap)("$a and $b overlap: $overlaps", async ({ a, b }) => {
     const pool = await fresh();
-    await opened(pool, { name: "pool/a", extents: extents(a) });
-    await opened(pool, { name: "pool/b", extents: extents(b) });
-    await expect(opened(pool, { name: "pool/c", extents: extents(a) })).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await createPool(pool, { name: "pool/a", extents: extents(a) });
+    await createPool(pool, { name: "pool/b", extents: extents(b) });
+    await expect(createPool(pool, { name: "pool/c", extents: extents(a) })).rejects.toMatchObject({
+      code: "PLAN_STALE",
+    });
   });
 });
 
@@ -90,22 +92,22 @@ describe("ownership and life cycles", () => {
 
   test(name(0), async () => {
     const pool = await fresh();
-    await opened(pool, lan);
+    await createPool(pool, lan);
     expect([await ip(pool.claim(by("A"))), await ip(pool.claim(by("B")))]).toEqual(["192.168.1.2", "192.168.1.3"]);
   });
 
   test(`${name(1)}; ${name(2)}`, async () => {
     const pool = await fresh();
-    await opened(pool, lan);
-    const held = await pool.claim(wants("A", "192.168.1.10"));
-    await expect(pool.claim(wants("B", "192.168.1.10"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await createPool(pool, lan);
+    const held = await pool.claim(requestFor("A", "192.168.1.10"));
+    await expect(pool.claim(requestFor("B", "192.168.1.10"))).rejects.toMatchObject({ code: "PLAN_STALE" });
     await pool.release("pool/p", held.leaseId);
-    expect(await ip(pool.claim(wants("B", "192.168.1.10")))).toBe("192.168.1.10");
+    expect(await ip(pool.claim(requestFor("B", "192.168.1.10")))).toBe("192.168.1.10");
   });
 
   test(`${name(3)}; ${name(4)}`, async () => {
     const pool = await fresh();
-    const opener = await opened(pool, { ...lan, reserved: extents("192.168.1.0-192.168.1.2") });
+    const opener = await createPool(pool, { ...lan, reserved: extents("192.168.1.0-192.168.1.2") });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     const respec = { name: "pool/p", kind: "address" as const, allocation: "lowest" as const, extents: lan.extents };
     await pool.amend("space/address", opener.leaseId, {
@@ -113,12 +115,12 @@ describe("ownership and life cycles", () => {
     });
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.3");
     expect(await ip(pool.claim(by("A2")))).toBe("192.168.1.1");
-    await expect(pool.claim(wants("B", "192.168.1.3"))).rejects.toMatchObject({ code: "PLAN_STALE" });
+    await expect(pool.claim(requestFor("B", "192.168.1.3"))).rejects.toMatchObject({ code: "PLAN_STALE" });
   });
 
   test(name(6), async () => {
     const pool = await fresh();
-    await opened(pool, lan);
+    await createPool(pool, lan);
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.2");
     expect(await ip(pool.claim(by("B")))).toBe("192.168.1.3");
     expect(await ip(pool.claim(by("A")))).toBe("192.168.1.2");
@@ -126,9 +128,9 @@ describe("ownership and life cycles", () => {
 
   test("a reservation asked for statically after it was given dynamically is the same one", async () => {
     const pool = await fresh();
-    await opened(pool, lan);
+    await createPool(pool, lan);
     const lease = await pool.claim(by("i1"));
-    expect((await pool.claim(wants("i1", "192.168.1.2"))).uid).toBe(lease.uid);
+    expect((await pool.claim(requestFor("i1", "192.168.1.2"))).uid).toBe(lease.uid);
   });
 
   test("the release of something that is not reserved does nothing", async () => {

@@ -6,21 +6,21 @@ import { judgeClock } from "../../../provider/pool/engines/clock-check";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 const [MINUTE, DAY, NOW] = [60_000, 86_400_000, Date.UTC(2030, 0, 1)];
 
 test.each([
-  ["witness and last commit agree", [NOW], NOW, "sound"],
-  ["four minutes ahead of the witness", [NOW - 4 * MINUTE], NOW, "sound"],
-  ["six minutes ahead of the witness", [NOW - 6 * MINUTE], NOW - DAY, "leap"],
-  ["a day ahead of one witness, but not of the other", [NOW - DAY, NOW], NOW, "sound"],
-  ["a day ahead of both witnesses", [NOW - DAY, NOW - DAY], NOW - DAY, "leap"],
-  ["no witness: a store that lay idle for a month", [], NOW - 30 * DAY, "sound"],
-  ["no witness: four minutes behind the last commit", [], NOW + 4 * MINUTE, "sound"],
-  ["no witness: a day behind the last commit", [], NOW + DAY, "behind"],
-  ["behind the witness alone", [NOW + DAY], NOW, "sound"],
-] as const)("the clock is judged: %s", (_what, witnesses, lastCommit, verdict) => {
+  ["reference clock and last commit agree", [NOW], NOW, "sound"],
+  ["four minutes ahead of the reference clock", [NOW - 4 * MINUTE], NOW, "sound"],
+  ["six minutes ahead of the reference clock", [NOW - 6 * MINUTE], NOW - DAY, "leap"],
+  ["a day ahead of one reference clock, but not of the other", [NOW - DAY, NOW], NOW, "sound"],
+  ["a day ahead of both reference clocks", [NOW - DAY, NOW - DAY], NOW - DAY, "leap"],
+  ["no reference clock: a store that was idle for a month", [], NOW - 30 * DAY, "sound"],
+  ["no reference clock: four minutes behind the last commit", [], NOW + 4 * MINUTE, "sound"],
+  ["no reference clock: a day behind the last commit", [], NOW + DAY, "behind"],
+  ["behind the reference clock only", [NOW + DAY], NOW, "sound"],
+] as const)("a clock is checked: %s", (_what, witnesses, lastCommit, verdict) => {
   expect(judgeClock(NOW, [...witnesses], lastCommit)).toBe(verdict);
 });
 
@@ -46,7 +46,7 @@ beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), "overlay-clock-"));
   machine = { wall: NOW, boot: "first", uptime: 1000 };
   const { pool } = await newProcess();
-  await opened(pool, { extents: extents("10.0.0.0/30") });
+  await createPool(pool, { extents: extents("10.0.0.0/30") });
   for (let i = 0; i < 4; i++) await pool.claim(by(`holder ${i}`, { ttl: 3600 }));
 });
 afterEach(async () => {
@@ -64,7 +64,7 @@ test.each([
   const { pool, store } = isSameProcess ? before : await newProcess();
   const refusal =
     /^STORE_CLOCK: This machine's clock shows 2030-01-02T00:10:00.000Z, but .* it is 2030-01-01T00:10:00.000Z/;
-  await expect(pool.claim(by("thief"))).rejects.toThrow(refusal);
+  await expect(pool.claim(by("b"))).rejects.toThrow(refusal);
   await expect(pool.find("pool/p", { owner: "holder 0" })).rejects.toThrow(refusal);
   const finding = { problem: expect.stringContaining("2030-01-02T00:10:00.000Z"), repairable: true };
   expect(await store.checkClock!(false)).toEqual(finding);
@@ -79,7 +79,7 @@ test.each([
   await pool.claim(by("next"));
 });
 
-test("a store that lay idle for a month, over a suspension or another boot, is used as before", async () => {
+test("a store that was idle for a month, during a suspension or over a reboot, works as before", async () => {
   pass(15 * DAY);
   expect(await (await newProcess()).pool.find("pool/p", { owner: "holder 0" })).toBeUndefined();
   machine = { wall: machine.wall + 15 * DAY, boot: "second", uptime: 500 };

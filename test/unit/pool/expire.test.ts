@@ -2,9 +2,9 @@ import { expect, test } from "vitest";
 import { createMemoryStore } from "../../../provider/pool/engines/memory/store";
 import { StoredPool } from "../../../provider/pool/pool";
 import type { Store } from "../../../provider/pool/storage/store";
-import { by, extents, opened, wants } from "../../contract/fixture";
+import { by, createPool, extents, requestFor } from "../../contract/fixture";
 
-test("however many leases are over, and however many claims come together, a transaction cleans up only some", async () => {
+test("a transaction ends a bounded number of expired leases, however many there are and however many claims share it", async () => {
   let [now, largest] = [1_000_000, 0];
   const store = createMemoryStore(() => now);
   const transact: Store["transact"] = (work) =>
@@ -18,31 +18,31 @@ test("however many leases are over, and however many claims come together, a tra
       }),
     );
   const pool = new StoredPool({ ...store, transact }, { offerTtl: 60, quarantine: 0 });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 3000 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;
   largest = 0;
   for (let wave = 0; wave < 20; wave++) {
     await Promise.all(Array.from({ length: 64 }, (_, i) => pool.claim(by(`claimed ${wave} ${i}`))));
   }
-  // 200 that go with four rows each, 64 that come with six.
+  // 200 ended leases with four rows each, 64 new ones with six.
   expect(largest).toBeLessThan(1300);
   expect(await pool.usage("pool/p")).toMatchObject({ offered: 0, reserved: 1280 });
   expect(await waiting(store)).toBe(0);
   expect(await pool.fsck()).toEqual([]);
 });
 
-test("what a refused operation would have cleaned up is left for the next one in its transaction", async () => {
+test("expired leases that a refused operation would have ended are ended by the next one in its transaction", async () => {
   let now = 1_000_000;
   const store = createMemoryStore(() => now);
   const pool = new StoredPool(store, { offerTtl: 60, quarantine: 0 });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   await Promise.all(Array.from({ length: 250 }, (_, i) => pool.offer(by(`offered ${i}`))));
   now += 61_000;
-  const claims = [pool.claim(wants("refused", "10.1.0.1")), pool.claim(by("claimed"))];
+  const claims = [pool.claim(requestFor("refused", "10.1.0.1")), pool.claim(by("claimed"))];
   expect((await Promise.allSettled(claims)).map(({ status }) => status)).toEqual(["rejected", "fulfilled"]);
   expect(await waiting(store)).toBe(50);
 });
 
-/** How many leases have an end. */
+/** How many leases are in the expiry index. */
 const waiting = (store: Store): Promise<number> => store.read(async (tx) => (await tx.range("x/", "x0", 1000)).length);

@@ -42,7 +42,7 @@ describe("tables", () => {
     expect(intersect(extents(...some), extents(...others))).toEqual(extents(...both));
   });
 
-  test("values are counted through over gaps", () => {
+  test("the value at an index is found across gaps", () => {
     const some = extents("3-5", "9");
     expect([0n, 1n, 2n, 3n].map((index) => valueAtIndex(some, index))).toEqual([3n, 4n, 5n, 9n]);
     expect(() => valueAtIndex(some, 4n)).toThrow("index 4 is past the end");
@@ -82,7 +82,7 @@ describe("tables", () => {
 });
 
 describe("MetalLB's counts", () => {
-  // The original counts a single avoided address as -1, and everything from 2^62 on as one maximum.
+  // MetalLB counts a single avoided address as -1, and everything from 2^62 on as one maximum.
   const ours = (count: number | string) => (count === -1 ? 0n : count === "MAX" ? 1n << 62n : BigInt(count));
 
   test.each(metallb.poolCounts)("$pool.cidr, avoiding $pool.avoidBuggyIPs", ({ pool, total }) => {
@@ -111,7 +111,7 @@ describe("properties", () => {
   const canonical = (some: Extent[]) =>
     some.every((e, i) => e.first <= e.last && (i === 0 || e.first > some[i - 1]!.last + 1n));
 
-  test("they behave as sets of values, and come out sorted, disjoint and apart", () => {
+  test("they behave as sets of values; results are sorted, disjoint and not adjacent", () => {
     fc.assert(
       fc.property(list, list, (a, b) => {
         const [va, vb] = [values(a), values(b)];

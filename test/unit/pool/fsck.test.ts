@@ -1,13 +1,13 @@
 import { expect, test } from "vitest";
 import type { Row, Write } from "../../../provider/pool/storage/store";
-import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 
 const engine = memoryEngine();
 
-async function lively(): Promise<Fixture> {
+async function createBusyFixture(): Promise<Fixture> {
   const made = await createFixture(engine);
   const { pool } = made;
-  await opened(pool, {
+  await createPool(pool, {
     extents: extents("10.0.0.0/24"),
     reserved: extents("10.0.0.0"),
     staticOnly: extents("10.0.0.9"),
@@ -27,8 +27,8 @@ const damage = ({ store }: Fixture, ...writes: Write[]) =>
     await tx.write(writes);
   });
 
-test("every derived row that is lost, wrong or too much is found and repaired", async () => {
-  const made = await lively();
+test("every derived row that is missing, wrong or superfluous is found and repaired", async () => {
+  const made = await createBusyFixture();
   const before = await rows(made);
   expect(await made.pool.fsck()).toEqual([]);
   const derived = before.filter(([key]) => /^[afgoxsquc]\//.test(key));
@@ -50,7 +50,7 @@ test("every derived row that is lost, wrong or too much is found and repaired", 
 });
 
 test("two leases on one value are reported, and nothing is repaired", async () => {
-  const made = await lively();
+  const made = await createBusyFixture();
   const [key, text] = (await rows(made)).find(
     ([key, value]) => key.startsWith("l/pool") && value.includes('"owner":"a"'),
   )!;
@@ -70,7 +70,7 @@ test("two leases on one value are reported, and nothing is repaired", async () =
 });
 
 test("rows of a pool that is not there are removed, unless there is a lease among them", async () => {
-  const made = await lively();
+  const made = await createBusyFixture();
   const before = await rows(made);
   await damage(made, ["f/pool%2Fgone/00ff", "1-ff"], ["c/pool%2Fgone", "{}"], ["o/pool%2Fq/x/1", "1"]);
   expect((await made.pool.fsck({ repair: true })).map(({ pool, repairable }) => [pool, repairable])).toEqual([
@@ -85,8 +85,8 @@ test("rows of a pool that is not there are removed, unless there is a lease amon
   ]);
 });
 
-test("a pool whose opener is gone, and leases outside their pool, are reported and not repaired", async () => {
-  const made = await lively();
+test("a child pool without its lease, and leases outside their pool, are reported and not repaired", async () => {
+  const made = await createBusyFixture();
   const before = await rows(made);
   const opener = before.find(([key]) => key.startsWith("l/space"))!;
   const [key, spec] = before.find(([key]) => key === "p/pool%2Fp")!;

@@ -18,12 +18,12 @@ import {
 } from "../../../provider/pool/storage/records";
 import type { Row } from "../../../provider/pool/storage/store";
 import { snapshot } from "../../../provider/pool/storage/transfer";
-import { by, createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { by, createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 
-/** A store that others write to. Every text in every row is replaced by something that a shell would run. */
+/** A store that other programs write to. Every text in every row is replaced by one that a shell would run. */
 const engine = memoryEngine();
 
-/** By the beginning of the key; the longest counts. */
+/** By prefix of the key; the longest prefix counts. */
 const CODECS: [prefix: string, codec: Codec<unknown>][] = [
   ["v/head", headCodec],
   ["v/epoch/", epochCodec],
@@ -46,10 +46,10 @@ const CODECS: [prefix: string, codec: Codec<unknown>][] = [
 ] as [string, Codec<unknown>][];
 
 /** One row at least under each of the keys. */
-async function livelyStore(): Promise<Fixture> {
+async function createBusyStore(): Promise<Fixture> {
   const made = await createFixture(engine, { actor: "ops@controller", quarantine: 300 });
   const { pool, pass } = made;
-  await opened(pool, {
+  await createPool(pool, {
     extents: extents("10.0.0.0/24"),
     reserved: extents("10.0.0.0"),
     staticOnly: extents("10.0.0.9"),
@@ -66,7 +66,7 @@ async function livelyStore(): Promise<Fixture> {
   await pool.release("pool/p", released.leaseId);
   await pool.offer(ask("e", { want: extents("10.0.0.77") })).catch(() => {});
   await pool.amend("pool/p", (await pool.claim(ask("m"))).leaseId, { owner: "n" });
-  const gone = await opened(pool, { name: "pool/gone", extents: extents("10.9.0.0/24") });
+  const gone = await createPool(pool, { name: "pool/gone", extents: extents("10.9.0.0/24") });
   await pool.release("space/address", gone.leaseId);
   await pool.identity();
   pass(5);
@@ -79,7 +79,7 @@ async function livelyStore(): Promise<Fixture> {
   return made;
 }
 
-/** Free text: shown to people, escaped, and a part of no command. Only control characters are refused there. */
+/** Free text: it is shown escaped, and is never part of a command. Only control characters are refused in it. */
 const FREE =
   /(^|\.)(owner|formerOwner|by|usedBy|takenBy|sharingKey|sharedAs|labels\..*|names\.\d+|org|project|data\..*)$/;
 
@@ -121,7 +121,7 @@ const refusal = (codec: Codec<unknown>, [key, text]: Row): string => {
 
 test("every text of every row that could be more than a word is refused on reading, and the row is named", async () => {
   const rows: Row[] = [
-    ...(await snapshot((await livelyStore()).store)),
+    ...(await snapshot((await createBusyStore()).store)),
     ["d/000000000001/pool%2Fgone", deletedPoolCodec.encode({ pool: "pool/gone", at: 1 })],
     ["w/pool%2Fp/1a2b", "3c4d"],
   ];
@@ -162,7 +162,7 @@ test.each([
 });
 
 test("a field that only a newer release knows is kept, and must be plain", async () => {
-  const [[key, text] = ["", "{}"]] = (await snapshot((await livelyStore()).store)).filter(([key]) =>
+  const [[key, text] = ["", "{}"]] = (await snapshot((await createBusyStore()).store)).filter(([key]) =>
     key.startsWith("l/"),
   );
   const withField = (value: unknown) => JSON.stringify({ ...JSON.parse(text), later: value });
@@ -170,8 +170,8 @@ test("a field that only a newer release knows is kept, and must be plain", async
   expect(refusal(leaseCodec as Codec<unknown>, [key, withField("a\u001b[2J")])).toMatch(/field later/);
 });
 
-test("through the pool: one damaged lease is named, and other pools go on", async () => {
-  const { pool, store } = await livelyStore();
+test("the pool names a damaged lease, and other pools still work", async () => {
+  const { pool, store } = await createBusyStore();
   const [[key, text] = ["", ""]] = (await snapshot(store)).filter(([key]) => key.startsWith("l/pool%2Fp/"));
   await store.transact(async (tx) => {
     await tx.write([[key, JSON.stringify({ ...JSON.parse(text), uid: "../../etc" })]]);
@@ -179,13 +179,13 @@ test("through the pool: one damaged lease is named, and other pools go on", asyn
   await expect(pool.leases("pool/p")).rejects.toThrow(
     `STORE_CORRUPT: Row ${key} of the store is not valid (field uid)`,
   );
-  await opened(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
+  await createPool(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
   await pool.claim({ pool: "pool/q", owner: "q", type: "T" });
 });
 
-test("what could not be read again is not written", async () => {
-  const { pool } = await livelyStore();
-  await opened(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
+test("text that could not be decoded again is not written", async () => {
+  const { pool } = await createBusyStore();
+  await createPool(pool, { name: "pool/q", extents: extents("10.8.0.0/24") });
   await expect(pool.claim({ pool: "pool/q", owner: "a\u001bb", type: "T" })).rejects.toThrow(
     /^INPUT_INVALID: The owner /,
   );

@@ -60,7 +60,7 @@ test("a burst keeps the lock, until no transaction follows", async () => {
   expect(await transact(batch, bursts)).toBe(false);
 });
 
-test("the lock is not kept for ever", async () => {
+test("the lock is kept for a limited time", async () => {
   const [{ locked, calls }, bursts] = [fakeLock(), new BurstDetector()];
   await bursts.track(async () => {});
   const batch = new LockBatch(locked, bursts);

@@ -4,7 +4,7 @@ import { type Commit, type ServerEngine, StoreUnavailable } from "../../../provi
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 import type { Tx } from "../../../provider/pool/storage/store";
 
-/** A server whose news show only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
+/** A server whose log updates have only its head. `lose` is called in place of the next answer to a commit, and may make that commit. */
 function server() {
   let log: Commit[] = [{ number: 0, id: "", at: 0 }];
   const next: { lose?: (make: () => void) => void } = {};
@@ -25,7 +25,7 @@ function server() {
       return undefined;
     },
   };
-  /** Another process commits so often, and the log is cut to its newest entries. */
+  /** Another process commits so often, and the log keeps its newest entries only. */
   const others = (commits: number, kept = 1000) => {
     for (let i = 0; i < commits; i++) log.push({ number: log.at(-1)!.number + 1, id: `other ${log.length}`, at: 1 });
     log = log.slice(-kept);
@@ -51,7 +51,7 @@ test("a commit that was made is not made again, however many came after it", asy
   expect(await store.transact(counted())).toBe(1);
 });
 
-test("a commit whose number another one has is made again, also when the log forgets that one later", async () => {
+test("a commit whose number another one has is made again, also when that one is removed from the log later", async () => {
   const { store, next, others } = server();
   next.lose = () => {
     others(500);
@@ -60,7 +60,7 @@ test("a commit whose number another one has is made again, also when the log for
   expect(await store.transact(counted())).toBe(3);
 });
 
-test("a commit that the log no longer tells about is an error, and the next transaction goes on", async () => {
+test("a commit whose entry was removed from the log is an error, and the next transaction succeeds", async () => {
   const { store, next, others } = server();
   next.lose = (make) => {
     make();

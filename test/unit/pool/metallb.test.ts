@@ -2,12 +2,12 @@ import { describe, expect, test } from "vitest";
 import { formatIp } from "../../../provider/addressing/ip";
 import { covers } from "../../../provider/pool/extents";
 import type { Lease, Pool, Port, Request } from "../../../provider/pool/types";
-import { createFixture, extent, extents, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extent, extents, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/metallb_allocator.json";
 
 /**
- * MetalLB's allocator, played on leases. Its backend key joins the sharing key; its namespaces and selectors are not
- * ours, nor are pools that overlap: those of TestPoolAllocation all become one.
+ * MetalLB's allocator, replayed on leases. Its backend key is part of the sharing key; namespaces, selectors and overlapping pools
+ * do not exist here: those of TestPoolAllocation all become one.
  */
 interface Step {
   op: string;
@@ -32,7 +32,7 @@ class Allocator {
     for (const [name, { cidr, avoidBuggyIPs, namespaces, selectors }] of Object.entries(pools)) {
       if (namespaces || selectors || cidr.some((text) => cidrs.has(text))) continue;
       for (const text of cidr) cidrs.add(text);
-      await opened(this.pool, { name, extents: extents(...cidr), avoidBoundaryIps: avoidBuggyIPs });
+      await createPool(this.pool, { name, extents: extents(...cidr), avoidBoundaryIps: avoidBuggyIPs });
       this.pools.push(name);
     }
   }
@@ -52,7 +52,7 @@ class Allocator {
     };
   }
 
-  /** A service has one assignment: a new one takes the place of the old. */
+  /** A service has one assignment: a new one replaces it. */
   async replaceWith(service: string, claim: Promise<Lease>): Promise<Lease> {
     const before = await this.held(service);
     const lease = await claim;
@@ -108,7 +108,7 @@ async function play(allocator: Allocator, step: Step, exact: boolean): Promise<v
   else expect(ips).toHaveLength(step.ips!.length);
 }
 
-/** What is about namespaces, or about asking one service for another family than it has. */
+/** Tests of namespaces, or of a request for another family than the service has. */
 const isForeign = ({ svc, error, pool }: Step): boolean =>
   Boolean(svc?.namespace || svc?.labels) ||
   Boolean(error?.startsWith("IP for wrong family")) ||
@@ -120,7 +120,7 @@ describe("MetalLB's sequences", () => {
     const { pool } = await createFixture(engine, { quarantine: 0 });
     const allocator = new Allocator(pool);
     const exact = name === "TestAssignment" || name === "TestPoolAllocation";
-    // Pools cannot be taken away while they are in use; a reload is a change of each pool's own resource.
+    // Pools in use cannot be removed; a reload is a change of each pool's own resource.
     const played = (steps as Step[]).filter((step, i) => !isForeign(step) && !(step.op === "setPools" && i > 0));
     for (const step of played) await play(allocator, step, exact);
     expect(await pool.fsck()).toEqual([]);

@@ -1,10 +1,10 @@
 /**
- * The rules for single values, as simply as they can be said: a list that is searched from end to end. Time in milliseconds from 0;
- * offers hold an hour and are made again after a minute at the earliest; released values rest for five minutes.
+ * A model of the pool's rules for single values: a list that is searched from end to end. Times are in milliseconds from 0. Offers expire
+ * after an hour and are rewritten after a minute at the earliest; released values are quarantined for five minutes.
  */
-const [REST, OFFER, FRESH] = [300_000, 3_600_000, 60_000];
+const [QUARANTINE_MS, OFFER_TTL_MS, REWRITE_AFTER_MS] = [300_000, 3_600_000, 60_000];
 
-interface Held {
+interface ModelLease {
   owner: string;
   value: bigint;
   state: "offered" | "reserved" | "used" | "quarantined";
@@ -13,8 +13,8 @@ interface Held {
   ends: number;
   /** Of an offer: the value that was asked for, or null for any. */
   asked?: bigint | null;
-  /** Whose rest an offer has interrupted. */
-  over?: Held;
+  /** Of an offer: the quarantined lease that it has interrupted. */
+  interrupted?: ModelLease;
 }
 
 type Step =
@@ -24,9 +24,9 @@ type Step =
 
 export class Model {
   #now = 0;
-  #list: Held[] = [];
-  /** Who had to go for the value that was chosen. */
-  #gone: Held | undefined;
+  #list: ModelLease[] = [];
+  /** The lease that was evicted for the chosen value. */
+  #evicted: ModelLease | undefined;
 
   constructor(
     readonly values: bigint[],
@@ -42,11 +42,11 @@ export class Model {
     }
     if (step.op === "offer" || step.op === "claim")
       return this.#grant(step.op === "claim", step.owner, step.want, step.ttl);
-    const held = this.#best(step.owner, (one) => this.#lives(one));
+    const held = this.#best(step.owner, (one) => this.#isActive(one));
     if (!held) return undefined;
     if (step.op === "release") {
       if (held.state === "offered") this.#end(held);
-      else Object.assign(held, { state: "quarantined", changed: this.#now, ends: this.#now + REST });
+      else Object.assign(held, { state: "quarantined", changed: this.#now, ends: this.#now + QUARANTINE_MS });
       return true;
     }
     if (held.state === "offered") return undefined;
@@ -55,7 +55,7 @@ export class Model {
   }
 
   held(): [string, bigint][] {
-    const held = this.#list.filter((one) => this.#lives(one)).sort((a, b) => Number(a.value - b.value));
+    const held = this.#list.filter((one) => this.#isActive(one)).sort((a, b) => Number(a.value - b.value));
     return held.map(({ owner, value }) => [owner, value]);
   }
 
@@ -63,24 +63,37 @@ export class Model {
     const own = this.#best(owner, (one) =>
       want === null ? one.state !== "offered" || one.asked === null : one.value === want,
     );
-    if (!committed && own && isCommitted(own) && this.#lives(own)) return own.value;
+    if (!committed && own && isCommitted(own) && this.#isActive(own)) return own.value;
     const before = structuredClone(this.#list);
-    for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#lapse(one);
-    this.#gone = undefined;
+    for (const one of [...this.#list]) if (this.#now > one.ends && one.owner !== owner) this.#expire(one);
+    this.#evicted = undefined;
     const value = own?.value ?? (want === null ? this.#pick() : this.#clear(want, owner, committed));
     if (typeof value === "string") {
       this.#list = before;
       return value;
     }
     const state = !committed ? "offered" : own?.state === "used" ? "used" : "reserved";
-    const isFresh = !committed && own?.state === "offered" && this.#now - own.changed < FRESH;
-    const changed = isFresh ? own.changed : this.#now;
-    const ends = !committed ? changed + OFFER : state === "used" || ttl === null ? Infinity : this.#now + ttl * 1000;
-    const made = own && this.#lives(own) ? own.made : this.#now;
+    const isRecent = !committed && own?.state === "offered" && this.#now - own.changed < REWRITE_AFTER_MS;
+    const changed = isRecent ? own.changed : this.#now;
+    const ends = !committed
+      ? changed + OFFER_TTL_MS
+      : state === "used" || ttl === null
+        ? Infinity
+        : this.#now + ttl * 1000;
+    const made = own && this.#isActive(own) ? own.made : this.#now;
     this.#list = this.#list.filter((one) => one !== own);
-    const over = committed ? undefined : own ? own.over : this.#restOf(this.#gone);
+    const interrupted = committed ? undefined : own ? own.interrupted : this.#quarantineOf(this.#evicted);
     const asked = own?.state === "offered" ? own.asked! : want;
-    this.#list.push({ owner, value, state, made, changed, ends, ...(!committed && { asked }), ...(over && { over }) });
+    this.#list.push({
+      owner,
+      value,
+      state,
+      made,
+      changed,
+      ends,
+      ...(!committed && { asked }),
+      ...(interrupted && { interrupted }),
+    });
     for (const one of [...this.#list])
       if (committed && one.owner === owner && one.state === "offered" && one.asked === asked) this.#end(one);
     return value;
@@ -89,72 +102,75 @@ export class Model {
   #pick(): bigint | string {
     const isFree = (value: bigint) => !this.#list.some((one) => one.value === value);
     const free = this.values.find(isFree);
-    // The owner's own past leases are still there; those whose values rest no longer count as free.
+    // Expired leases of the owner are still in the list. Their values are free, unless they are quarantined.
     for (const one of [...this.#list])
-      if (this.#now > one.ends && (free === undefined || (one.value < free && !this.#restsAfter(one))))
-        this.#lapse(one);
+      if (this.#now > one.ends && (free === undefined || (one.value < free && !this.#isQuarantinedAfter(one))))
+        this.#expire(one);
     const lowest = this.values.find(isFree);
     if (lowest !== undefined) return lowest;
-    const goers = ["quarantined", "offered"].flatMap((state) =>
+    const candidates = ["quarantined", "offered"].flatMap((state) =>
       this.#list.filter((one) => one.state === state).sort((a, b) => a.ends - b.ends),
     );
-    const goer = goers.find((one) => this.#goes(one));
-    if (!goer) return "RUNNER_IDS_EXHAUSTED";
-    this.#gone = goer;
-    this.#drop(goer);
-    return goer.value;
+    const victim = candidates.find((one) => this.#isPreemptible(one));
+    if (!victim) return "RUNNER_IDS_EXHAUSTED";
+    this.#evicted = victim;
+    this.#drop(victim);
+    return victim.value;
   }
 
   #clear(want: bigint, owner: string, committed: boolean): bigint | string {
     if (this.reserved.includes(want)) return "IP_RESERVED";
     const holder = this.#list.find((one) => one.value === want);
     if (!holder) return want;
-    if (this.#now <= holder.ends && !this.#goes(holder) && holder.owner !== owner)
+    if (this.#now <= holder.ends && !this.#isPreemptible(holder) && holder.owner !== owner)
       return committed ? "PLAN_STALE" : "RUNNER_ID_TAKEN";
-    this.#gone = holder;
+    this.#evicted = holder;
     this.#drop(holder);
     return want;
   }
 
-  /** Firm ones first, then offers, then what is past; of these the newest. */
-  #best(owner: string, fits: (one: Held) => boolean): Held | undefined {
-    const rank = (one: Held) => (one.state === "offered" ? 1 : this.#lives(one) ? 0 : 2);
+  /** Committed leases first, then offers, then ended leases; of these the newest. */
+  #best(owner: string, fits: (one: ModelLease) => boolean): ModelLease | undefined {
+    const rank = (one: ModelLease) => (one.state === "offered" ? 1 : this.#isActive(one) ? 0 : 2);
     return this.#list
       .filter((one) => one.owner === owner && fits(one))
       .sort((a, b) => rank(a) - rank(b) || b.made - a.made)[0];
   }
 
-  #lives(one: Held): boolean {
+  #isActive(one: ModelLease): boolean {
     return one.state !== "quarantined" && this.#now <= one.ends;
   }
 
-  #goes(one: Held): boolean {
+  #isPreemptible(one: ModelLease): boolean {
     return one.state === "quarantined";
   }
 
-  #lapse(one: Held): void {
-    const rests = one.state === "reserved" && one.ends + REST > this.#now;
-    if (rests) Object.assign(one, { state: "quarantined", changed: this.#now, ends: one.ends + REST });
+  #expire(one: ModelLease): void {
+    const isQuarantined = one.state === "reserved" && one.ends + QUARANTINE_MS > this.#now;
+    if (isQuarantined) Object.assign(one, { state: "quarantined", changed: this.#now, ends: one.ends + QUARANTINE_MS });
     else this.#end(one);
   }
 
-  #restsAfter(one: Held): boolean {
-    return (one.state === "reserved" && one.ends + REST > this.#now) || this.#restOf(one.over) !== undefined;
+  #isQuarantinedAfter(one: ModelLease): boolean {
+    return (
+      (one.state === "reserved" && one.ends + QUARANTINE_MS > this.#now) ||
+      this.#quarantineOf(one.interrupted) !== undefined
+    );
   }
 
-  #restOf(gone: Held | undefined): Held | undefined {
-    const rest = gone?.state === "quarantined" ? gone : gone?.over;
-    return rest && rest.ends > this.#now ? rest : undefined;
+  #quarantineOf(evicted: ModelLease | undefined): ModelLease | undefined {
+    const quarantined = evicted?.state === "quarantined" ? evicted : evicted?.interrupted;
+    return quarantined && quarantined.ends > this.#now ? quarantined : undefined;
   }
 
-  #end(one: Held): void {
+  #end(one: ModelLease): void {
     this.#drop(one);
-    if (one.over && one.over.ends > this.#now) this.#list.push(one.over);
+    if (one.interrupted && one.interrupted.ends > this.#now) this.#list.push(one.interrupted);
   }
 
-  #drop(one: Held): void {
+  #drop(one: ModelLease): void {
     this.#list = this.#list.filter((other) => other !== one);
   }
 }
 
-const isCommitted = ({ state }: Held): boolean => state === "reserved" || state === "used";
+const isCommitted = ({ state }: ModelLease): boolean => state === "reserved" || state === "used";

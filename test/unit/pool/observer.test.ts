@@ -6,7 +6,7 @@ import { afterAll, expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import { openSqliteStore } from "../../../provider/pool/engines/sqlite/store";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 const folder = mkdtempSync(join(tmpdir(), "overlay-observer-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -22,7 +22,7 @@ test("an observer is told of commits with their changes, of transactions, and of
       transaction: (kind, seconds, error) => seen.push(`${kind}${seconds >= 0 ? "" : "?"}${error ? " failed" : ""}`),
     },
   });
-  await opened(pool, { extents: extents("10.0.0.0/29") });
+  await createPool(pool, { extents: extents("10.0.0.0/29") });
   seen.length = 0;
   await Promise.allSettled([pool.claim(by("a")), pool.claim(by("b")), pool.claim(by("c", { pool: "pool/none" }))]);
   expect(seen.sort()).toEqual(["2 claimed a, 3 claimed b", "pool/none POOL_NOT_FOUND", "write", "write"]);
@@ -38,7 +38,7 @@ test("a transaction that waits for the lock of another process counts as a confl
   const pool = await openPool(`sqlite:${folder}/pool.db`, settings);
   const other = await openSqliteStore(`${folder}/pool.db`);
   const held = other.transact(() => sleep(100));
-  await opened(pool, { extents: extents("10.0.0.0/20") });
+  await createPool(pool, { extents: extents("10.0.0.0/20") });
   await held;
   await Promise.all([pool.end(), other.close()]);
   expect(conflicts).toBeGreaterThan(0);

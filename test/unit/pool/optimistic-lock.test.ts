@@ -56,7 +56,7 @@ const add = async (tx: Tx): Promise<void> => {
 };
 const look = async (tx: Tx): Promise<unknown> => await tx.get("sum");
 
-test("where each commit conflicts, each transaction takes the lock and is made once", async () => {
+test("if each commit conflicts, each transaction takes the lock and commits once", async () => {
   const { store, said, value } = server();
   for (let i = 0; i < 3; i++) await store.transact(add);
   await store.close();
@@ -67,7 +67,7 @@ test("where each commit conflicts, each transaction takes the lock and is made o
 test.each([
   ["conflict", new Conflict()],
   ["lost connection", new StoreUnavailable(new OverlayError("STORE_UNAVAILABLE", "It is away.", "Wait."))],
-])("after a %s with the lock it is released, and the transaction is made with a new one, once", async (_, failure) => {
+])("after a %s with the lock it is released, and the transaction commits with a new lock, once", async (_, failure) => {
   const { store, said, next, value } = server();
   await store.transact(add);
   said.length = 0;
@@ -77,7 +77,7 @@ test.each([
   expect(said.join(" ")).toBe("lock unlock lock commit unlock");
 });
 
-test("a store is closed when its transactions are done", async () => {
+test("close waits for the transactions", async () => {
   const { store, said } = server();
   const done = store.transact(add);
   await store.close();

@@ -2,9 +2,9 @@ import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
 import { extents } from "../../contract/fixture";
 import type { Run } from "./promise-engine";
 
-/** A pool of a stack's own program: it is made before what is in it, and deleted after that. */
+/** A pool of a stack's own program: it is created before its leases, and deleted after them. */
 export class OwnPool {
-  /** What the state file has of it. */
+  /** Its lease id in the state file. */
   #leaseId: string | undefined;
   readonly name: string;
   readonly #childPool: PoolSpec;

@@ -15,7 +15,7 @@ import type { OwnPool } from "./own-pool";
  * some order, creates, then deletes. A kill drops the run between two of its operations.
  */
 
-/** By resource: a wish for a value, or null where the pool has the choice. */
+/** By resource: the requested value, or null for any. */
 export type Wishes = Record<string, bigint | null>;
 
 export type Run = Pick<Pool, "offer" | "claim" | "markKept" | "find" | "release" | "amend" | "close" | "leases">;
@@ -27,11 +27,11 @@ const TERMS = { offerTtl: 3600, quarantine: 300 };
 
 export const startRun: StartRun = (store) => new StoredPool(store, { ...TERMS, swapWait: 0 });
 
-/** Old rules, as processes that show the faults which these had. */
+/** Old rules, as processes with the faults that they had. */
 export const OLD_RULES: Record<string, StartRun> = {
   "offers of the same run give way": (store) => ({
     ...forwarded(startRun(store)),
-    // A process that has met no other resource.
+    // A process that has checked no other resource.
     offer: (request, options) => startRun(store).offer(request, options),
   }),
   "an offer belongs to its owner only": (store) => {
@@ -64,7 +64,7 @@ export const OLD_RULES_OF_POOLS: Record<string, StartRun> = {
   },
 };
 
-/** Removes what a pool that is not there has left. */
+/** Removes the end records of a deleted pool. */
 const removeEnds = (store: Store, pool: string): Promise<void> =>
   store.transact((tx) =>
     withBuffer(tx, TERMS, async (buffer) => {
@@ -85,7 +85,7 @@ const forwarded = (run: Run): Run => ({
   leases: (...args) => run.leases(...args),
 });
 
-/** What the state file of a stack has of a resource. */
+/** A resource in the state file of a stack. */
 export interface Held {
   value: bigint;
   leaseId: string;
@@ -95,7 +95,7 @@ export interface Shown {
   values: Map<string, bigint>;
   warnings: string[];
   refusals: string[];
-  /** Leases that their resources keep, but for which an offer was refused and waits nevertheless. */
+  /** Leases that their resources keep, but that an offer waits for although it was refused. */
   waitedFor: string[];
 }
 
@@ -104,14 +104,14 @@ export class Killed extends Error {}
 /** One stack: its state file, and runs of its program. */
 export class ModelStack {
   readonly state = new Map<string, Held>();
-  /** Old lives of replaced resources that are yet to be deleted. */
+  /** Replaced resources that are yet to be deleted. */
   #toDelete: string[] = [];
 
   constructor(
     private readonly store: Store,
     private readonly start: StartRun,
     readonly name: string,
-    /** Of its program; else it uses `POOL`, which is always there. */
+    /** Of its program; else it uses `POOL`, which always exists. */
     private readonly ownPool?: OwnPool,
   ) {}
 
@@ -222,7 +222,7 @@ export class ModelStack {
 
   async #delete(run: Run, leaseId: string, step: () => void): Promise<void> {
     const lease = await run.find(this.pool, { leaseId });
-    if (!lease) return; // a later life has the lease, or it has ended
+    if (!lease) return; // a later resource has the lease, or it has ended
     await run.amend(this.pool, leaseId, { deleting: true });
     step();
     await run.release(this.pool, leaseId);

@@ -3,7 +3,7 @@ import { describe, expect, test } from "vitest";
 import { isOverlayError, type OverlayError } from "../../../provider/errors";
 import { isCommitted } from "../../../provider/pool/types";
 import { describePool } from "../../../provider/pool-names";
-import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import { OwnPool } from "./own-pool";
 import {
   Killed,
@@ -19,14 +19,15 @@ import {
 } from "./promise-engine";
 
 /**
- * Two stacks with three resources on a pool of three values, or on a pool each that comes and goes with its stack. They preview and go up with random programs, in random order, and
- * are killed between any two operations; offers expire. What a preview has shown is what the next up gives, or that up stops.
+ * Two stacks with three resources on a pool of three values, or each on a pool that its stack creates and deletes. They run previews and
+ * ups of random programs in random order, and are killed between any two operations; offers expire. The next up gives the values that a
+ * preview has shown, or stops.
  */
 const STACKS = { dev: ["n", "r"], prod: ["x"] } as const;
 type StackName = keyof typeof STACKS;
-type Ground = "one pool" | "own pools";
-/** Of their own pools in the address space. */
-const PLACES: Record<StackName, string> = { dev: "1", prod: "2" };
+type PoolSetup = "one pool" | "own pools";
+/** The values of their own pools in the address space. */
+const OWN_VALUES: Record<StackName, string> = { dev: "1", prod: "2" };
 const VALUES = [1n, 2n, 3n];
 const OFFER_TTL = 3600;
 
@@ -66,7 +67,7 @@ type Planned = typeof anyProgram extends fc.Arbitrary<infer T> ? T : never;
 class Model {
   readonly #stacks: Record<StackName, ModelStack>;
   readonly #previews: Planned[] = [];
-  /** The value that the last preview of a program has shown for a resource, until its stack goes up. */
+  /** The value that the last preview of a program has shown for a resource, until the next up of its stack. */
   readonly #promises = new Map<StackName, Map<string, bigint>>();
   /** The program that the stack has previewed last, with success, if no offer has expired since. */
   readonly #ready = new Map<StackName, string>();
@@ -76,17 +77,22 @@ class Model {
   private constructor(
     private readonly fixture: Fixture,
     start: StartRun,
-    ground: Ground,
+    setup: PoolSetup,
   ) {
     const stack = (name: StackName) =>
-      new ModelStack(fixture.store, start, name, ground === "own pools" ? new OwnPool(name, PLACES[name]) : undefined);
+      new ModelStack(
+        fixture.store,
+        start,
+        name,
+        setup === "own pools" ? new OwnPool(name, OWN_VALUES[name]) : undefined,
+      );
     this.#stacks = { dev: stack("dev"), prod: stack("prod") };
   }
 
-  static async start(start: StartRun, ground: Ground): Promise<Model> {
+  static async start(start: StartRun, setup: PoolSetup): Promise<Model> {
     const made = await createFixture(memoryEngine());
-    if (ground === "one pool") await opened(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
-    return new Model(made, start, ground);
+    if (setup === "one pool") await createPool(made.pool, { name: POOL, kind: "id", extents: extents("1-3") });
+    return new Model(made, start, setup);
   }
 
   async run(one: Step): Promise<void> {
@@ -178,7 +184,7 @@ class Model {
     this.#ready.delete(stack);
   }
 
-  /** What the stack holds is in its state, and the other way round. */
+  /** The leases of the stack are those in its state. */
   async #checkLeases({ name, pool, state, ownerOf }: ModelStack): Promise<void> {
     const committed = (await this.fixture.pool.leases(pool)).filter(
       (lease) => isCommitted(lease) && lease.owner.includes(`:${name}::`),
@@ -211,27 +217,27 @@ async function untilKilled(act: () => Promise<void>): Promise<void> {
   });
 }
 
-const promiseIsKept = (start: StartRun, ground: Ground) =>
+const promiseIsKept = (start: StartRun, setup: PoolSetup) =>
   fc.asyncProperty(fc.array(step, { minLength: 2, maxLength: 10 }), async (steps) => {
-    const model = await Model.start(start, ground);
+    const model = await Model.start(start, setup);
     for (const one of steps) await model.run(one);
   });
 
-test.each<Ground>(["one pool", "own pools"])(
-  "what a preview has shown is what up gives, or up stops: %s",
-  async (ground) => {
-    await fc.assert(promiseIsKept(startRun, ground), { numRuns: 1000, seed: 11 });
+test.each<PoolSetup>(["one pool", "own pools"])(
+  "up gives the values that a preview has shown, or stops: %s",
+  async (setup) => {
+    await fc.assert(promiseIsKept(startRun, setup), { numRuns: 1000, seed: 11 });
   },
   240_000,
 );
 
 describe("the model finds the faults of other rules", () => {
-  const rules = (ground: Ground, old: Record<string, StartRun>) =>
-    Object.entries(old).map(([name, start]) => ({ name, ground, start }));
+  const rules = (setup: PoolSetup, old: Record<string, StartRun>) =>
+    Object.entries(old).map(([name, start]) => ({ name, setup, start }));
   test.each([...rules("one pool", OLD_RULES), ...rules("own pools", OLD_RULES_OF_POOLS)])(
     "$name",
-    async ({ ground, start }) => {
-      const { failed, counterexample } = await fc.check(promiseIsKept(start, ground), { numRuns: 3000, seed: 11 });
+    async ({ setup, start }) => {
+      const { failed, counterexample } = await fc.check(promiseIsKept(start, setup), { numRuns: 3000, seed: 11 });
       expect(failed).toBe(true);
       expect(counterexample![0].length).toBeLessThanOrEqual(5);
     },

@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { expect, test } from "vitest";
 import type { OverlayError } from "../../../provider/errors";
 import type { Lease, PoolSpec, Request } from "../../../provider/pool/types";
-import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import { Model } from "./model";
 
 const engine = memoryEngine();
@@ -21,7 +21,7 @@ const step = fc.oneof(
   fc.record({ op: fc.constant("pass" as const), seconds: fc.constantFrom(1, 59, 250, 599, 601, 3601) }),
 );
 
-/** The owner's own offer, for another request, is over: its value is the lowest free one. */
+/** The owner's own offer, for another request, has expired: its value is the lowest free one. */
 const OWN_OFFER_EXPIRED: Step[] = [
   { op: "offer", owner: "e", want: 1n, ttl: null },
   { op: "pass", seconds: 3601 },
@@ -32,7 +32,7 @@ test("a simple model and the pool agree on every answer, and the range stays par
   await fc.assert(
     fc.asyncProperty(fc.array(step, { maxLength: 40 }), async (steps) => {
       const made = await createFixture(engine);
-      await opened(made.pool, { kind: "id", extents: extents("1-6"), reserved: extents("4") });
+      await createPool(made.pool, { kind: "id", extents: extents("1-6"), reserved: extents("4") });
       const model = new Model([1n, 2n, 3n, 5n, 6n], [4n]);
       for (const one of steps) {
         expect(await answer(made, one)).toEqual(model.answer(one));
@@ -65,7 +65,7 @@ async function answer({ pool, pass }: Fixture, one: Step): Promise<unknown> {
   return lease.state === "offered" ? undefined : (await pool.amend("pool/p", lease.leaseId, { state: "used" })).state;
 }
 
-/** Everything at once, on nested pools: whatever happens, the store is sound and no firm lease moves. */
+/** Random operations on a pool and its child pools: the store stays sound and no committed lease changes. */
 const text = fc.constantFrom("a", "b", "c", "d");
 const anything = fc.record({
   op: fc.constantFrom("offer", "claim", "claim", "claim", "release", "close", "amend", "pass", "touch"),
@@ -95,20 +95,20 @@ test("any sequence of operations leaves a sound store, and a committed lease kee
   await fc.assert(
     fc.asyncProperty(fc.array(anything, { maxLength: 50 }), async (steps) => {
       const made = await createFixture(engine);
-      await opened(made.pool, {
+      await createPool(made.pool, {
         kind: "id",
         extents: extents("1-40"),
         reserved: extents("6", "30-31"),
         staticOnly: extents("7-9"),
       });
       for (const one of steps) {
-        const before = await firm(made);
+        const before = await committedLeases(made);
         const touched = await act(made, one).catch((error: OverlayError) => {
           if (!error.code) throw error;
           return undefined;
         });
         expect(await made.pool.fsck()).toEqual([]);
-        const after = new Map((await firm(made)).map((lease) => [lease.uid, lease]));
+        const after = new Map((await committedLeases(made)).map((lease) => [lease.uid, lease]));
         for (const lease of before) {
           if (lease.uid === touched || one.op === "pass") continue;
           expect(after.get(lease.uid)?.extents).toEqual(lease.extents);
@@ -119,7 +119,7 @@ test("any sequence of operations leaves a sound store, and a committed lease kee
   );
 });
 
-async function firm({ pool }: Fixture): Promise<Lease[]> {
+async function committedLeases({ pool }: Fixture): Promise<Lease[]> {
   const lists = await Promise.all(["pool/p", "pool/q", "space/default"].map((name) => pool.leases(name)));
   return lists
     .flat()
@@ -152,7 +152,7 @@ function requestOf({
   };
 }
 
-/** The uid of the lease that was meant. */
+/** Runs one operation, and returns the uid of its lease. */
 async function act({ pool, pass }: Fixture, one: Anything): Promise<string | undefined> {
   if (one.op === "pass") {
     pass(one.seconds);
@@ -189,7 +189,7 @@ test("with anotherAddress a request gets the lowest address of its key where its
   await fc.assert(
     fc.asyncProperty(fc.array(sharing, { maxLength: 40 }), async (steps) => {
       const { pool } = await createFixture(engine, { quarantine: 0 });
-      await opened(pool, { kind: "id", extents: extents("1-4") });
+      await createPool(pool, { kind: "id", extents: extents("1-4") });
       const held = new Map<string, { value: bigint; key: string; ports: number[]; leaseId: string }>();
       for (const { owner, key, ports, release } of steps) {
         const own = held.get(owner);

@@ -27,7 +27,7 @@ const append =
     return text;
   };
 
-test("what waits for one pool goes into one transaction, in its order, and each sees those before it", async () => {
+test("operations that wait for one pool share one transaction, in order, and each sees those before it", async () => {
   const { store, transactions } = counting();
   const queue = new Queue(store);
   expect(await Promise.all([..."abc"].map((letter) => queue.add("p", append(letter), { options })))).toEqual([
@@ -77,7 +77,7 @@ test("when the engine fails, all operations of the transaction fail", async () =
   expect(await queue.add("p", append("z"), { options })).toBe("z");
 });
 
-test("a transaction in which there are only promises may be taken back by a power cut; with one lease in it, not", async () => {
+test("a transaction with only offers may be lost in a power cut; one with a committed lease may not", async () => {
   const [memory, promised] = [createMemoryStore(), [] as unknown[]];
   const transact: Store["transact"] = (work, isPromised) => {
     promised.push(isPromised);

@@ -1,12 +1,12 @@
 import { expect, test } from "vitest";
 import { formatIp, parseIp, tryParseIp } from "../../../provider/addressing/ip";
 import type { Lease } from "../../../provider/pool/types";
-import { createFixture, extents, type Fixture, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/reservation_lifecycle.json";
 
 /**
- * KohakuRiver's reservations, played on leases; a token stands for its lease id. Differences on purpose: the total of
- * `info`, which counts the hub's address as one to be had, and addresses that are not written in the canonical form,
+ * KohakuRiver's reservations, replayed on leases; a token stands for its lease id. Intended differences: the total of
+ * `info`, which counts the hub's address as free, and addresses that are not written in the canonical form,
  * which never reach the pool.
  */
 const poolOf = (runner: string) => `runner/n/${runner}`;
@@ -73,7 +73,7 @@ test.each(vectors.scenarios)("$name", async ({ steps, runners }) => {
   const reservations = new Reservations(await createFixture(engine, { quarantine: 0 }), names);
   for (const name of names) {
     const reserved = extents(name === "node1" ? "10.128.64.254" : "10.128.128.254");
-    await opened(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
+    await createPool(reservations.fixture.pool, { name: poolOf(name), extents: extents(SUBNETS[name]!), reserved });
   }
   for (const step of steps as Step[]) await play(reservations, step);
   expect(await reservations.fixture.pool.fsck()).toEqual([]);
@@ -142,7 +142,7 @@ async function play(reservations: Reservations, step: Step): Promise<void> {
         used: lease.state === "used",
         container: lease.usedBy ?? null,
       }));
-      // What was marked used without a reservation is no reservation there.
+      // There, an address that was marked used without a reservation is no reservation.
       const listed = step.result as { ip: string }[];
       return expect(facts.filter(({ ip, container }) => container !== "x" || listed.some((l) => l.ip === ip))).toEqual(
         listed,

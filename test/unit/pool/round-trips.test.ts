@@ -4,9 +4,9 @@ import { createOptimisticStore } from "../../../provider/pool/engines/optimistic
 import { StoredPool } from "../../../provider/pool/pool";
 import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 import type { Row } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
-/** A server that nobody else uses, and that remembers what it was asked. */
+/** A server without other clients, which records its requests. */
 function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
   const [rows, log, asked] = [new SortedMap<string>(), [{ number: 0, id: "", at: 0 }] as Commit[], [] as string[]];
   const within = (from: string, to: string, limit: number): Row[] => [...rows.entries(from, to)].slice(0, limit);
@@ -25,7 +25,7 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
       return undefined;
     },
   };
-  const unused = () => Promise.reject(new Error("nobody else is here"));
+  const unused = () => Promise.reject(new Error("there are no other clients"));
   const place = "the server";
   return {
     engine: {
@@ -43,12 +43,12 @@ function server(clock = () => 1): { engine: ServerEngine; asked: string[] } {
 }
 
 test.each(["hashed", "random"] as const)(
-  "a %s pick in a large pool is one question and one commit",
+  "a %s choice in a large pool is one read and one commit",
   async (allocation) => {
     const { engine, asked } = server();
     const terms = { offerTtl: 3600, quarantine: 0 };
     const filling = new StoredPool(createOptimisticStore(engine), terms);
-    await opened(filling, { extents: extents("10.0.0.0/16"), allocation });
+    await createPool(filling, { extents: extents("10.0.0.0/16"), allocation });
     for (let i = 0; i < 300; i++) await filling.claim(by(`before ${i}`));
     const pool = new StoredPool(createOptimisticStore(engine), terms);
     await pool.claim(by("first"));
@@ -64,7 +64,7 @@ test("claims where all offers have expired fetch leases by whole pages", async (
   let now = 1;
   const { engine, asked } = server(() => now);
   const pool = new StoredPool(createOptimisticStore(engine), { offerTtl: 3600, quarantine: 0 });
-  await opened(pool, { extents: extents("10.0.0.0/23"), allocation: "lowest" });
+  await createPool(pool, { extents: extents("10.0.0.0/23"), allocation: "lowest" });
   await Promise.all(Array.from({ length: 500 }, (_, i) => pool.offer(by(`offer ${i}`))));
   now += 3_601_000;
   asked.length = 0;

@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
-import { createFixture, extents, type Fixture, firstOf, memoryEngine, opened } from "../../contract/fixture";
+import { createFixture, createPool, extents, type Fixture, firstOf, memoryEngine } from "../../contract/fixture";
 import vectors from "../../vectors/runner_allocation.json";
 
-/** KohakuRiver's registrations. It marks runners inactive; ours are inactive when they were not seen for an hour. */
+/** KohakuRiver's registrations. It marks runners inactive; here they are inactive if they were not seen for an hour. */
 const HOUR = 3600;
 
 const allocation = vectors.scenarios.filter(({ name }) => !name.startsWith("recovery"));
@@ -18,7 +18,7 @@ class Registry {
     return firstOf(lease);
   }
 
-  /** An hour goes by in which only the active ones give a sign of life. */
+  /** An hour passes in which only the active runners send heartbeats. */
   async passUnseen(): Promise<void> {
     const leases = await this.world.pool.leases("network/n");
     if (leases.every(({ owner }) => this.active.has(owner))) return this.world.pass(1);
@@ -48,7 +48,7 @@ test.each(allocation)("$name", async ({ subnet, steps }) => {
   const engine = memoryEngine();
   const registry = new Registry(await createFixture(engine, { quarantine: 0 }));
   const last = 2 ** Number(subnet.split("/")[2]) - 1;
-  await opened(registry.world.pool, {
+  await createPool(registry.world.pool, {
     name: "network/n",
     kind: "id",
     extents: extents(`1-${last}`),

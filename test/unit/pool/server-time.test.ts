@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { Commit, ServerEngine } from "../../../provider/pool/engines/commit-log";
 import { createOptimisticStore } from "../../../provider/pool/engines/optimistic";
 
-test("a time that runs out in the middle is asked for again, never made up", async () => {
+test("a server time that becomes too old during a transaction is read again", async () => {
   const commits: Required<Commit>[] = [{ number: 0, id: "none", at: 0, writes: [] }];
   let answers = 0;
   const never = () => Promise.reject(new Error("not in this test"));

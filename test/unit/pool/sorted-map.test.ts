@@ -5,7 +5,7 @@ import { SortedMap } from "../../../provider/pool/storage/sorted-map";
 const key = fc.integer({ min: 0, max: 700 }).map((number) => `k${number}`);
 const change = fc.tuple(key, fc.option(fc.integer()));
 
-test("any sequence of changes leaves what a plain map would have, in order", () => {
+test("after any sequence of changes it equals a plain map, in order", () => {
   fc.assert(
     fc.property(fc.array(change, { minLength: 0, maxLength: 3000, size: "max" }), key, key, (changes, from, to) => {
       const [sorted, plain] = [new SortedMap<number>(), new Map<string, number>()];

@@ -6,7 +6,7 @@ import { afterAll, beforeEach, expect, test } from "vitest";
 import { openPool } from "../../../provider/pool";
 import { networkName, openSqliteStore, walIsSafe } from "../../../provider/pool/engines/sqlite/store";
 import type { Tx } from "../../../provider/pool/storage/store";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 const top = mkdtempSync(join(tmpdir(), "overlay-sqlite-"));
 afterAll(() => rmSync(top, { recursive: true }));
@@ -21,16 +21,16 @@ const put = (key: string, value: string) => async (tx: Tx) => {
   await tx.write([[key, value]]);
 };
 
-test("a new pool file and its folder are for their user only", async () => {
+test("a new pool file and its folder are accessible to their user only", async () => {
   const pool = await openPool(`sqlite:${folder}/deep/er/pool.db`, settings);
   expect(statSync(join(folder, "deep")).mode & 0o777).toBe(0o700);
   expect(statSync(join(folder, "deep/er/pool.db")).mode & 0o777).toBe(0o600);
   await pool.end();
 });
 
-test("what was claimed is there after the process has gone", async () => {
+test("claimed leases are there after the process has ended", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(first, { kind: "id", extents: extents("1-9") });
+  await createPool(first, { kind: "id", extents: extents("1-9") });
   const lease = await first.claim(by("a"));
   await first.end();
   const second = await openPool(`sqlite:${folder}/pool.db`, settings);
@@ -38,9 +38,9 @@ test("what was claimed is there after the process has gone", async () => {
   await second.end();
 });
 
-test("a read-only store shows what is there, says why it promises nothing, and refuses claims", async () => {
+test("a read-only store can be read, has a reason why it offers nothing, and refuses claims", async () => {
   const writer = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(writer, { kind: "id", extents: extents("1-9") });
+  await createPool(writer, { kind: "id", extents: extents("1-9") });
   await writer.claim(by("a"));
   const reader = await openPool(`sqlite:${folder}/pool.db?mode=ro`, settings);
   expect(reader.whyNoOffers).toBe("the store is read-only");
@@ -51,14 +51,14 @@ test("a read-only store shows what is there, says why it promises nothing, and r
   await writer.end();
 });
 
-test("a file that is no database is said to be corrupt", async () => {
+test("a file that is not a database is STORE_CORRUPT", async () => {
   writeFileSync(join(folder, "pool.db"), "this was never a database, however long it is ".repeat(100));
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_CORRUPT" });
 });
 
 test("a store with an older layout is migrated: index rows that are not needed are removed", async () => {
   const first = await openPool(`sqlite:${folder}/pool.db`, settings);
-  await opened(first, { extents: extents("10.0.0.0/24") });
+  await createPool(first, { extents: extents("10.0.0.0/24") });
   const { uid } = await first.claim(by("a"));
   await first.end();
   const store = await openSqliteStore(join(folder, "pool.db"));
@@ -93,7 +93,7 @@ test("views of an older release are replaced; a table of the same name is not", 
   expect(query("SELECT mine FROM leases")).toEqual([]);
 });
 
-test("a store of a newer version is left alone", async () => {
+test("a store of a newer version is not changed", async () => {
   const store = await openSqliteStore(join(folder, "pool.db"));
   await store.transact(put("v", "6"));
   await store.close();
@@ -102,7 +102,7 @@ test("a store of a newer version is left alone", async () => {
   });
 });
 
-test("a path that cannot be a file is unavailable, with the reason", async () => {
+test("a path that cannot be a file is STORE_UNAVAILABLE, with the reason", async () => {
   mkdirSync(join(folder, "pool.db"));
   await expect(openPool(`sqlite:${folder}/pool.db`, settings)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
   writeFileSync(join(folder, "file"), "");

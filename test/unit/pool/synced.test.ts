@@ -3,14 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 vi.mock("node:fs", async (original) => {
   const real = await original<typeof fs>();
   return { ...real, fdatasyncSync: vi.fn(real.fdatasyncSync) };
 });
 
-/** A power cut leaves of the file and its log what they were at the last sync. */
+/** After a power cut the file and its log are as at the last sync. */
 function keepSynced(path: string, copy: string): () => void {
   const [synced, files] = [vi.mocked(fs.fdatasyncSync), ["", "-wal"]];
   synced.mockImplementation(() => {
@@ -27,10 +27,10 @@ async function syncs(act: () => Promise<unknown>): Promise<number> {
   return counted.mock.calls.length;
 }
 
-test("on SQLite a lease is synced before it is answered, once for all that come together; a promise is not", async () => {
+test("SQLite syncs a lease before it is answered, once for concurrent claims; an offer is not synced", async () => {
   const folder = fs.mkdtempSync(join(tmpdir(), "overlay-synced-"));
   const pool = await openPool(`sqlite:${folder}/pool.db`, { offerTtl: 3600, quarantine: 300 });
-  await opened(pool, { kind: "id", extents: extents("1-99") });
+  await createPool(pool, { kind: "id", extents: extents("1-99") });
   expect(await syncs(() => pool.claim(by("a")))).toBe(1);
   expect(await syncs(() => pool.offer(by("b")))).toBe(0);
   expect(await syncs(() => pool.claim(by("b")))).toBe(1);
@@ -40,12 +40,12 @@ test("on SQLite a lease is synced before it is answered, once for all that come 
   fs.rmSync(folder, { recursive: true });
 });
 
-test("after a power cut SQLite has the version that the last claim has told, whatever previews have offered since", async () => {
+test("after a power cut SQLite has the version that the last claim returned, whatever previews have offered since", async () => {
   const folder = fs.mkdtempSync(join(tmpdir(), "overlay-synced-"));
   const terms = { offerTtl: 3600, quarantine: 300 };
   const end = keepSynced(`${folder}/pool.db`, `${folder}/disk.db`);
   const pool = await openPool(`sqlite:${folder}/pool.db`, terms);
-  await opened(pool, { kind: "id", extents: extents("1-99") });
+  await createPool(pool, { kind: "id", extents: extents("1-99") });
   const { id } = await pool.identity();
   const lease = await pool.claim(by("a"));
   await pool.offer(by("b"));

@@ -36,7 +36,7 @@ beforeEach(() => {
   compared.length = 0;
 });
 
-test("a token has four parts, says what it is for, and opens with the ring that signed it", () => {
+test("a token has four parts, names its lease, and is verified by the key ring that signed it", () => {
   expect(token).toMatch(/^ipr1\.[\w-]{8}\.[\w-]+\.[\w-]{43}$/);
   expect(JSON.parse(Buffer.from(token.split(".")[2]!, "base64url").toString())).toEqual({
     pool: "runner/training/node1",
@@ -49,7 +49,7 @@ test("a token has four parts, says what it is for, and opens with the ring that 
   expect(openToken(token, ring, { runner: "training/node1", now: grant.expiresAt! })).toEqual(grant);
 });
 
-test("whatever is sealed opens as it was, also without an end", () => {
+test("a signed grant is read back unchanged, also without an expiry", () => {
   const texts = {
     pool: fc.string(),
     runner: fc.string(),
@@ -82,7 +82,7 @@ test.each([
   expect(codeOf(() => openToken(text, ring))).toBe(code);
 });
 
-test("a token for another runner, or whose time is over, is refused", () => {
+test("a token for another runner, or an expired one, is refused", () => {
   for (const runner of ["training/node2", "node2", "ode1", "training"]) {
     expect(codeOf(() => openToken(token, ring, { runner }))).toBe("TOKEN_RUNNER");
   }
@@ -91,7 +91,7 @@ test("a token for another runner, or whose time is over, is refused", () => {
   expect(codeOf(() => openToken(token, ring, { now: grant.expiresAt! + 1 }))).toBe("TOKEN_EXPIRED");
 });
 
-test("no single character can be changed, left out or put in", { timeout: 60_000 }, () => {
+test("a token with one character changed, removed or inserted is refused", { timeout: 60_000 }, () => {
   const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.+/= ";
   const answers = new Set<string>();
   for (let i = 0; i < token.length; i++) {
@@ -115,7 +115,7 @@ test("signatures are compared whole and in constant time, wherever they differ, 
   parse.mockRestore();
 });
 
-test("keys rotate: the first signs, all verify, and what was taken out no longer counts", () => {
+test("keys rotate: the first signs, all verify, and removed keys do not verify", () => {
   const [old, next] = [newSecret(), newSecret()];
   const before = signToken(grant, keyRing(old));
   const after = signToken(grant, keyRing(`${next}, ${old}`));

@@ -9,7 +9,7 @@ import { describePool } from "../../../provider/pool-names";
 import { resourceOf, resources } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "../lifecycle/fake-fleet";
 
-/** Everything that users write and that goes into a command on a machine is refused by check unless it is plain. */
+/** check refuses every input that goes into a command on a host, unless it is plain. */
 const HOSTILE = {
   blank: "a b",
   quote: "a'b",
@@ -94,7 +94,7 @@ function textPaths(node: SchemaNode, root: SchemaNode): string[] {
 
 /** Texts that go into no command on a host. Any other input of any resource is tested below. */
 const NOT_IN_COMMANDS: [path: RegExp, why: string][] = [
-  [/[cC]onnections?\.(.*\.)?(user|password|privateKey\w*|agentSocketPath|hostKey)$/, "for SSH itself, on this machine"],
+  [/[cC]onnections?\.(.*\.)?(user|password|privateKey\w*|agentSocketPath|hostKey)$/, "for SSH on this machine"],
   [/^labels\.\*$/, "only in the store"],
   [/^(usedBy|sharingKey)$/, "only in the store"],
   [/^forwards\.\d\.name$/, "only in outputs"],
@@ -155,7 +155,7 @@ function withValue<T>(values: T, [key, ...rest]: string[], value: string): T {
 const caller = (name: string) => ({ owner: `org/urn:pulumi:dev::p::overlay:index:X::${name}`, dryRun: false });
 
 describe.each(INPUTS)("%s", (type, given, paths) => {
-  test.each(paths)("%s is refused unless it is plain, and no machine is asked", async (path) => {
+  test.each(paths)("%s is refused unless it is plain, and no host is contacted", async (path) => {
     for (const [kind, value] of Object.entries(HOSTILE)) {
       if (isPlain(path, kind)) continue;
       const { failures } = await lifecycle(type).check(
@@ -170,27 +170,27 @@ describe.each(INPUTS)("%s", (type, given, paths) => {
         `${path}: ${kind}: ${refused}`,
       ).toBe(true);
     }
-    expect(fleet.asked).toEqual([]);
+    expect(fleet.contacted).toEqual([]);
   });
 
-  test("plain values pass, so that the refusals above are for what they say", async () => {
+  test("plain values pass, so the refusals above are because of the text", async () => {
     for (const name of STANDS_ON[type] ?? []) await open(STORED[name]!, { name });
     expect((await lifecycle(type).check(caller("x"), undefined, given)).failures).toEqual([]);
   });
 });
 
 test.each(["OverlayNetwork", "RunnerSubnet"])(
-  "a %s that is named after its resource is no less strict",
+  "the name of a %s that defaults to its resource's name is checked, too",
   async (type) => {
     const { networkName: _, runnerName: __, ...given } = { ...NETWORK, ...RUNNER };
     const { network: ___, connection: ____, ...hub } = given;
     const { failures } = await lifecycle(type).check(caller("it's"), undefined, type === "RunnerSubnet" ? given : hub);
     expect(failures.map(({ path }) => path)).toEqual([type === "RunnerSubnet" ? "runnerName" : "networkName"]);
-    expect(fleet.asked).toEqual([]);
+    expect(fleet.contacted).toEqual([]);
   },
 );
 
-/** What a stack that shares the store has written there: anything, since it writes to the store itself. */
+/** Settings that another stack has written to a shared store. They can be anything. */
 const settingsOfNetwork = {
   networkName: "training",
   subnets: "10.128.0.0/12/6/14",
@@ -256,7 +256,7 @@ describe.each(BY_NAME)("%s by name, from %s", (type, stored, given) => {
       pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
       const { settings, ...rest } = STORED[stored]!;
       const written = open({ ...rest, settings: withValue(settings, path.split("."), value) }, { name: stored });
-      // Control characters are refused on writing; rows that another program wrote are the matter of hostile-store.test.ts.
+      // Control characters are refused on writing; hostile-store.test.ts tests rows of other programs.
       if (/\p{Cc}/u.test(value)) {
         await expect(written, `${path}: ${kind}`).rejects.toThrow(/^INPUT_INVALID/);
         continue;
@@ -267,10 +267,10 @@ describe.each(BY_NAME)("%s by name, from %s", (type, stored, given) => {
         new RegExp(`^STORE_CORRUPT: .*${describePool(stored)}`, "s"),
       );
     }
-    expect(fleet.asked).toEqual([]);
+    expect(fleet.contacted).toEqual([]);
   });
 
-  test("plain settings pass, so that the refusals above are for what they say", async () => {
+  test("plain settings pass, so the refusals above are because of the text", async () => {
     for (const name of new Set([stored, ...(STANDS_ON[type] ?? [])])) await open(STORED[name]!, { name });
     expect((await lifecycle(type).check(caller("x"), undefined, given)).failures).toEqual([]);
   });

@@ -4,7 +4,7 @@ import { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import type { EventPage, LoggedEvent, Pool } from "../../../provider/pool/types";
 import { EventFeed, type FeedOptions } from "../../../provider/service/events/feed";
-import { by, extents, opened } from "../../contract/fixture";
+import { by, createPool, extents } from "../../contract/fixture";
 
 const ends: (() => unknown)[] = [];
 afterEach(async () => {
@@ -19,7 +19,7 @@ async function start(options: FeedOptions = {}) {
     quarantine: 0,
     observer: { committed: () => feeds[0]?.wake() },
   });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   const reads: (number | undefined)[] = [];
   const counted = {
     events: (options: { after?: number; limit?: number }): Promise<EventPage> => {

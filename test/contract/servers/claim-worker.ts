@@ -1,10 +1,10 @@
 import { openPool } from "../../../provider/pool";
-import { by, extents, firstOf, opened } from "../fixture";
+import { by, createPool, extents, firstOf } from "../fixture";
 
-/** A process of its own: opens the pool at a URL, claims so many values, and prints them. */
+/** A worker process: opens the pool at a URL, claims so many values, and prints them. */
 async function main([url, name, count, width]: string[]): Promise<void> {
   const pool = await openPool(url!, { offerTtl: 3600, quarantine: 300 });
-  await opened(pool, { extents: extents("10.0.0.0/16") });
+  await createPool(pool, { extents: extents("10.0.0.0/16") });
   let next = 0;
   const values: string[] = [];
   const claimOn = async () => {

@@ -1,23 +1,23 @@
 import { expect, test } from "vitest";
 import type { PoolSpec, Request } from "../../provider/pool/types";
-import { by, createFixture, type Engine, extents, network, opened, runner, wants } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, network, requestFor, runner } from "./fixture";
 
-/** Pools and blocks that get other bounds. */
-export function resizingContract(engine: Engine): void {
-  test("a pool grows and shrinks, but never below a lease", async () => {
+/** Changes of the extents of pools and blocks. */
+export function resizeContract(engine: Engine): void {
+  test("a pool can grow, and shrink unless a lease is outside its new extents", async () => {
     const { pool } = await createFixture(engine);
     const spec = { extents: extents("10.0.0.0-10.0.0.9") };
-    const opener = await opened(pool, spec);
-    for (const value of ["10.0.0.2", "10.0.0.8"]) await pool.claim(wants(`holder of ${value}`, value));
-    await pool.offer(wants("somebody", "10.0.0.9"));
+    const opener = await createPool(pool, spec);
+    for (const value of ["10.0.0.2", "10.0.0.8"]) await pool.claim(requestFor(`holder of ${value}`, value));
+    await pool.offer(requestFor("other", "10.0.0.9"));
     const reshape = (...ranges: string[]) =>
       pool.amend("space/address", opener.leaseId, {
         extents: extents(...ranges),
         childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents(...ranges) },
       });
     await reshape("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9");
-    expect(await pool.find("pool/p", { owner: "somebody" })).toBeUndefined();
-    expect(await pool.claim(wants("somebody", "10.0.1.9"))).toMatchObject({ state: "reserved" });
+    expect(await pool.find("pool/p", { owner: "other" })).toBeUndefined();
+    expect(await pool.claim(requestFor("other", "10.0.1.9"))).toMatchObject({ state: "reserved" });
     await expect(reshape("10.0.0.0-10.0.0.7", "10.0.1.9")).rejects.toMatchObject({
       message:
         "POOL_IN_USE: IPPool p cannot lose values that are held: 10.0.0.8 holder of 10.0.0.8 (last seen 2030-01-01T00:00:00Z). Delete what holds them first. What no stack has any more (retainOnDelete, a lost state) is freed by `overlayctl ip free --ip ADDRESS --force`.",
@@ -26,15 +26,15 @@ export function resizingContract(engine: Engine): void {
     expect(await pool.find("space/address", { leaseId: opener.leaseId })).toMatchObject({
       extents: extents("10.0.0.0-10.0.0.8", "10.0.1.0-10.0.1.9"),
     });
-    await opened(pool, { name: "pool/q", extents: extents("10.0.0.9") });
+    await createPool(pool, { name: "pool/q", extents: extents("10.0.0.9") });
     await expect(reshape("10.0.0.0-10.0.0.9")).rejects.toMatchObject({ code: "POOL_OVERLAP" });
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("what is reserved or static may change under a living pool", async () => {
+  test("reserved and static values of a pool in use can change", async () => {
     const { pool } = await createFixture(engine);
-    const opener = await opened(pool, { extents: extents("10.0.0.0/28") });
-    await pool.claim(wants("a", "10.0.0.5"));
+    const opener = await createPool(pool, { extents: extents("10.0.0.0/28") });
+    await pool.claim(requestFor("a", "10.0.0.5"));
     const respec = (more: Partial<PoolSpec>) =>
       pool.amend("space/address", opener.leaseId, {
         childPool: { name: "pool/p", kind: "address", allocation: "lowest", extents: extents("10.0.0.0/28"), ...more },
@@ -47,9 +47,9 @@ export function resizingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a block is carved from a parent pool and is a pool itself", async () => {
+  test("a block of a parent pool is a pool itself", async () => {
     const { pool } = await createFixture(engine);
-    await opened(pool, { extents: extents("10.96.0.0/12") });
+    await createPool(pool, { extents: extents("10.96.0.0/12") });
     const carve = (owner: string): Request => by(owner, { size: 1n << 12n });
     const [a, b] = [await pool.claim(carve("a")), await pool.claim(carve("b"))];
     expect([a.extents, b.extents]).toEqual([extents("10.96.0.0/20"), extents("10.96.16.0/20")]);
@@ -60,7 +60,7 @@ export function resizingContract(engine: Engine): void {
     await expect(pool.release("pool/p", a.leaseId)).rejects.toMatchObject({ code: "POOL_IN_USE" });
   });
 
-  test("a network whose layout changes is previewed over its own block, and nothing moves", async () => {
+  test("a preview of another layout of a network uses its own block, and changes nothing", async () => {
     const { pool } = await createFixture(engine);
     const old = await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
@@ -76,7 +76,7 @@ export function resizingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a network that moves to another block keeps its pool until its claim, and takes it along", async () => {
+  test("a network that moves to another block keeps its child pool until its claim, and after it", async () => {
     const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/8"));
     await pool.claim(runner("n", "r"));
@@ -92,7 +92,7 @@ export function resizingContract(engine: Engine): void {
     expect(await pool.fsck()).toEqual([]);
   });
 
-  test("a block that was previewed larger can be previewed smaller by the same process", async () => {
+  test("after the preview of a larger block, the same process can preview a smaller one", async () => {
     const { pool } = await createFixture(engine);
     await pool.claim(network("n", "10.0.0.0/9"));
     await pool.claim(runner("n", "r"));

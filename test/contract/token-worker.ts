@@ -2,7 +2,7 @@ import { createInterface } from "node:readline";
 import { openPool } from "../../provider/pool";
 import { releaseByToken, useByToken } from "../../provider/reservations";
 
-/** A process of its own: `racer.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`; it answers `won` or a code. */
+/** A worker process: `token-worker.ts URL NAME`. Each line of its input is `use TOKEN` or `release TOKEN`; it answers `won` or a code. */
 async function main([url, name]: string[]): Promise<void> {
   const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
   process.stdout.write("ready\n");

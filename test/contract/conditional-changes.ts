@@ -1,11 +1,11 @@
 import { expect, test } from "vitest";
-import { by, createFixture, type Engine, extents, firstOf, opened, START } from "./fixture";
+import { by, createFixture, createPool, type Engine, extents, firstOf, START } from "./fixture";
 
 /** Changes that compare the lease's state in their own transaction, and claims that may be retried. */
-export function redeemingContract(engine: Engine): void {
-  test("of two that use one reservation, or use and release it, one wins", async () => {
+export function conditionalChangeContract(engine: Engine): void {
+  test("of two concurrent uses of a reservation, or a use and a release, one succeeds", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const onlyIf = { state: "reserved" } as const;
     const use = (leaseId: string, usedBy: string) =>
       another().amend("pool/p", leaseId, { state: "used", usedBy }, { onlyIf });
@@ -20,9 +20,9 @@ export function redeemingContract(engine: Engine): void {
     expect(await pool.release("pool/p", leaseId, { onlyIf: { state: "used", usedBy: usedBy! } })).toBe(true);
   });
 
-  test("of two that change a lease as it was read, one wins: the data is compared in the transaction", async () => {
+  test("of two concurrent changes of a lease as it was read one succeeds: the data is compared in the transaction", async () => {
     const { pool, another } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { data: { run: "r0", name: "n" } }));
     const ifRun = (run?: string) => ({ onlyIf: { data: { run } } });
     const change = (run: string) => another().amend("pool/p", leaseId, { data: { run } }, ifRun("r0"));
@@ -39,9 +39,9 @@ export function redeemingContract(engine: Engine): void {
     expect(await pool.release("pool/p", leaseId, ifRun())).toBe(true);
   });
 
-  test("an idempotent claim by the same owner gives the same lease id, and the ttl starts again", async () => {
+  test("an idempotent claim by the same owner returns the same lease id, and restarts the ttl", async () => {
     const { pool, another, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const request = by("a", { ttl: 60, idempotent: true });
     const [first, second] = await Promise.all([pool.claim(request), another().claim(request)]);
     expect(second.leaseId).toBe(first.leaseId);
@@ -56,9 +56,9 @@ export function redeemingContract(engine: Engine): void {
     expect(await pool.leases("pool/p")).toHaveLength(1);
   });
 
-  test("a ttl runs again from the moment at which a used lease is only reserved", async () => {
+  test("a ttl restarts when a used lease is reserved again", async () => {
     const { pool, pass } = await createFixture(engine);
-    await opened(pool, { extents: extents("1-9"), kind: "id" });
+    await createPool(pool, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await pool.claim(by("a", { ttl: 60 }));
     expect(await pool.amend("pool/p", leaseId, { state: "used", usedBy: "x" })).not.toHaveProperty("expiresAt");
     pass(3600);
@@ -69,10 +69,10 @@ export function redeemingContract(engine: Engine): void {
     expect(firstOf(reserved)).toBe(1n);
   });
 
-  test("the history names the user of each change, but not for what expired by itself", async () => {
+  test("the history names the user of each change; an expiry has none", async () => {
     const { another, pass } = await createFixture(engine);
     const [ann, bob] = [another({ actor: "ann@host" }), another({ actor: "bob@host" })];
-    await opened(ann, { extents: extents("1-9"), kind: "id" });
+    await createPool(ann, { extents: extents("1-9"), kind: "id" });
     const { leaseId } = await ann.claim(by("a", { ttl: 60 }));
     pass(1);
     await bob.amend("pool/p", leaseId, { state: "used", usedBy: "web" });

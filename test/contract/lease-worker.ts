@@ -1,6 +1,6 @@
 import { openPool } from "../../provider/pool";
 
-/** A process of its own that claims, uses and releases: `claimer.ts URL NAME COUNT`. Prints what it holds at its end. */
+/** A worker process that claims, uses and releases: `lease-worker.ts URL NAME COUNT`. Prints the leases that it holds at the end. */
 async function main([url, name, count]: string[]): Promise<void> {
   const pool = await openPool(url!, { offerTtl: 3600, quarantine: 0 });
   const claim = (i: number) => pool.claim({ pool: "pool/p", owner: `${name} ${i}`, type: "IPReservation" });

@@ -13,7 +13,7 @@ export function hostWith(states: DesiredState[]): Facts {
   return facts;
 }
 
-/** Files among the records, as the facts' script prints them. */
+/** Files in the records' folder, as the script for facts prints them. */
 export const recordFiles = (files: Record<string, string>): string =>
   [
     "@@ records",
@@ -24,7 +24,7 @@ export const recordFiles = (files: Record<string, string>): string =>
     ),
   ].join("\n");
 
-/** One record as it is printed there; none where it would list nothing. */
+/** One record in that form; empty for a record without items. */
 export const recordPart = (record: HostRecord): string =>
   record.items.length > 0 ? recordFiles({ [recordPath(record)]: JSON.stringify(record) }) : "";
 

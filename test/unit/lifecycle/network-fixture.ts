@@ -7,7 +7,7 @@ import type { Pool } from "../../../provider/pool/types";
 import { resourceOf } from "../../../provider/resources";
 import { FakeFleet, fakeDependencies } from "./fake-fleet";
 
-/** A network and its runners, each test on a store and machines of its own: call `anew` first. */
+/** Lifecycles of networks and runners. After `setUp`, each test has a new store and new hosts. */
 export let fleet: FakeFleet;
 export let pool: Pool;
 export let deps: Dependencies;
@@ -15,7 +15,7 @@ export let warnings: string[];
 export let networks: Lifecycle;
 export let runners: Lifecycle;
 
-export const anew = (): void =>
+export const setUp = (): void =>
   beforeEach(async () => {
     fleet = new FakeFleet();
     pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });

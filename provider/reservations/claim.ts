@@ -1,0 +1,71 @@
+import { isOverlayError, OverlayError } from "../errors";
+import type { Json, Lease, Request } from "../pool/types";
+import { type AddressPool, openRunnerPool, requestedChoice } from "./address-pools";
+import type { Context } from "./context";
+import { ownerFor, ownerOfCaller, RESERVATION, userLeaseNames, vmLabel } from "./leases";
+
+/** Claims of addresses, for a container or for an owner that the caller names. */
+export interface AddressClaim {
+  ip?: bigint | undefined;
+  /** The address of the other family, together with `ip`. */
+  ip6?: bigint | undefined;
+  port?: number | undefined;
+  ttl?: number | undefined;
+  vm?: boolean | undefined;
+  /** The container that it is for. */
+  by?: string | undefined;
+  /** The container that uses it at once. */
+  usedBy?: string | undefined;
+  /** Instead of a container. */
+  owner?: string | undefined;
+  /** Names of the lease, in addition to that of its container. */
+  names?: string[];
+  data?: Json;
+}
+
+/** The lease is durable when it returns. */
+export async function claimAddress(context: Context, place: AddressPool, claim: AddressClaim): Promise<Lease> {
+  const request = buildRequest(context, place, claim);
+  await openRunnerPool(context.pool, place);
+  return context.pool.claim(request).catch(throwExplained(claim.by));
+}
+
+/** A request that may be repeated: its owner has one lease in the pool. */
+export function buildRequest(context: Context, place: AddressPool, claim: AddressClaim): Request {
+  const { ip, ip6, port, ttl, by, usedBy, vm, owner, data } = claim;
+  const names = [...userLeaseNames(place.pool, by), ...(claim.names ?? [])];
+  const tenant = place.spec.tenant ?? context.tenant;
+  return {
+    pool: place.pool,
+    owner: by === undefined ? ownerOfCaller(context, place.pool, owner) : ownerFor(place.pool, by),
+    type: RESERVATION,
+    idempotent: true,
+    ...requestedChoice(place, { ip, ip6, port }),
+    ...(ttl !== undefined && { ttl }),
+    ...(names.length > 0 && { names }),
+    ...(usedBy !== undefined && { usedBy }),
+    ...(vm && { labels: vmLabel(vm) }),
+    ...(data !== undefined && { data }),
+    ...(tenant && { tenant }),
+  };
+}
+
+export const throwExplained =
+  (by?: string) =>
+  (error: unknown): never => {
+    throw explainClaimError(error, by);
+  };
+
+/** Errors of the pool are written for stacks. Here there is no preview. */
+function explainClaimError(error: unknown, by: string | undefined): unknown {
+  if (isOverlayError(error, "PLAN_STALE"))
+    return new OverlayError(
+      "IP_IN_USE",
+      error.what.replace(/ now\.$/, "."),
+      "Request another value, or release that one first.",
+      error,
+    );
+  if (isOverlayError(error, "RESERVATION_EXISTS") && by !== undefined)
+    return new OverlayError(error.code, error.what, `\`overlayctl ip release --by ${by}\` releases it.`, error);
+  return error;
+}

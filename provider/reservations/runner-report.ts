@@ -1,0 +1,200 @@
+import { type Code, isOverlayError, OverlayError } from "../errors";
+import type { Lease, Pool, PoolSpec } from "../pool/types";
+import { describePool } from "../pool-names";
+import { userLeaseName } from "../resources/runner-subnet";
+import { type AddressPool, addressPoolOf, hasInRange, openRunnerPool } from "./address-pools";
+import { type Context, isVisible } from "./context";
+import type { ReportInput, RunnerInput } from "./inputs";
+import { type AddressLease, describeLease, formatTime, formatValue, ipOf, isImported, isOfVm } from "./leases";
+import { releaseOrReturn } from "./release";
+import { findRunnerNamed, type Runner } from "./runners";
+import { findLeases } from "./search";
+import { useValue } from "./use";
+
+export interface Heartbeat {
+  network: string;
+  runner: string;
+  runnerId: number;
+  lastSeen: string;
+}
+
+/** Records that a runner is alive, so that its id is not reclaimed as inactive. */
+export async function heartbeatRunner({ pool }: Context, input: RunnerInput): Promise<Heartbeat> {
+  const runner = await findRunnerNamed(pool, input);
+  return describeHeartbeat(runner, await touchRunner(pool, runner));
+}
+
+/** Returns the time of the store. */
+async function touchRunner(pool: Pool, { lease }: Runner): Promise<number> {
+  await pool.touch(lease.pool, lease.leaseId);
+  return (await pool.find(lease.pool, { leaseId: lease.leaseId }))?.lastSeen ?? lease.lastSeen;
+}
+
+const describeHeartbeat = ({ network, name, lease }: Runner, lastSeen: number): Heartbeat => ({
+  network,
+  runner: name,
+  runnerId: Number(lease.extents[0]!.first),
+  lastSeen: formatTime(lastSeen),
+});
+
+/** What runs on a runner, compared with its leases. */
+export interface RunnerReport extends Heartbeat {
+  /** Addresses that are used since this report. */
+  used: AddressLease[];
+  /** How many of the reported addresses were known to be used by these containers and VMs. */
+  unchanged: number;
+  /** Addresses from the range from which Docker picks by itself: they have no lease. */
+  unmanaged: { name: string; ip: string }[];
+  /** Addresses in use by what is not in a complete report. */
+  gone: AddressLease[];
+  /** Those of them that were released. */
+  released: AddressLease[];
+  conflicts: Conflict[];
+}
+
+/** A reported address that contradicts the store, which stays as it is. */
+export interface Conflict {
+  name: string;
+  ip: string;
+  code: Code;
+  reason: string;
+  /** The container or owner that has the address according to the store. */
+  holder?: string;
+}
+
+interface Workload {
+  name: string;
+  ip: bigint;
+  ip6?: bigint | undefined;
+  vm: boolean;
+}
+
+/** Marks what runs as used, and lists what has gone. Only a complete report with `free` releases anything. */
+export async function reportRunner(context: Context, input: ReportInput): Promise<RunnerReport> {
+  const { pool } = context;
+  const runner = await findRunnerNamed(pool, input);
+  const place = addressPoolOf(runner);
+  await openRunnerPool(pool, place);
+  const now = await touchRunner(pool, runner);
+  const workloads = [
+    ...(input.containers ?? []).map((each) => ({ ...each, vm: false })),
+    ...(input.vms ?? []).map((each) => ({ ...each, vm: true })),
+  ];
+  const leases = await findLeases(context, { network: runner.network, runner: runner.name });
+  const gone = input.complete ? leases.filter((lease) => isGone(lease, workloads, input, now)) : [];
+  const released: Lease[] = [];
+  if (input.free) for (const lease of gone) if (await releaseOrReturn(pool, lease)) released.push(lease);
+  const report: RunnerReport = {
+    ...describeHeartbeat(runner, now),
+    ...{ used: [], unchanged: 0, unmanaged: [], conflicts: [] },
+    gone: gone.map(describeLease),
+    released: released.map(describeLease),
+  };
+  await recordWorkloads(context, place, workloads, leases, report);
+  return report;
+}
+
+/** Whether nothing that was reported has the address. Imported addresses may be used by any program, and new ones may be newer than the report. */
+function isGone(
+  lease: Lease,
+  workloads: Workload[],
+  { containers, vms, olderThan }: ReportInput,
+  now: number,
+): boolean {
+  const isListed = (isOfVm(lease) ? vms : containers) !== undefined;
+  const isOld = lease.updatedAt <= now - olderThan * 1000;
+  return (
+    lease.state === "used" &&
+    lease.usedBy !== undefined &&
+    !isImported(lease) &&
+    isListed &&
+    isOld &&
+    !workloads.some(({ ip, ip6 }) => hasValue(lease, ip) || (ip6 !== undefined && hasValue(lease, ip6)))
+  );
+}
+
+const hasValue = ({ extents }: Lease, value: bigint): boolean =>
+  extents.some(({ first, last }) => first <= value && value <= last);
+
+/** Calls that wait at the same time share transactions. */
+const AT_ONCE = 64;
+
+async function recordWorkloads(
+  context: Context,
+  place: AddressPool,
+  workloads: Workload[],
+  leases: Lease[],
+  report: RunnerReport,
+): Promise<void> {
+  const spec = (await context.pool.spec(place.pool)) ?? place.spec;
+  const byValue = new Map(leases.flatMap((lease) => lease.extents.map(({ first }) => [first, lease] as const)));
+  const isKnown = ({ name, ip, ip6, vm }: Workload) => {
+    const lease = byValue.get(ip);
+    return lease?.usedBy === name && (!vm || isOfVm(lease)) && (ip6 === undefined || hasValue(lease, ip6));
+  };
+  const others = workloads.filter((workload) => !isKnown(workload));
+  report.unchanged = workloads.length - others.length;
+  for (let at = 0; at < others.length; at += AT_ONCE)
+    await Promise.all(
+      others.slice(at, at + AT_ONCE).map((workload) => recordWorkload(context, place, spec, workload, report)),
+    );
+}
+
+async function recordWorkload(
+  context: Context,
+  place: AddressPool,
+  spec: PoolSpec,
+  workload: Workload,
+  report: RunnerReport,
+): Promise<void> {
+  const { name, ip, ip6, vm } = workload;
+  if (spec.reserved?.some(({ first, last }) => first <= ip && ip <= last)) {
+    report.unmanaged.push({ name, ip: formatValue(ip) });
+    return;
+  }
+  try {
+    if (!hasInRange(spec, ip)) throw outsideError(spec, ip);
+    const lease = await useValue(context, place, ip, { ip, ip6, by: name, vm });
+    if (ip6 !== undefined && !hasValue(lease, ip6)) throw otherAddressError(name, lease, ip6);
+    report.used.push(describeLease(lease));
+  } catch (error) {
+    if (!isOverlayError(error, ...CONFLICTS)) throw error;
+    const holder = await findHolder(context, place, workload, error.code);
+    report.conflicts.push({
+      ...{ name, ip: formatValue(ip), code: error.code, reason: error.what },
+      ...(holder !== undefined && { holder }),
+    });
+  }
+}
+
+/** Errors that contradict the report; others, such as a store that does not answer, fail it. */
+const CONFLICTS: Code[] = ["IP_IN_USE", "IP_OUTSIDE_POOL", "IP_RESERVED", "RESERVATION_EXISTS", "TENANT_MISMATCH"];
+
+/** The holder of the address, or the other lease of the container in this network. */
+async function findHolder(
+  context: Context,
+  { pool: name, runner }: AddressPool,
+  { name: by, ip }: Workload,
+  code: Code,
+): Promise<string | undefined> {
+  const lease =
+    code === "RESERVATION_EXISTS"
+      ? await context.pool.holder(userLeaseName(runner!.network, by))
+      : await context.pool.find(name, { value: ip });
+  if (!lease || !isVisible(lease, context)) return undefined;
+  return lease.usedBy ?? lease.owner;
+}
+
+const outsideError = (spec: PoolSpec, ip: bigint): OverlayError =>
+  new OverlayError(
+    "IP_OUTSIDE_POOL",
+    `${formatValue(ip)} is not an address for workloads of ${describePool(spec.name)}.`,
+    "Give the container an address of its runner.",
+  );
+
+const otherAddressError = (name: string, lease: Lease, ip6: bigint): OverlayError =>
+  new OverlayError(
+    "RESERVATION_EXISTS",
+    `${name} holds ${ipOf(lease)} without ${formatValue(ip6)}.`,
+    "Release its lease, and report again.",
+  );

@@ -1,0 +1,106 @@
+import { isDeepStrictEqual } from "node:util";
+import { isOverlayError, OverlayError } from "../errors";
+import { isSameTenant } from "../owner";
+import { sameExtents, total } from "../pool/extents";
+import type { Extent, Lease, Pool, PoolSpec, Request, Tenant } from "../pool/types";
+import { describePool, poolNamed } from "../pool-names";
+import { parseSettings } from "../resource";
+import { ipPool, type PoolSettings, storedPool } from "../resources/ip-pool";
+import { type Context, refuseOtherTenant } from "./context";
+import type { CreatePoolInput } from "./inputs";
+import { requirePool } from "./usage";
+
+/**
+ * IPPools that are made at run time, by the definition of the resource. They are leases as those of stacks, which refer to them by name; their
+ * owner is `service/NAME`.
+ */
+const SERVICE = "service/";
+const ownerOfPool = (name: string): string => SERVICE + name;
+
+type Inputs = Parameters<typeof ipPool.request>[0];
+
+/** It may be repeated. `POOL_OVERLAP` if another pool has its addresses or its name. */
+export async function createPool(context: Context, input: CreatePoolInput): Promise<PoolSpec> {
+  const { pool } = context;
+  const inputs = await resolveInputs(context, input);
+  const owner = ownerOfPool(inputs.poolName);
+  const childPool = (extents: Extent[]): PoolSpec => ipPool.childPool!(inputs, extents);
+  const request = { ...ipPool.request(inputs, owner), owner, type: ipPool.type, idempotent: true, childPool };
+  const name = poolNamed(inputs.poolName);
+  if (!(await pool.spec(name))) await pool.claim(request).catch(explainOverlap);
+  const [spec, lease] = [(await pool.spec(name))!, await findOpener(pool, name)];
+  if (lease && isAnswer(lease, request) && isDeepStrictEqual(spec, childPool(lease.extents))) return spec;
+  throw new OverlayError(
+    "POOL_OVERLAP",
+    `There is ${describePool(name)} with other settings${lease ? `, which belongs to ${lease.owner}` : ""}.`,
+    "Choose another name, or delete that pool first.",
+  );
+}
+
+/** Whether a pool that exists is the one that is requested, and not another one under the same name. */
+const isAnswer = ({ owner, pool, extents }: Lease, request: Omit<Request, "childPool">): boolean =>
+  owner === request.owner &&
+  pool === request.pool &&
+  (request.want ? sameExtents(extents, request.want) : total(extents) === request.size);
+
+function explainOverlap(error: unknown): never {
+  if (!isOverlayError(error, "PLAN_STALE")) throw error;
+  throw new OverlayError(
+    "POOL_OVERLAP",
+    error.what.replace(/ now\.$/, "."),
+    "Give the pool other ranges, or delete that one first.",
+    error,
+  );
+}
+
+async function resolveInputs(context: Context, input: CreatePoolInput): Promise<Inputs> {
+  const { parent, ...rest } = input;
+  const tenant = chooseTenant(context, input.tenant);
+  const settings = parent === undefined ? undefined : await findParent(context, parent);
+  const inputs = { ...rest, ...(tenant && { tenant }), ...(settings && { parent: settings }) } as Inputs;
+  const errors = [...(ipPool.crossFieldErrors?.(inputs) ?? [])].map(({ property, reason }) => `${property} ${reason}`);
+  if (errors.length === 0) return inputs;
+  throw new OverlayError("INPUT_INVALID", `${errors.join("; ")}.`, "Correct the request.");
+}
+
+/** The caller's tenant; only the operator acts for others. */
+export function chooseTenant(context: Context, given: Tenant | undefined): Tenant | undefined {
+  if (given && context.tenant && !isSameTenant(given, context.tenant))
+    throw new OverlayError(
+      "TENANT_MISMATCH",
+      `The request is for tenant ${given.org}/${given.project}; the caller is of ${context.tenant.org}/${context.tenant.project}.`,
+      "Leave out the tenant.",
+    ).about("tenant");
+  return context.tenant ?? given;
+}
+
+async function findParent(context: Context, name: string): Promise<PoolSettings> {
+  const spec = await requirePool(context, poolNamed(name));
+  return parseSettings(storedPool, spec);
+}
+
+/** The lease whose child pool it is. */
+async function findOpener(pool: Pool, name: string): Promise<Lease | undefined> {
+  const lease = await pool.holder(name);
+  return lease?.childPool === name && lease.state !== "offered" ? lease : undefined;
+}
+
+const isOfService = ({ owner, childPool }: Lease): boolean =>
+  childPool !== undefined && poolNamed(owner.slice(SERVICE.length)) === childPool;
+
+/** `POOL_IN_USE` while it has leases. Pools of stacks are deleted by their stack. */
+export async function deletePool(context: Context, name: string): Promise<PoolSpec> {
+  const { pool } = context;
+  const spec = await requirePool(context, name);
+  refuseOtherTenant(spec, context);
+  const lease = await findOpener(pool, spec.name);
+  if (!lease || !isOfService(lease))
+    throw new OverlayError(
+      "POOL_IN_USE",
+      `${describePool(spec.name)} ${lease ? `belongs to ${lease.owner}` : "was not made at run time"}.`,
+      "Delete it where it was created.",
+    );
+  await pool.close(lease.pool, lease.leaseId);
+  await pool.release(lease.pool, lease.leaseId);
+  return spec;
+}
