@@ -6,6 +6,7 @@ const { version } = require("pulumi-overlay/package.json") as { version: string 
 export const serveCommand = () =>
   command("serve", "Serve reservations over HTTP until SIGTERM. Logs are JSON lines on stdout. See docs/service.md.")
     .option("--listen <host:port>", "default 127.0.0.1:7447; other addresses than loopback need TLS")
+    .option("--grpc-listen <host:port>", "serve gRPC, too, such as 127.0.0.1:7448; see docs/grpc.md")
     .option("--tls-cert <file>", "certificate with its chain (PEM); read again when it changes")
     .option("--tls-key <file>", "its key (PEM)")
     .option("--client-ca <file>", "accept only clients with a certificate of these authorities (PEM)")
@@ -16,9 +17,11 @@ export const serveCommand = () =>
     .option("--request-timeout <seconds>", "in which a request must arrive; default 30")
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
-      withPool<{ auth: boolean }>(async ({ pool, settings: { tokenKeys, actor } }, { auth, ...options }) => {
-        const { readServiceSettings, serve } = await import("../service/index.js");
-        const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
-        await serve({ pool, tokenKeys, actor, version }, settings);
-      }),
+      withPool<{ auth: boolean }>(
+        async ({ pool, settings: { tokenKeys, tenantDefaults, actor } }, { auth, ...options }) => {
+          const { readServiceSettings, serve } = await import("../service/index.js");
+          const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
+          await serve({ pool, tokenKeys, tenantDefaults, actor, version }, settings);
+        },
+      ),
     );

@@ -48,12 +48,12 @@ export class Admission {
 
   /** For the functions of `reservations/`, in the bounds of the caller. */
   admit(caller: Caller, scope: Scope): Context {
-    const { limits, tokenKeys } = this.service;
+    const { limits, tokenKeys, tenantDefaults } = this.service;
     if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
     requireScope(caller, scope);
     const session = this.service.pool.session({ actor: caller.name });
     const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
-    return { pool, tokenKeys, tenant: caller.tenant };
+    return { pool, tokenKeys, tenant: caller.tenant, caller: caller.name, tenantDefaults };
   }
 }
 

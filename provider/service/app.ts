@@ -5,6 +5,7 @@ import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations";
+import type { TenantDefaults } from "../resource";
 
 /** What a route demands of its caller; `public`: no access token. */
 export type RouteScope = Scope | "public";
@@ -37,6 +38,8 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: Pool;
   tokenKeys?: string | undefined;
+  /** The setting of this name: blocks for tenants without a pool. */
+  tenantDefaults?: TenantDefaults | undefined;
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

@@ -1,11 +1,15 @@
 import type { Server as HttpsServer } from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { SecureContextOptions } from "node:tls";
 import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
 import type { Pool } from "../pool/types";
-import type { App } from "./app";
+import type { TenantDefaults } from "../resource";
+import { Admission } from "./admission";
+import type { App, ServiceContext } from "./app";
+import { EventFeed } from "./events/feed";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
 import { createLog } from "./log";
 import { buildServer } from "./server";
@@ -18,45 +22,99 @@ const STOP_TIMEOUT = 10_000;
 export interface ServeContext {
   pool: Pool;
   tokenKeys?: string | undefined;
+  tenantDefaults?: TenantDefaults | undefined;
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
 }
 
+/** A server that listens. */
+interface Listener {
+  /** New connections get these certificates. */
+  updateTls(options: SecureContextOptions): void;
+  /** Refuses new connections, and waits for requests that are under way. */
+  stop(): Promise<void>;
+}
+
 /** Serves until the process gets SIGTERM or SIGINT. Requests that are under way then are answered. */
 export async function serve(context: ServeContext, settings: ServiceSettings): Promise<void> {
-  const stop = new AbortController();
+  const stopping = new AbortController();
   const log = createLog(settings.logLevel, (line) => process.stdout.write(line));
-  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
   const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
-  if ("host" in address) refuseOpenAddress(address.host, protection);
-  const tls = tlsFilesOf(settings);
-  const app = await buildApp(context, settings, { log, stopping: stop.signal, tls });
   const signal = receiveSignal();
-  await listen(app, address, protection);
+  const tls = tlsFilesOf(settings);
+  const listeners = await startListeners(context, settings, { log, protection, tls, stopping: stopping.signal });
   logProtection(log, protection);
-  const unwatch = tls ? reloadTls(app, tls, log) : () => {};
+  const unwatch = tls ? reloadTls(listeners, tls, log) : () => {};
   log.info({ signal: await signal }, "stopping");
-  stop.abort();
+  stopping.abort();
   unwatch();
-  await closeServer(app);
+  await Promise.all(listeners.map((listener) => listener.stop()));
   log.info("stopped");
 }
 
 const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | undefined =>
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
-function buildApp(
-  { pool, tokenKeys, actor, version }: ServeContext,
+interface ListenOptions {
+  log: Logger;
+  protection: Protection;
+  tls: TlsFiles | undefined;
+  stopping: AbortSignal;
+}
+
+/** HTTP always, gRPC if it has an address. They share the limits of access tokens. */
+async function startListeners(
+  { pool, tokenKeys, tenantDefaults, actor, version }: ServeContext,
   settings: ServiceSettings,
-  { log, stopping, tls }: { log: Logger; stopping: AbortSignal; tls: TlsFiles | undefined },
-): Promise<App> {
+  options: ListenOptions,
+): Promise<Listener[]> {
+  const { grpcListen } = settings;
+  if (grpcListen) refuseOpenAddress(grpcListen.host, options.protection);
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
-  const service = { pool, tokenKeys, operator, ...authentication, limits: settings, stopping };
+  const { stopping } = options;
+  const service = { pool, tokenKeys, tenantDefaults, operator, ...authentication, limits: settings, stopping };
+  const admission = new Admission(service);
+  const http = await startHttp(service, settings, { ...options, admission, version });
+  if (!grpcListen) return [http];
+  try {
+    return [http, await startGrpc(service, grpcListen, { ...options, admission })];
+  } catch (error) {
+    await http.stop();
+    throw error;
+  }
+}
+
+async function startHttp(
+  service: ServiceContext,
+  settings: ServiceSettings,
+  { log, protection, tls, admission, version }: ListenOptions & { admission: Admission; version: string },
+): Promise<Listener> {
+  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
+  if ("host" in address) refuseOpenAddress(address.host, protection);
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
-  return buildServer(service, { log, version, ...(https && { https }) });
+  const app = await buildServer(service, { log, version, admission, ...(https && { https }) });
+  await listen(app, address, protection);
+  return {
+    updateTls: (options) => (app.server as unknown as HttpsServer).setSecureContext(options),
+    stop: () => closeServer(app),
+  };
+}
+
+/** Its libraries are loaded only if it is asked for. */
+async function startGrpc(
+  service: ServiceContext,
+  address: { host: string; port: number },
+  { log, tls, admission }: ListenOptions & { admission: Admission },
+): Promise<Listener> {
+  const { GrpcServer, TlsCredentials } = await import("./grpc/index.js");
+  const credentials = tls && new TlsCredentials(readTls(tls));
+  const server = new GrpcServer(service, { admission, log, credentials, feed: new EventFeed(service.pool) });
+  const port = await server.listen(address);
+  log.info(`gRPC listening at ${address.host.includes(":") ? `[${address.host}]` : address.host}:${port}`);
+  return { updateTls: (options) => credentials?.update(options), stop: () => server.stop() };
 }
 
 /** A socket that was passed to this process may have any address. */
@@ -83,10 +141,10 @@ function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): 
   if (!hasAuthentication) log.warn("no authentication: every local user may do everything");
 }
 
-function reloadTls(app: App, tls: TlsFiles, log: Logger): () => void {
+function reloadTls(listeners: Listener[], tls: TlsFiles, log: Logger): () => void {
   return watchTls(tls, {
     apply: (options) => {
-      (app.server as unknown as HttpsServer).setSecureContext(options);
+      for (const listener of listeners) listener.updateTls(options);
       log.info("TLS files were read again");
     },
     refuse: (error) => log.error({ code: error.code }, `The old TLS files stay in use. ${error.message}`),
@@ -100,7 +158,6 @@ function receiveSignal(): Promise<NodeJS.Signals> {
   });
 }
 
-/** Refuses new connections, and waits for requests that are under way. */
 async function closeServer(app: App): Promise<void> {
   const closed = app.close();
   const timeout = new AbortController();

@@ -179,6 +179,7 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/access",
       "provider/pool/types",
       "provider/reservations",
+      "provider/resource",
       "@fastify/swagger",
       "@fastify/swagger-ui",
       "fastify",

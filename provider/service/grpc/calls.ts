@@ -4,6 +4,7 @@ import type { Logger } from "pino";
 import { OverlayError } from "../../errors";
 import type { Admission, Credentials } from "../admission";
 import type { ServiceContext } from "../app";
+import type { EventFeed } from "../events/feed";
 import { toOverlayError } from "../problem";
 import { invalidInputError } from "../requests";
 import { isOptional, type MethodDefinition } from "./api";
@@ -16,6 +17,7 @@ import { toServiceError } from "./status";
 export interface CallServices {
   service: ServiceContext;
   admission: Admission;
+  feed: EventFeed;
   log: Logger;
   /** Calls under way. */
   active: Set<Promise<void>>;
@@ -76,7 +78,7 @@ function serveCall({ log, active }: CallServices, call: AnyCall, { run, fail }: 
 
 /** Nothing is done for a call whose client has gone, or whose deadline has passed. */
 async function admitCall(
-  { service, admission }: CallServices,
+  { service, admission, feed }: CallServices,
   call: AnyCall,
   { definition, method, log }: { definition: MethodDefinition; method: Method; log: CallLog },
 ): Promise<{ context: CallContext; request: Message }> {
@@ -86,7 +88,7 @@ async function admitCall(
   const overlay = admission.admit(caller, method.scope);
   const request = parseRequest(method, withoutDefaults(call.request, definition));
   if (call.cancelled) throw cancelledError();
-  return { context: { overlay, caller, service }, request };
+  return { context: { overlay, caller, service, feed }, request };
 }
 
 const credentialsOf = (call: AnyCall): Credentials => ({

@@ -29,7 +29,7 @@ const DETAILS = "grpc-status-details-bin";
 const ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo";
 
 /** Statuses are sent as headers, for which clients and proxies have limits. */
-const MOST_CHARACTERS = 1500;
+const MOST_CHARACTERS = 1000;
 
 interface Status {
   code: number;
