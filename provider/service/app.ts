@@ -5,6 +5,7 @@ import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
 import type { PoolRun } from "../pool/run";
 import type { Context } from "../reservations";
+import type { TenantDefaults } from "../resource";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
 import type { Metrics } from "./metrics/metrics";
@@ -40,7 +41,8 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: PoolRun;
   tokenKeys?: string | undefined;
-  tenantDefaults?: Context["tenantDefaults"];
+  /** The setting of this name: blocks for tenants without a pool. */
+  tenantDefaults?: TenantDefaults | undefined;
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

@@ -5,10 +5,10 @@ import { type Bounds, expandPoolName, isEventInBounds, tenantText } from "../../
 import type { Authenticator } from "../../access/authenticate";
 import { isOverlayError } from "../../errors";
 import type { LoggedEvent } from "../../pool/types";
+import { readBearerToken } from "../admission";
 import { textAnswers } from "../answers";
 import type { RouteGroup } from "../app";
 import { renderStream } from "../events/stream";
-import { readBearerToken } from "../guard";
 
 /** A client that takes nothing for so long is disconnected; it can go on by id. Milliseconds. */
 const SLOW_CLIENT_MS = 30_000;
