@@ -1,9 +1,9 @@
-import { z } from "zod";
 import { OverlayError } from "../../errors";
 import type { Pool } from "../../pool/types";
 import { DEFAULT_SPACE } from "../../pool-names";
 import { answers } from "../answers";
 import type { RouteGroup } from "../app";
+import { healthAnswer, readinessAnswer } from "../schemas/health";
 
 /** Whether the process lives, and whether it can serve. */
 export const healthRoutes: RouteGroup = (app, { pool }) => {
@@ -16,7 +16,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkHealth",
       summary: "Whether the process lives.",
-      response: answers(z.object({ status: z.literal("ok") })),
+      response: answers(healthAnswer),
     },
     handler: async () => ({ status: "ok" as const }),
   });
@@ -28,7 +28,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkReadiness",
       summary: "Whether the store answers; 503 if not, and while the process ends.",
-      response: answers(z.object({ status: z.literal("ready") })),
+      response: answers(readinessAnswer),
     },
     handler: async () => {
       await isReady();
