@@ -11,7 +11,7 @@ import type { Store } from "../../provider/pool/storage/store";
 import type { Pool, Request } from "../../provider/pool/types";
 import { by, createPool, existingLease, extents, firstOf, network, requestFor } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
-import { type Service, startService } from "./servers/service";
+import { type Service, serveInProcess } from "./servers/service";
 
 /** Answers that get lost, and several instances of the service on one store. */
 
@@ -30,7 +30,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 async function serve(...stores: Store[]): Promise<void> {
   await ensureLayout(stores[0]!);
   services = await Promise.all(
-    stores.map((store) => startService(new StoredPool(store, TERMS), { caller: { name: "ci", scopes: ["deploy"] } })),
+    stores.map((store) => serveInProcess(new StoredPool(store, TERMS), { caller: { name: "ci", scopes: ["deploy"] } })),
   );
   proxy = await HttpProxy.before(services.map(({ port }) => port));
   operator = new StoredPool(stores[0]!, TERMS);
@@ -114,7 +114,7 @@ describe("an answer that gets lost", () => {
 
   test("of an offer that is refused in this run: it is refused, and the next run gets it", async () => {
     const first = await pool.offer(by(a));
-    proxy.loseAnswers("offer", 2); // that of the question, and that of the refusal
+    proxy.loseAnswers("offer", 1, { after: 1 }); // behind the question
     const wanted = requestFor(b, String(firstOf(first)));
     await expect(pool.offer(wanted)).rejects.toMatchObject({ code: "RUNNER_ID_TAKEN" });
     const next = await newRun();

@@ -5,7 +5,7 @@ import type { Store } from "../../provider/pool/storage/store";
 import { contract } from "./contract";
 import { memoryEngine } from "./fixture";
 import { newAuthority } from "./servers/certificates";
-import { type Service, startService } from "./servers/service";
+import { type Service, serveInProcess } from "./servers/service";
 
 /** A service as the store: the pool's contract over HTTPS, with the store in the process of the service. */
 describe("https", () => {
@@ -17,7 +17,7 @@ describe("https", () => {
   /** The settings of clients count: those of the service only limit them. */
   async function serve(store: Store): Promise<Service> {
     const served = new StoredPool(store, { offerTtl: 1e9, quarantine: 0 });
-    const service = await startService(served, { tls, caller: { name: "ci", scopes: ["deploy"] } });
+    const service = await serveInProcess(served, { tls, caller: { name: "ci", scopes: ["deploy"] } });
     services.set(store, service);
     return service;
   }

@@ -7,7 +7,8 @@ export class HttpProxy {
   /** The names of the calls that were forwarded. */
   readonly calls: string[] = [];
   #next = 0;
-  #lost = new Map<string, number>();
+  /** For each name of a call, whether the next answers get lost. */
+  readonly #fates = new Map<string, boolean[]>();
   #server!: Server;
 
   static async before(ports: number[]): Promise<HttpProxy> {
@@ -26,9 +27,9 @@ export class HttpProxy {
     return `http://127.0.0.1:${(this.#server.address() as { port: number }).port}`;
   }
 
-  /** The service does the next `times` calls of this name, but their answers get lost: the connection is cut. */
-  loseAnswers(name: string, times = 1): void {
-    this.#lost.set(name, times);
+  /** The service does the next `times` calls of this name, but their answers get lost: the connection is cut. `after`: so many that arrive. */
+  loseAnswers(name: string, times = 1, { after = 0 } = {}): void {
+    this.#fates.set(name, [...Array(after).fill(false), ...Array(times).fill(true)]);
   }
 
   async close(): Promise<void> {
@@ -41,9 +42,8 @@ export class HttpProxy {
     const name = incoming.url!.split("/").at(-1)!;
     this.calls.push(name);
     const answer = await this.#ask(incoming, body).catch(() => undefined);
-    const left = this.#lost.get(name) ?? 0;
-    this.#lost.set(name, left - 1);
-    if (!answer || left > 0) return void incoming.socket.destroy();
+    const isLost = this.#fates.get(name)?.shift() ?? false;
+    if (!answer || isLost) return void incoming.socket.destroy();
     outgoing.writeHead(answer.status, answer.headers).end(answer.body);
   }
 

@@ -19,7 +19,7 @@ export interface Service {
 }
 
 /** Every request is of this caller; without one, by the access tokens in the store. */
-export async function startService(
+export async function serveInProcess(
   pool: PoolRun,
   { tls, caller, limits = {} }: { tls?: Certificate; caller?: Caller; limits?: Partial<Limits> } = {},
 ): Promise<Service> {
