@@ -61,8 +61,9 @@ export class EventRun {
     return (await pool.events({}).finally(() => pool.end())).last;
   }
 
-  async #disturb([first, second]: EventClient[]): Promise<void> {
-    await waitFor(() => (first!.events.length > 20 ? true : undefined), 60);
+  async #disturb(subscribers: EventClient[]): Promise<void> {
+    const [first, second] = subscribers;
+    await waitFor(() => (subscribers.every(({ events }) => events.length > 20) ? true : undefined), 60);
     first!.cut();
     const killed = this.#instances[1]!;
     process.kill(killed.pid, "SIGKILL");
