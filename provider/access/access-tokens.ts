@@ -2,7 +2,7 @@ import { z } from "zod";
 import { OverlayError } from "../errors";
 import { formatTime } from "../format-time";
 import { ACCESS_SCOPES, type AccessToken, type Pool } from "../pool/types";
-import { plainName } from "../resources/inputs";
+import { resourceName } from "../resources/inputs";
 import { type BoundsInfo, boundsFields, describeBounds, resolveBounds } from "./bounds";
 import { formatToken, hashSecret, newTokenText } from "./token-text";
 
@@ -11,7 +11,7 @@ import { formatToken, hashSecret, newTokenText } from "./token-text";
 const TEN_YEARS = 315_360_000;
 
 export const accessTokenInput = z.object({
-  name: plainName,
+  name: resourceName,
   scopes: z
     .array(z.enum(ACCESS_SCOPES, `must be one of ${ACCESS_SCOPES.join(", ")}`))
     .min(1, "must be given at least once"),

@@ -25,7 +25,8 @@ export const serveCommand = () =>
           import("../service/index.js"),
         ]);
         const service = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
+        const { tokenKeys, tenantDefaults, actor } = settings;
         const open = (observer: Observer) => openPool(settings.store, { ...settings, observer });
-        await serve({ openPool: open, tokenKeys: settings.tokenKeys, actor: settings.actor, version }, service);
+        await serve({ openPool: open, tokenKeys, tenantDefaults, actor, version }, service);
       }),
     );

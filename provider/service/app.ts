@@ -40,6 +40,7 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: Pool;
   tokenKeys?: string | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

@@ -28,7 +28,9 @@ export function guardRoutes(app: App, service: ServiceContext): void {
     requireScope(caller, scope);
     const session = service.pool.session({ actor: caller.name });
     const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
-    request.overlay = { pool, tokenKeys: service.tokenKeys, tenant: caller.tenant };
+    const { tokenKeys, tenantDefaults, authenticator } = service;
+    const name = authenticator && { caller: caller.name };
+    request.overlay = { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
   });
 }
 

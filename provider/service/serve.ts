@@ -4,6 +4,7 @@ import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
+import type { Context } from "../reservations";
 import type { App } from "./app";
 import { type Instance, type OpenPool, openInstance } from "./instance";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
@@ -18,6 +19,7 @@ const STOP_TIMEOUT = 10_000;
 export interface ServeContext {
   openPool: OpenPool;
   tokenKeys?: string | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
@@ -55,7 +57,7 @@ const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | 
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
 function buildApp(
-  { tokenKeys, actor, version }: ServeContext,
+  { tokenKeys, tenantDefaults, actor, version }: ServeContext,
   settings: ServiceSettings,
   {
     instance,
@@ -67,17 +69,24 @@ function buildApp(
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
   const { metricsPublic } = settings;
-  const service = { ...instance, tokenKeys, operator, ...authentication, limits: settings, metricsPublic, stopping };
+  const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
+  const service = { ...context, ...authentication, limits: settings };
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   return buildServer(service, { log, version, ...(https && { https }) });
 }
 
-/** A socket that was passed to this process may have any address. */
+/** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
+  let isChecked = false;
+  app.server.prependListener("connection", (socket) => {
+    if (!isChecked) socket.destroy();
+  });
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
-  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch(throwListenError);
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch((error: Error) => {
+    throw listenError(error);
+  });
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -85,12 +94,16 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
     await app.close();
     throw error;
   }
+  isChecked = true;
 }
 
-function throwListenError(error: Error): never {
-  const fix = "Give another address or port with --listen.";
-  throw new OverlayError("SETTING_INVALID", `The service cannot listen: ${error.message}.`, fix, error);
-}
+const listenError = (cause: Error): OverlayError =>
+  new OverlayError(
+    "SETTING_INVALID",
+    `The service cannot listen: ${cause.message}.`,
+    "Give another address or port with --listen.",
+    cause,
+  );
 
 function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {
   if (!hasTls) log.warn("no TLS: the service listens on loopback only");

@@ -79,7 +79,8 @@ function listRoutes(app: App): void {
 /** One line for each request, without its query: that may contain a token. */
 function logRequests(app: App): void {
   app.addHook("onRequest", async (request, reply) => {
-    reply.header("x-request-id", request.id);
+    // Answers may contain tokens: no proxy may keep them.
+    reply.headers({ "x-request-id": request.id, "cache-control": "no-store", "x-content-type-options": "nosniff" });
     const trace = parseTraceParent(request.headers);
     if (trace) reply.header("traceparent", trace.text);
   });

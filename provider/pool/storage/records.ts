@@ -275,6 +275,11 @@ const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
 
 export const leaseCodec = extentList<Lease>(leaseShape);
 export const eventCodec = extentList<Event>(eventShape);
+/** One line for each. */
+export const eventsCodec: Codec<Event[]> = {
+  encode: (events) => events.map(eventCodec.encode).join("\n"),
+  decode: (text) => text.split("\n").map(eventCodec.decode),
+};
 const plainPoolCodec = json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec);
 export const poolCodec = withCache({
   ...plainPoolCodec,

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test, vi } from "vitest";
 import { openPool } from "../../../provider/pool";
-import { loggedEventKey } from "../../../provider/pool/storage/keys";
+import { loggedEventsKey } from "../../../provider/pool/storage/keys";
 import type { LoggedEvent, Pool } from "../../../provider/pool/types";
 import { EventFeed } from "../../../provider/service/events/feed";
 import { renderStream } from "../../../provider/service/events/stream";
@@ -134,7 +134,7 @@ test("a stream whose next events are lost says so, and ends", async () => {
   const feed = new EventFeed(pool, { pollMs: 5 });
   const text = render(feed, last - 3, 60_000, () => false);
   await store.transact(async (tx) => {
-    await tx.write([[loggedEventKey(last - 2).at, null]]);
+    await tx.write([[loggedEventsKey(last - 2).at, null]]);
   });
   expect(await text).toMatch(
     /\n\nevent: lost\ndata: \{"code":"EVENTS_LOST","what":"[^"]+","fix":"List all leases again, and follow the events after \d+\."\}\n\n$/,
