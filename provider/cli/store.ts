@@ -21,8 +21,8 @@ export const checkCommand = () =>
       }),
     );
 
-/** Pools, leases, history, version. All other rows are derived from them. */
-const SOURCE_KEYS = /^[plhv](\/|$)/;
+/** Pools, leases, history, version, and how far webhooks have come. Nearly all other rows are derived from them. */
+const SOURCE_KEYS = /^[plhvr](\/|$)/;
 const SECRET_KEYS = /^k\//;
 
 export const dumpCommand = () =>

@@ -1,4 +1,5 @@
 import { spawnSync } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -44,7 +45,9 @@ test.each(commands)("%s", async (command) => {
   const headers = { authorization: `Bearer ${token}` };
   const answer = await fetch(`${service.url}/api/overlay/ip/reserve?runner=node1`, { method: "POST", headers });
   const { token: reservation } = (await answer.json()) as { token: string };
-  const [webhook] = await ctl.must("webhook", "add", "https://example.com/hook");
+  const webhook = randomBytes(4).toString("hex");
+  const url = "http://127.0.0.1:9/"; // nothing listens there
+  await ctl.withPool((pool) => pool.webhooks.add({ id: webhook, url, secret: "whsec_x", createdAt: 0 }));
   const { stdout, stderr, status } = spawnSync(
     "/bin/sh",
     ["-c", command.replace("curl", "curl -sS --fail-with-body").replace("http://127.0.0.1:7447", service.url)],
@@ -55,14 +58,10 @@ test.each(commands)("%s", async (command) => {
         API: `${service.url}/api/overlay`,
         AUTH: `Authorization: Bearer ${token}`,
         RESERVATION: reservation,
-        WEBHOOK: String(webhook!.id),
+        WEBHOOK: webhook,
       },
     },
   );
-  // A stream does not end: curl does, with 28, after its time.
-  const isStream = command.includes("--max-time");
-  expect({ status, output: stdout + stderr }).toMatchObject({ status: isStream ? 28 : 0 });
-  if (isStream) expect(stdout).toMatch(/^id: 1\nevent: claimed\ndata: \{/m);
-  else if (command.endsWith("/metrics")) expect(stdout).toContain("overlay_ipam_pool_total{");
-  else expect(() => JSON.parse(stdout)).not.toThrow();
+  expect({ status, output: stdout + stderr }).toMatchObject({ status: 0 });
+  expect(() => JSON.parse(stdout)).not.toThrow();
 });
