@@ -63,5 +63,7 @@ test.each(commands)("%s", async (command) => {
     },
   );
   expect({ status, output: stdout + stderr }).toMatchObject({ status: 0 });
-  expect(() => JSON.parse(stdout)).not.toThrow();
+  if (command.includes("/events")) expect(stdout).toContain("event: claimed");
+  else if (command.endsWith("/metrics")) expect(stdout).toContain("overlay_ipam_pool_total{");
+  else expect(() => JSON.parse(stdout)).not.toThrow();
 });

@@ -4,7 +4,7 @@ import { afterEach, describe, expect, test } from "vitest";
 import { OverlayError } from "../../../provider/errors";
 import { openPool } from "../../../provider/pool";
 import type { Observer } from "../../../provider/pool/observer";
-import type { Pool } from "../../../provider/pool/types";
+import type { PoolRun } from "../../../provider/pool/run";
 import { Metrics } from "../../../provider/service/metrics/metrics";
 import { by, createPool, extents, requestFor } from "../../contract/fixture";
 import { Stage } from "../lifecycle/stage";
@@ -32,7 +32,7 @@ function parse(text: string): Scrape {
 
 async function start(
   mostPools = OPTIONS.mostPools,
-): Promise<{ pool: Pool; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
+): Promise<{ pool: PoolRun; metrics: Metrics; pass(seconds: number): void; scrape(): Promise<Scrape> }> {
   let now = 0;
   const metrics = new Metrics({ ...OPTIONS, mostPools, now: () => now });
   const pool = await openPool("memory:", { offerTtl: 60, quarantine: 300, observer: metrics.observer });
@@ -133,7 +133,7 @@ describe("pools", () => {
       reads++;
       return pool.usages(prefix);
     };
-    const counted = { ...reader(pool), usages } as unknown as Pool;
+    const counted = { ...reader(pool), usages } as unknown as PoolRun;
     for (let i = 0; i < 5; i++) await metrics.render(counted);
     expect(reads).toBe(1);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -149,7 +149,7 @@ describe("pools", () => {
     const fail = async () => {
       throw new OverlayError("STORE_UNAVAILABLE", "The server does not answer.", "Wait.");
     };
-    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as Pool;
+    const broken = { ...reader(pool), pools: fail, events: fail } as unknown as PoolRun;
     const scrape = parse(await new Metrics(OPTIONS).render(broken));
     expect(scrape.overlay_store_up).toBe(0);
     await createPool(pool, { name: "pool/new", extents: extents("10.1.0.0/30") });
@@ -164,7 +164,7 @@ describe("pools", () => {
   });
 });
 
-const reader = (pool: Pool) => ({
+const reader = (pool: PoolRun) => ({
   pools: (prefix?: string) => pool.pools(prefix),
   usages: (prefix: string) => pool.usages(prefix),
   events: (options: { after?: number }) => pool.events(options),
