@@ -38,6 +38,20 @@ const forLab = [
   { name: "mount", isInstalled: hasCommand("mount") },
 ];
 
+/** @type {DebianPackage} */
+const postgres = { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] };
+
+/** Prometheus, with promtool. @type {DebianPackage[]} */
+const forService = [
+  postgres,
+  { name: "openssl", isInstalled: hasCommand("openssl") },
+  {
+    name: "prometheus",
+    isInstalled: () => hasCommand("prometheus")() && hasCommand("promtool")(),
+    services: ["prometheus"],
+  },
+];
+
 /** @type {DebianPackage[]} */
 const forTests = [
   { name: "sudo", isInstalled: hasCommand("sudo") },
@@ -46,9 +60,10 @@ const forTests = [
   { name: "busybox-static", isInstalled: hasCommand("busybox") },
   { name: "conntrack", isInstalled: hasCommand("conntrack") },
   { name: "openssl", isInstalled: hasCommand("openssl") },
+  { name: "curl", isInstalled: hasCommand("curl") },
   { name: "python3-minimal", isInstalled: hasPython("socket, struct, threading") },
   { name: "arping", isInstalled: hasCommand("arping") },
-  { name: "postgresql", isInstalled: hasPostgres, services: ["postgresql"] },
+  postgres,
   { name: "etcd-server", isInstalled: hasCommand("etcd"), services: ["etcd"] },
 ];
 
@@ -70,6 +85,7 @@ const purposes = {
   lab: { packages: forLab, users: "lab hosts" },
   bench: { packages: [...forLab, ...forTests, ...forBenchmarks], users: "the benchmarks and chaos tests" },
   test: { packages: [...forLab, ...forTests], users: "the tests" },
+  service: { packages: forService, users: "the tests of the service" },
   vm: { packages: [...forLab, ...forMachines], users: "emulated machines" },
 };
 
@@ -149,8 +165,8 @@ async function disableService(service) {
 }
 
 /**
- * Debian starts the services of a package as it installs it, unless this file says no. Ours goes when the work is done or
- * interrupted; one that was there before stays.
+ * Debian starts the services of a package as it installs it, unless this file forbids it. Ours is removed when the work is done or
+ * interrupted; one that existed before stays.
  * @param {() => Promise<void>} work
  */
 async function withoutServices(work) {

@@ -1,4 +1,5 @@
-import { command, withPool } from "./command";
+import type { Observer } from "../pool/observer";
+import { command, withSettings } from "./command";
 
 /** By package name: this works from sources and from dist/. */
 const { version } = require("pulumi-overlay/package.json") as { version: string };
@@ -6,6 +7,7 @@ const { version } = require("pulumi-overlay/package.json") as { version: string 
 export const serveCommand = () =>
   command("serve", "Serve reservations over HTTP until SIGTERM. Logs are JSON lines on stdout. See docs/service.md.")
     .option("--listen <host:port>", "default 127.0.0.1:7447; other addresses than loopback need TLS")
+    .option("--grpc-listen <host:port>", "serve gRPC, too, such as 127.0.0.1:7448; see docs/grpc.md")
     .option("--tls-cert <file>", "certificate with its chain (PEM); read again when it changes")
     .option("--tls-key <file>", "its key (PEM)")
     .option("--client-ca <file>", "accept only clients with a certificate of these authorities (PEM)")
@@ -14,11 +16,18 @@ export const serveCommand = () =>
     .option("--page-limit <entries>", "default 1000")
     .option("--rate-limit <requests>", "in a second for each access token; default 1000")
     .option("--request-timeout <seconds>", "in which a request must arrive; default 30")
+    .option("--metrics-public", "metrics need no access token")
+    .option("--metrics-pools <count>", "pools with metrics of their own; others are counted together; default 1000")
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
-      withPool<{ auth: boolean }>(async ({ pool, settings: { tokenKeys, actor } }, { auth, ...options }) => {
-        const { readServiceSettings, serve } = await import("../service/index.js");
-        const settings = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
-        await serve({ pool, tokenKeys, actor, version }, settings);
+      withSettings<{ auth: boolean }>(async (settings, _out, { auth, ...options }) => {
+        const [{ openPool }, { readServiceSettings, serve }] = await Promise.all([
+          import("../pool/index.js"),
+          import("../service/index.js"),
+        ]);
+        const service = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
+        const { tokenKeys, tenantDefaults, actor } = settings;
+        const open = (observer: Observer) => openPool(settings.store, { ...settings, observer });
+        await serve({ openPool: open, tokenKeys, tenantDefaults, actor, version }, service);
       }),
     );

@@ -1,5 +1,15 @@
 import { z } from "zod";
-import { releaseInput, reserveInput, searchInput } from "../reservations";
+import {
+  availableInput,
+  createPoolInput,
+  poolPageInput,
+  releaseInput,
+  reportInput,
+  reserveInput,
+  runnerInput,
+  searchInput,
+  validateInput,
+} from "../reservations/inputs";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -7,18 +17,15 @@ import { releaseInput, reserveInput, searchInput } from "../reservations";
  */
 
 /** In a query, all values are text. */
-const flag = z.union(
+export const flag = z.union(
   [z.boolean(), z.enum(["true", "false"]).transform((text) => text === "true")],
   "must be true or false",
 );
 
-const runner = z
-  .string()
-  .regex(/^[\w.-]{1,63}(\/[\w.-]{1,63})?$/, "must be a runner: NAME or NETWORK/NAME")
-  .describe("The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.");
-
 const where = {
-  runner: runner.optional(),
+  runner: reserveInput.shape.runner.describe(
+    "The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.",
+  ),
   network: reserveInput.shape.network.describe("The network of the runner."),
   pool: reserveInput.shape.pool.describe("Instead of a runner: an IPPool, or any pool of addresses or ports."),
 };
@@ -34,14 +41,22 @@ const address = {
 export const reserveFields = z.strictObject({
   ...where,
   ...address,
+  anyRunner: flag.optional().describe("On any runner of `network`."),
+  placement: reserveInput.shape.placement.describe("How any runner is chosen; default mostFree."),
+  count: reserveInput.shape.count.describe("So many addresses, all or none. The answer is a list then."),
   container: container.describe("The container that it is for; the same container gets the same reservation again."),
+  owner: reserveInput.shape.owner.describe("Instead of a container: the same owner gets the same reservation again."),
   ttl: reserveInput.shape.ttl.describe("Seconds for which it may stay unused; default 300, 1800 with `vm`."),
   vm,
 });
 
+export const idempotencyHeaders = z.object({
+  "idempotency-key": reserveInput.shape.key.describe("A request with the same key gets the same reservation again."),
+});
+
 export const validateFields = z.strictObject({
   token,
-  runner: where.runner,
+  runner: validateInput.shape.runner.describe("The runner that the token must be for: NAME or NETWORK/NAME."),
   offline: flag.optional().describe("Check signature and expiry only, without the store."),
 });
 
@@ -58,6 +73,7 @@ export const freeFields = z.strictObject({
 export const searchFields = z.strictObject({
   ...where,
   ip: searchInput.shape.ip.describe("Only this address."),
+  tenant: searchInput.shape.tenant.describe("Only of this tenant, ORGANIZATION/PROJECT."),
   owner: searchInput.shape.owner.describe("Only of owners whose name contains this text."),
   container: container.describe("Only of this container."),
   label: z
@@ -67,6 +83,32 @@ export const searchFields = z.strictObject({
     .optional()
     .describe("Only with this label, KEY=VALUE; may be repeated."),
   state: searchInput.shape.state.describe("Default: reserved and used."),
-  limit: z.coerce.number().int().min(1).optional().describe("Entries of the page."),
+  limit: searchInput.shape.limit.describe("Entries of the page."),
   cursor: searchInput.shape.after.describe("`next` of the page before."),
 });
+
+export const placeFields = z.strictObject(where);
+
+export const availableFields = z.strictObject({
+  ...where,
+  limit: availableInput.shape.limit.describe("How many free addresses of each pool are listed; default 100."),
+});
+
+const lastChanges = poolPageInput.shape.limit.describe("How many of the last changes.");
+
+export const historyFields = z.strictObject({ limit: lastChanges });
+export const addressHistoryFields = z.strictObject({ ...where, limit: lastChanges });
+
+export const poolPageFields = z.strictObject({
+  prefix: poolPageInput.shape.prefix.describe("What their names begin with, such as `runner/training/`."),
+  limit: poolPageInput.shape.limit.describe("Entries of the page."),
+  cursor: poolPageInput.shape.after.describe("`next` of the page before."),
+});
+
+export const createPoolFields = createPoolInput;
+
+export const runnerFields = z.strictObject({
+  network: runnerInput.shape.network.describe("The network of the runner."),
+});
+
+export const reportFields = reportInput.omit({ network: true, runner: true }).strict();

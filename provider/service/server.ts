@@ -11,6 +11,7 @@ import { serializerCompiler, type ZodTypeProvider } from "fastify-type-provider-
 import type { Logger } from "pino";
 import type { z } from "zod";
 import { OverlayError } from "../errors";
+import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
 import { guardRoutes } from "./guard";
 import { PROBLEM_TYPE, problemHeaders, toOverlayError, toProblem } from "./problem";
@@ -31,7 +32,12 @@ const MOST_CONNECTIONS = 10_000;
 /** The HTTP server with all its routes. It does not listen yet. */
 export async function buildServer(
   service: ServiceContext,
-  { log, version, https }: { log: Logger; version: string; https?: HttpsOptions },
+  {
+    log,
+    version,
+    https,
+    admission = new Admission(service),
+  }: { log: Logger; version: string; https?: HttpsOptions; admission?: Admission },
 ): Promise<App> {
   const { bodyLimit, requestTimeout } = service.limits;
   const timeouts = {
@@ -58,10 +64,11 @@ export async function buildServer(
   app.setErrorHandler(answerError);
   listRoutes(app);
   logRequests(app);
+  measureRequests(app, service);
   refuseWhileStopping(app, service);
   answerUnknownRoutes(app);
   await registerDocs(app, version);
-  guardRoutes(app, service);
+  guardRoutes(app, admission);
   for (const [prefix, group] of ROUTE_GROUPS)
     await app.register(async (routes) => group(routes as App, service), { prefix: prefix === "/" ? "" : prefix });
   return app;
@@ -78,7 +85,8 @@ function listRoutes(app: App): void {
 /** One line for each request, without its query: that may contain a token. */
 function logRequests(app: App): void {
   app.addHook("onRequest", async (request, reply) => {
-    reply.header("x-request-id", request.id);
+    // Answers may contain tokens: no proxy may keep them.
+    reply.headers({ "x-request-id": request.id, "cache-control": "no-store", "x-content-type-options": "nosniff" });
     const trace = parseTraceParent(request.headers);
     if (trace) reply.header("traceparent", trace.text);
   });
@@ -91,6 +99,15 @@ function logRequests(app: App): void {
       token: request.caller?.name,
       traceId: parseTraceParent(request.headers)?.traceId,
     });
+  });
+}
+
+/** Streams are left out: they last as long as their clients want. */
+function measureRequests(app: App, { metrics }: ServiceContext): void {
+  app.addHook("onResponse", async ({ method, routeOptions }, reply) => {
+    if (String(reply.getHeader("content-type")).startsWith("text/event-stream")) return;
+    const route = routeOptions.url ?? "none";
+    metrics.observeRequest({ method, route, status: reply.statusCode, seconds: reply.elapsedTime / 1000 });
   });
 }
 

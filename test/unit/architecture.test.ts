@@ -18,6 +18,7 @@ const CLIENTS = [
     (name) => `node:${name}`,
   ),
 ];
+const GRPC = ["@grpc/grpc-js", "@grpc/proto-loader", "@grpc/reflection", "grpc-health-check"];
 const RULES: [folder: string, may: string[]][] = [
   ["provider/addressing", ["provider/errors", "ip-address", "node:crypto"]],
   [`${NETWORK}/model`, ["provider/errors", "provider/json", "provider/addressing", "zod"]],
@@ -140,6 +141,7 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/reservations",
     [
       "provider/errors",
+      "provider/format-time",
       "provider/owner",
       "provider/addressing",
       "provider/resource",
@@ -159,10 +161,25 @@ const RULES: [folder: string, may: string[]][] = [
     "provider/access",
     [
       "provider/errors",
+      "provider/format-time",
       "provider/owner",
       "provider/pool-names",
+      "provider/pool/operations",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/resources/inputs",
+      "node:crypto",
+      "zod",
+    ],
+  ],
+  [
+    "provider/webhooks",
+    [
+      "provider/errors",
+      "provider/format-time",
+      "provider/loopback",
+      "provider/access",
+      "provider/pool/types",
       "node:crypto",
       "zod",
     ],
@@ -173,25 +190,63 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/errors",
       "provider/invalid-input",
       "provider/json",
+      "provider/loopback",
       "provider/pool-names",
       "provider/settings",
       "provider/access",
+      "provider/webhooks",
+      "provider/pool/observer",
+      "provider/pool/remote",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/reservations",
+      "provider/resource",
       "@fastify/swagger",
       "@fastify/swagger-ui",
       "fastify",
       "fastify-type-provider-zod",
       "openapi-types",
       "pino",
+      "prom-client",
       "zod",
-      ...["crypto", "fs", "http", "https", "net", "timers/promises", "tls"].map((name) => `node:${name}`),
+      ...GRPC,
+      ...["crypto", "events", "fs", "http", "https", "net", "path", "stream", "timers/promises", "tls", "util"].map(
+        (name) => `node:${name}`,
+      ),
+    ],
+  ],
+  [
+    "provider/service/grpc",
+    [
+      "provider/errors",
+      "provider/access",
+      "provider/pool/types",
+      "provider/reservations",
+      ...["admission", "app", "events", "problem", "readiness", "requests", "trace"].map(
+        (n) => `provider/service/${n}`,
+      ),
+      "pino",
+      "zod",
+      ...GRPC,
+      ...["events", "path", "tls", "util"].map((name) => `node:${name}`),
+    ],
+  ],
+  [
+    "provider/client",
+    [
+      "provider/errors",
+      "provider/json",
+      "provider/service/schemas",
+      "provider/service/inputs",
+      "provider/service/problem",
+      "zod",
     ],
   ],
   [
     "provider/cli",
     [
       "provider/access",
+      "provider/webhooks",
       "provider/errors",
       "provider/json",
       "provider/owner",
@@ -279,6 +334,23 @@ test("only the command line, the service and the resources' runtime use reservat
     .filter(({ file }) => !users.some((user) => file.startsWith(user)))
     .filter(({ targets }) => targets.some((target) => target.startsWith("provider/reservations")));
   expect(wrong).toEqual([]);
+});
+
+test("the client loads nothing that a browser does not have, apart from zod", () => {
+  const packages = new Set<string>();
+  const seen = new Set<string>();
+  const visit = (file: string): void => {
+    if (seen.has(file)) return;
+    seen.add(file);
+    for (const [, target] of readFileSync(file, "utf8").matchAll(
+      /^(?:import|export) (?!type )[^;]*? from "([^"]+)";$/gm,
+    ))
+      if (target!.startsWith(".")) visit(join(file, "..", `${target}.ts`));
+      else packages.add(target!);
+  };
+  visit(join(ROOT, "provider/client/index.ts"));
+  expect([...packages]).toEqual(["zod"]);
+  expect(seen.size).toBeGreaterThan(5);
 });
 
 test("nothing in the provider knows Pulumi", () => {

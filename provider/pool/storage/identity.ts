@@ -34,7 +34,7 @@ export async function advance(tx: WriteBuffer): Promise<Advance> {
   const head = await tx.get(headKey);
   const isSameEpoch = head && Math.abs(tx.now - head.since) < EPOCH_MS;
   const next = isSameEpoch ? { ...head, last: head.last + 1 } : await beginEpoch(tx, head);
-  const events = appendEvents(tx, head?.events ?? 0);
+  const events = await appendEvents(tx, head?.events ?? 0);
   tx.put(headKey, { ...next, ...(events.length > 0 && { events: events.at(-1)!.id }) });
   return { version: { version: next.last, epoch: next.id }, events };
 }

@@ -12,6 +12,7 @@ import {
   type Epoch,
   epochCodec,
   eventCodec,
+  eventsCodec,
   extentCodec,
   headCodec,
   idsCodec,
@@ -44,13 +45,13 @@ import {
  *   k/NAME                        secrets, which no dump shows; see `secrets.ts`
  *   k/access/ID                   access tokens of the service
  *   k/webhook/ID                  webhooks            r/ID                    how far a webhook has come
- *   n/ID                          event log: the newest changes of all pools, in the order of their commits
+ *   n/LAST                        event log: the changes of one commit, by the id of the last of them
  *   w/POOL/UID                    the offer that waits for this lease to end
  *   e/TIME/POOL                   deleted pools with end records in l/, which are kept until then
  *
  * Extents are keyed by their END, so that one seek for the first key from VALUE on answers where a value lies, whether it
- * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`) and
- * the id of an event.
+ * is free, and what the next free one is. Keys are not parsed, except for the name of a pool (`poolOfKey`), the id in the event log,
+ * and the id of a webhook.
  */
 export interface Key<T> {
   at: string;
@@ -171,6 +172,8 @@ export const webhookKey = (id: string): Key<Webhook> => key(webhookCodec, "k", "
 export const webhooks: Span<Webhook> = under(webhookCodec, "k", "webhook");
 /** Not a secret: the log of a server engine has no secrets, so each change of one makes other processes read their rows again. */
 export const deliveryKey = (id: string): Key<Delivery> => key(deliveryCodec, "r", part(id));
+export const deliveries: Span<Delivery> = under(deliveryCodec, "r");
+export const webhookOfDelivery = (key: string): string => key.slice("r/".length);
 export const nameKey = (name: string): Key<LeaseRef> => ({ ...key(leaseRefCodec, "u", part(name)), expectEmpty: true });
 export const countsKey = (pool: string): Key<Counts> => key(countsCodec, "c", part(pool));
 export const countsFrom = (prefix: string): Span<Counts> => ({ ...between("c", prefix), codec: countsCodec });
@@ -185,9 +188,14 @@ export const eventLines = (pool: string, until?: number): Span<string> => ({
   ...(until !== undefined && { to: eventsFrom(pool, until + 1).from }),
 });
 
-export const loggedEventKey = (id: number): Key<Event> => key(eventCodec, "n", counter(id));
-export const loggedEventsFrom = (id: number): Span<Event> => from(under(eventCodec, "n"), counter(id));
-export const idOfLoggedEvent = (key: string): number => Number(key.slice("n/".length));
+export const loggedEventsKey = (last: number): Key<Event[]> => key(eventsCodec, "n", counter(last));
+export const loggedEventsFrom = (id: number): Span<Event[]> => from(under(eventsCodec, "n"), counter(id));
+/** As raw text: to be deleted. */
+export const loggedEventsUntil = (id: number): Span<string> => ({
+  ...under(textCodec, "n"),
+  to: loggedEventsFrom(id + 1).from,
+});
+export const lastIdOfKey = (key: string): number => Number(key.slice("n/".length));
 
 export const deletedPoolKey = ({ at, pool }: DeletedPool): Key<DeletedPool> =>
   key(deletedPoolCodec, "d", moment(at), part(pool));

@@ -275,6 +275,14 @@ const extentList = <T extends { extents: Extent[] }>(form: Shape): Codec<T> =>
 
 export const leaseCodec = extentList<Lease>(leaseShape);
 export const eventCodec = extentList<Event>(eventShape);
+export const eventsCodec: Codec<Event[]> = {
+  encode: (events) => `[${events.map(eventCodec.encode).join(",")}]`,
+  decode: (text) => {
+    const events = JSON.parse(text);
+    if (!Array.isArray(events)) throw new InvalidField("events");
+    return events.map((event) => eventCodec.decode(JSON.stringify(event)));
+  },
+};
 const plainPoolCodec = json<PoolRecord, "spec", ReturnType<typeof packSpec>>(poolShape, "spec", packSpec, unpackSpec);
 export const poolCodec = withCache({
   ...plainPoolCodec,

@@ -1,0 +1,87 @@
+import { z } from "zod";
+import { createPool, deletePool, describeEvent, historyOfPool, poolUsages, showPool } from "../../reservations";
+import { answers } from "../answers";
+import type { RouteGroup } from "../app";
+import { createPoolFields, historyFields, poolPageFields } from "../inputs";
+import { pageSize } from "../requests";
+import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../schemas/pools";
+
+const poolParams = z.object({
+  pool: z.string().min(1).describe("NAME of an IPPool, or the whole name, with `/` written as `%2F`."),
+});
+
+/** Pools of all kinds: how full they are, and their history. Pools that are made here belong to no stack. */
+export const poolRoutes: RouteGroup = (app, { limits }) => {
+  app.route({
+    method: "GET",
+    url: "/pools",
+    config: { scope: "read" },
+    schema: {
+      operationId: "listPools",
+      summary: "List pools by name.",
+      querystring: poolPageFields,
+      response: answers(poolPage),
+    },
+    handler: async ({ overlay, query: { prefix, limit, cursor } }) => {
+      const size = pageSize(limit, limits);
+      const pools = await poolUsages(overlay, { prefix, limit: size, after: cursor });
+      return { pools, ...(pools.length === size && { next: pools.at(-1)!.pool }) };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/pools/:pool",
+    config: { scope: "read" },
+    schema: {
+      operationId: "showPool",
+      summary: "How full a pool is, and when it is exhausted at its present rate.",
+      params: poolParams,
+      response: answers(poolStatusAnswer),
+    },
+    handler: async ({ overlay, params }) => showPool(overlay, params.pool),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/pools/:pool/history",
+    config: { scope: "read" },
+    schema: {
+      operationId: "showPoolHistory",
+      summary: "The last changes of a pool, oldest first.",
+      params: poolParams,
+      querystring: historyFields,
+      response: answers(historyAnswer),
+    },
+    handler: async ({ overlay, params, query }) => {
+      const events = await historyOfPool(overlay, params.pool);
+      return { changes: events.slice(-pageSize(query.limit, limits)).map(describeEvent) };
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/pools",
+    config: { scope: "admin" },
+    schema: {
+      operationId: "createPool",
+      summary: "Create an IPPool. The same request again answers the same pool.",
+      body: createPoolFields,
+      response: answers(poolStatusAnswer),
+    },
+    handler: async ({ overlay, body }) => showPool(overlay, (await createPool(overlay, body)).name),
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/pools/:pool",
+    config: { scope: "admin" },
+    schema: {
+      operationId: "deletePool",
+      summary: "Delete an IPPool that was created here and has no leases.",
+      params: poolParams,
+      response: answers(deletedPoolAnswer),
+    },
+    handler: async ({ overlay, params }) => ({ deleted: (await deletePool(overlay, params.pool)).name }),
+  });
+};

@@ -1,0 +1,85 @@
+import { z } from "zod";
+import {
+  availableAddresses,
+  describeRunnerConfig,
+  heartbeatRunner,
+  reportRunner,
+  runnerInput,
+} from "../../reservations";
+import { answers } from "../answers";
+import type { RouteGroup } from "../app";
+import { reportFields, runnerFields } from "../inputs";
+import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../schemas/runners";
+
+const runnerParams = z.object({
+  runner: runnerInput.shape.runner.describe("NAME if only one network has it, or NETWORK%2FNAME."),
+});
+
+/** A report lists up to ten thousand containers. Bytes. */
+const REPORT_LIMIT = 2 ** 21;
+
+/** What a runner asks and tells. */
+export const runnerRoutes: RouteGroup = (app, { limits }) => {
+  app.route({
+    method: "GET",
+    url: "/ip/info/:runner",
+    config: { scope: "read" },
+    schema: {
+      operationId: "showRunnerInfo",
+      summary: "The subnet of a runner, and how full it is.",
+      params: runnerParams,
+      querystring: runnerFields,
+      response: answers(infoAnswer),
+    },
+    handler: async ({ overlay, params, query }) => {
+      const config = await describeRunnerConfig(overlay, { ...params, ...query });
+      const where = { network: config.networkName, runner: config.runnerName, limit: 0 };
+      const [room] = await availableAddresses(overlay, where);
+      return { ...config, capacity: room!.capacity, held: room!.held, available: room!.available };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/runners/:runner",
+    config: { scope: "read" },
+    schema: {
+      operationId: "showRunner",
+      summary: "All that a machine needs to configure itself as a runner.",
+      params: runnerParams,
+      querystring: runnerFields,
+      response: answers(configAnswer),
+    },
+    handler: async ({ overlay, params, query }) => describeRunnerConfig(overlay, { ...params, ...query }),
+  });
+
+  app.route({
+    method: "POST",
+    url: "/runners/:runner/heartbeat",
+    config: { scope: "reserve" },
+    schema: {
+      operationId: "heartbeatRunner",
+      summary: "Record that a runner is alive, so that its id is not reclaimed as inactive.",
+      params: runnerParams,
+      querystring: runnerFields,
+      response: answers(heartbeatAnswer),
+    },
+    handler: async ({ overlay, params, query }) => heartbeatRunner(overlay, { ...params, ...query }),
+  });
+
+  app.route({
+    method: "POST",
+    url: "/runners/:runner/report",
+    bodyLimit: Math.max(limits.bodyLimit, REPORT_LIMIT),
+    config: { scope: "reserve" },
+    schema: {
+      operationId: "reportRunner",
+      summary: "Tell what runs on a runner: it becomes used, and what has gone is listed and, if asked, released.",
+      params: runnerParams,
+      querystring: runnerFields,
+      body: reportFields,
+      response: answers(reportAnswer),
+    },
+    handler: async ({ overlay, params, query, body }) => reportRunner(overlay, { ...body, ...params, ...query }),
+  });
+};
