@@ -1,6 +1,8 @@
 import { findRunner, timeText } from "../reservations";
 import { command, withPool } from "./command";
 
+/** `overlayctl heartbeat`: renews `lastSeen` of a runner. */
+
 export const heartbeatCommand = () =>
   command("heartbeat", "Record that a runner is alive, so that its id is not reclaimed as inactive.")
     .requiredOption("--network <name>", "the network")

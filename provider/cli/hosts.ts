@@ -11,6 +11,8 @@ import { type NetworkSettings, readHub } from "../resources/network-settings";
 import { type Settings, sshSettings } from "../settings";
 import { type ExportedResource, readExport } from "./stack-export";
 
+/** Hosts of commands: SSH options, and the members of a network from exports, options or the store. */
+
 export interface Login {
   user?: string;
   key?: string;

@@ -21,6 +21,8 @@ import {
   toNetwork,
 } from "./network-settings";
 
+/** OverlayNetwork: a range of addresses with a subnet for each runner, and a hub that routes between them. */
+
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
   hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),

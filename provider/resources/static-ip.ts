@@ -23,6 +23,8 @@ import { type PoolSettings, poolChange, poolReference, poolSettings } from "./ip
 import { layoutsOf, storedNetwork } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
+/** StaticIP: an address on a hub or a runner that forwards ports to workloads. */
+
 const portNumber = z.number().int().min(1).max(65535);
 
 const forward = z

@@ -54,7 +54,7 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   }
   const observed = findDockerNetwork(item, docker);
   const holder = records.find((record) => hasItem(record, item));
-  const adoptable = desired.adopt && observed?.bridge === item.bridge && sameSubnets(observed.subnets, item.subnets);
+  const adoptable = desired.adopt && observed?.bridge === item.bridge && hasSameSubnets(observed.subnets, item.subnets);
   if (holder ? !isOwnRecord(holder, desired) : observed && !adoptable && !isProvenNetwork(item, desired.items, facts)) {
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
@@ -65,12 +65,12 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   const wrong = compareDockerNetwork(item, docker) ?? [];
   const containers = observed?.containers ?? [];
   if (wrong.length > 0 && containers.length > 0) {
-    throw dockerNetworkInUse(item, containers, `must be created again (${wrong.join("; ")})`);
+    throw dockerNetworkInUseError(item, containers, `must be created again (${wrong.join("; ")})`);
   }
 }
 
 /** A network with only the name in common is not adopted: it would have to be created again. */
-const sameSubnets = (observed: { subnet?: string }[], desired: { subnet: string }[]): boolean =>
+const hasSameSubnets = (observed: { subnet?: string }[], desired: { subnet: string }[]): boolean =>
   desired.every(({ subnet }) => observed.some((each) => each.subnet === subnet));
 
 /** Stopped containers do not prevent the removal of a network. */
@@ -84,10 +84,10 @@ function refuseDockerRemoval(item: DockerNetwork, { docker }: Facts): void {
   }
   const observed = findDockerNetwork(item, docker);
   const running = observed?.bridge === item.bridge ? observed.containers.filter((container) => container.running) : [];
-  if (running.length > 0) throw dockerNetworkInUse(item, running, "is to be removed");
+  if (running.length > 0) throw dockerNetworkInUseError(item, running, "is to be removed");
 }
 
-function dockerNetworkInUse({ name }: DockerNetwork, containers: { name: string }[], what: string): OverlayError {
+function dockerNetworkInUseError({ name }: DockerNetwork, containers: { name: string }[], what: string): OverlayError {
   const names = containers.map((container) => container.name).sort();
   const more = names.length > 10 ? ` and ${names.length - 10} more` : "";
   return new OverlayError(
