@@ -132,7 +132,7 @@ async function offerLease(
 }
 
 const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up puts back what is missing.`;
+  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up restores what is missing.`;
 
 /** The owner already has a committed lease: from a create that failed, or from another stack of the same name. */
 const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>

@@ -27,7 +27,7 @@ export const poolSettings = z
     poolName: poolPath.describe("Name of the pool."),
     addressSpace: resourceName
       .default("default")
-      .describe("Where its ranges must not overlap others. Networks are in `default`."),
+      .describe("Ranges in one address space must not overlap. Networks are in `default`."),
     type: z
       .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
       .meta({ id: "PoolType" })
@@ -102,30 +102,36 @@ const inputs = z.strictObject({
     ),
   autoAssign: z.boolean().default(true).describe("false: it gives only addresses that are requested themselves."),
   avoidBoundaryIps: z.boolean().default(false).describe("Never give .0 and .255, which some old clients refuse."),
-  warnAtPercent: z.number().int().min(1).max(100).default(80).describe("Previews warn when it is filled so far."),
+  warnAtPercent: z
+    .number()
+    .int()
+    .min(1)
+    .max(100)
+    .default(80)
+    .describe("Previews warn from this percentage of held values on."),
   labels,
 });
 
 type Inputs = z.output<typeof inputs>;
 
 const computed = z.object({
-  ranges: z.array(z.string()).describe("What it has to give, in its shortest form."),
+  ranges: z.array(z.string()).describe("The ranges or ports of the pool, in their shortest form."),
 });
 
 const count = z.union([z.number(), z.string()]);
 
 export const ipPool = defineResource({
   type: "IPPool",
-  description: "Addresses, or ports, to give out: to one tenant or to all, and to no two at once.",
+  description: "Addresses or ports to allocate from, for one tenant or for all.",
   inputs,
   computed,
   crossFieldErrors,
   outputs: z.object({
-    capacity: count.describe("How many it can give out; a string past 2^53."),
+    capacity: count.describe("How many addresses or ports it can allocate; a string past 2^53."),
     allocated: count.describe("How many were held at the last up or refresh."),
     available: count.describe("How many were free then."),
-    utilizationPercent: z.number().describe("Held ones in a hundred."),
-    warnings: z.array(z.string()).describe("What deserves attention, such as a pool that is nearly full."),
+    utilizationPercent: z.number().describe("Percentage of values that were held then."),
+    warnings: z.array(z.string()).describe("Warnings, such as that the pool is nearly full."),
   }),
   nameInput: "poolName",
   secrets: [],

@@ -212,7 +212,7 @@ function credentialsRefusedError(connection: Connection, methods: string[], caus
   return new OverlayError(
     "SSH_AUTH",
     `${connectionName(connection)} refused to log in ${userOf(connection)} (${tried}${reason}).`,
-    `Check user and key: the public key must stand in ~${userOf(connection)}/.ssh/authorized_keys there.`,
+    `Check user and key: the public key must be in ~${userOf(connection)}/.ssh/authorized_keys there.`,
     cause,
   );
 }

@@ -97,7 +97,7 @@ const MAX_WORD = 16;
 export class Frames {
   #held: Buffer[] = [];
   #tail: Buffer = Buffer.alloc(0);
-  #explainEnd = false;
+  #hasEnded = false;
   readonly #cut: Frame[] = [];
   readonly #waiting: ((frame: Frame) => void)[] = [];
 
@@ -118,12 +118,12 @@ export class Frames {
     const frame = this.#cut.shift();
     if (this.#cut.length === 0) this.#size = this.#held.reduce((sum, { length }) => sum + length, 0);
     if (frame) return Promise.resolve(frame);
-    if (this.#explainEnd) return Promise.resolve(this.#rest());
+    if (this.#hasEnded) return Promise.resolve(this.#rest());
     return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
   end(): void {
-    this.#explainEnd = true;
+    this.#hasEnded = true;
     for (const resolve of this.#waiting.splice(0)) resolve(this.#rest());
   }
 
@@ -132,7 +132,7 @@ export class Frames {
   }
 
   #push(chunk: Buffer): void {
-    if (this.#explainEnd) return;
+    if (this.#hasEnded) return;
     this.#size += chunk.length;
     if (this.#size > MAX_ANSWER_BYTES) {
       this.#held = [];
