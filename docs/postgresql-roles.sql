@@ -1,5 +1,5 @@
 -- Roles for the store in the schema "overlay". Run once as the owner of the schema, after the store was opened for the first time by that owner,
--- who may also create roles. Grant the roles to users: GRANT overlay_reader TO grafana.
+-- which must be allowed to create roles. Grant the roles to users: GRANT overlay_reader TO grafana.
 
 -- All: Pulumi and overlayctl. Only the owner of the schema can bring the tables to a new layout.
 CREATE ROLE overlay_writer NOLOGIN;

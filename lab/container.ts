@@ -1,3 +1,5 @@
+/** Workloads on lab hosts, as network namespaces. */
+
 export interface ContainerOptions {
   /** The host's bridge that the container's interface is attached to. */
   bridge: string;

@@ -165,14 +165,14 @@ export function parseSettings<S extends z.ZodType>(
   const parsed = schema.safeParse(isObject ? data.settings : undefined);
   if (!parsed.success) {
     const [issue] = parsed.error.issues;
-    throw invalidSettings(name, [...issue!.path, issue!.message].join(": "));
+    throw invalidSettingsError(name, [...issue!.path, issue!.message].join(": "));
   }
   if (poolOf(parsed.data) !== name)
-    throw invalidSettings(name, `they are those of ${describePool(poolOf(parsed.data))}`);
+    throw invalidSettingsError(name, `they are those of ${describePool(poolOf(parsed.data))}`);
   return parsed.data;
 }
 
-const invalidSettings = (pool: string, reason: string): OverlayError =>
+const invalidSettingsError = (pool: string, reason: string): OverlayError =>
   new OverlayError(
     "STORE_CORRUPT",
     `The settings of ${describePool(pool)} in the store are not valid (${reason}).`,

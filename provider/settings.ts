@@ -10,6 +10,8 @@ import type { TenantDefaults } from "./resource";
 import { tenant as tenantSchema } from "./resources/inputs";
 import { readSecretFile } from "./secret-file";
 
+/** Settings of the provider and of the command line: their schema, and how they are read. */
+
 const seconds = (initial: number) => z.coerce.number().int().min(0).default(initial);
 
 function parseTenantDefaults(text: string): TenantDefaults | undefined {

@@ -7,7 +7,7 @@ export interface DockerArgs {
   enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
   /** Name of the Docker network, as in `docker run --network`. Default `kohakuriver-overlay`. */
   networkName?: pulumi.Input<string> | undefined;
-  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. Default `1/4`. */
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool does not allocate from it unless Docker is off. Default `1/4`. */
   range?: pulumi.Input<string> | undefined;
 }
 
@@ -68,17 +68,17 @@ export interface ConnectionArgs {
 export interface NetworkSettingsArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName: pulumi.Input<string>;
-  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
+  /** The range and how it is divided into subnets, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
-  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
-  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
-  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
+  /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
   devicePrefix?: pulumi.Input<string> | undefined;
@@ -99,7 +99,7 @@ export interface DockerOverrideArgs {
   enabled?: pulumi.Input<"auto" | "on" | "off"> | undefined;
   /** Name of the Docker network, as in `docker run --network`. */
   networkName?: pulumi.Input<string> | undefined;
-  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off. */
+  /** The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool does not allocate from it unless Docker is off. */
   range?: pulumi.Input<string> | undefined;
 }
 
@@ -120,7 +120,7 @@ export interface QuotaArgs {
 export interface PoolSettingsArgs {
   /** Name of the pool. */
   poolName: pulumi.Input<string>;
-  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  /** Ranges in one address space must not overlap. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
   /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. Default `container`. */
   type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
@@ -164,7 +164,7 @@ export interface ForwardArgs {
   protocol?: pulumi.Input<"tcp" | "udp" | "sctp"> | undefined;
   /** Port of the static address. */
   port: pulumi.Input<number>;
-  /** Where it leads: an address, such as the `ip` of an IPReservation. */
+  /** Target address, such as the `ip` of an IPReservation. */
   to: pulumi.Input<string>;
   /** Port there. Default: the same. */
   toPort?: pulumi.Input<number> | undefined;
@@ -185,17 +185,17 @@ export interface ReturnRunnerArgs {
 export interface OverlayNetworkArgs {
   /** Name of the network, unique in the store. Default: the resource's name. */
   networkName?: pulumi.Input<string> | undefined;
-  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
+  /** The range and how it is divided into subnets, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
   subnets?: pulumi.Input<string | pulumi.Input<string>[]> | undefined;
-  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   hubUnderlayIp?: pulumi.Input<string> | undefined;
   /** VNI of runner i is vniBase + i. Default `100`. */
   vniBase?: pulumi.Input<number> | undefined;
   /** UDP port of the tunnels. Default `4789`. */
   vxlanPort?: pulumi.Input<number> | undefined;
-  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. Default `auto`. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. Default `auto`. */
   mtu?: pulumi.Input<"auto" | number> | undefined;
-  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. Default `true`. */
+  /** Masquerade traffic that leaves the overlay with the runner's address. Default `true`. */
   masquerade?: pulumi.Input<boolean> | undefined;
   /** Tunnel devices are named by this and the runner's id in base 36. Default `vxkr`. */
   devicePrefix?: pulumi.Input<string> | undefined;
@@ -264,21 +264,21 @@ const OverlayNetworkShape: Shape = {
   ]
 };
 
-/** A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them. */
+/** A VXLAN overlay: a range of addresses with one subnet per runner, and a hub that routes between them. */
 export class OverlayNetwork extends OverlayResource {
   /** Name of the network, unique in the store. Default: the resource's name. */
   declare readonly networkName: pulumi.Output<string>;
-  /** How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
+  /** The range and how it is divided into subnets, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network. */
   declare readonly subnets: pulumi.Output<string | string[]>;
-  /** The hub's address on the network below. Default: the one at which SSH reaches it. */
+  /** The hub's address on the underlay. Default: the one at which SSH reaches it. */
   declare readonly hubUnderlayIp: pulumi.Output<string | undefined>;
   /** VNI of runner i is vniBase + i. */
   declare readonly vniBase: pulumi.Output<number>;
   /** UDP port of the tunnels. */
   declare readonly vxlanPort: pulumi.Output<number>;
-  /** MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6. */
+  /** MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6. */
   declare readonly mtu: pulumi.Output<"auto" | number>;
-  /** Hide overlay addresses behind the runner's for traffic that leaves the overlay. */
+  /** Masquerade traffic that leaves the overlay with the runner's address. */
   declare readonly masquerade: pulumi.Output<boolean>;
   /** Tunnel devices are named by this and the runner's id in base 36. */
   declare readonly devicePrefix: pulumi.Output<string>;
@@ -318,7 +318,7 @@ export class OverlayNetwork extends OverlayResource {
   declare readonly cidr6: pulumi.Output<string | undefined>;
   /** The hub's IPv6 overlay address in a dual-stack network. */
   declare readonly hubIp6: pulumi.Output<string | undefined>;
-  /** The hub's address on the network below. */
+  /** The hub's address on the underlay. */
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU of the tunnels, as far as the hub decides it. */
   declare readonly effectiveMtu: pulumi.Output<number>;
@@ -344,7 +344,7 @@ export interface RunnerSubnetArgs {
   connection: pulumi.Input<ConnectionArgs>;
   /** How SSH reaches the hub. Default: the network's, where that is a resource. */
   hubConnection?: pulumi.Input<ConnectionArgs> | undefined;
-  /** The runner's address on the network below. Default: the one that it uses towards the hub. */
+  /** The runner's address on the underlay. Default: the one that it uses towards the hub. */
   underlayIp?: pulumi.Input<string> | undefined;
   /** The id to get. Default: the lowest free one. */
   runnerId?: pulumi.Input<number> | undefined;
@@ -445,7 +445,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** How SSH reaches the hub. Default: the network's, where that is a resource. */
   declare readonly hubConnection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
-  /** The runner's address on the network below. Default: the one that it uses towards the hub. */
+  /** The runner's address on the underlay. Default: the one that it uses towards the hub. */
   declare readonly underlayIp: pulumi.Output<string | undefined>;
   /** Its number in the network. */
   declare readonly runnerId: pulumi.Output<number>;
@@ -497,7 +497,7 @@ export class RunnerSubnet extends OverlayResource {
   declare readonly firstIp6: pulumi.Output<string | undefined>;
   /** Last IPv6 address for workloads. */
   declare readonly lastIp6: pulumi.Output<string | undefined>;
-  /** Its address on the network below. */
+  /** Its address on the underlay. */
   declare readonly effectiveUnderlayIp: pulumi.Output<string>;
   /** MTU for its workloads. */
   declare readonly effectiveMtu: pulumi.Output<number>;
@@ -519,7 +519,7 @@ export class RunnerSubnet extends OverlayResource {
 export interface IPPoolArgs {
   /** Name of the pool, unique in the store. Default: the resource's name. */
   poolName?: pulumi.Input<string> | undefined;
-  /** Where its ranges must not overlap others. Networks are in `default`. Default `default`. */
+  /** Ranges in one address space must not overlap. Networks are in `default`. Default `default`. */
   addressSpace?: pulumi.Input<string> | undefined;
   /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. Default `container`. */
   type?: pulumi.Input<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container"> | undefined;
@@ -545,7 +545,7 @@ export interface IPPoolArgs {
   autoAssign?: pulumi.Input<boolean> | undefined;
   /** Never give .0 and .255, which some old clients refuse. Default `false`. */
   avoidBoundaryIps?: pulumi.Input<boolean> | undefined;
-  /** Previews warn when it is filled so far. Default `80`. */
+  /** Previews warn from this percentage of held values on. Default `80`. */
   warnAtPercent?: pulumi.Input<number> | undefined;
   /** Free text for people and tools; kept with the lease. */
   labels?: pulumi.Input<Record<string, pulumi.Input<string>>> | undefined;
@@ -600,15 +600,15 @@ const IPPoolShape: Shape = {
   ]
 };
 
-/** Addresses, or ports, to give out: to one tenant or to all, and to no two at once. */
+/** Addresses or ports to allocate from, for one tenant or for all. */
 export class IPPool extends OverlayResource {
   /** Name of the pool, unique in the store. Default: the resource's name. */
   declare readonly poolName: pulumi.Output<string>;
-  /** Where its ranges must not overlap others. Networks are in `default`. */
+  /** Ranges in one address space must not overlap. Networks are in `default`. */
   declare readonly addressSpace: pulumi.Output<string>;
   /** What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports. */
   declare readonly type: pulumi.Output<"clusterIP" | "loadBalancer" | "vip" | "nodePort" | "container">;
-  /** What it has to give, in its shortest form. */
+  /** The ranges or ports of the pool, in their shortest form. */
   declare readonly ranges: pulumi.Output<string[]>;
   /** The tenant of the pool. */
   declare readonly tenant: pulumi.Output<pulumi.Unwrap<TenantArgs> | undefined>;
@@ -630,19 +630,19 @@ export class IPPool extends OverlayResource {
   declare readonly autoAssign: pulumi.Output<boolean>;
   /** Never give .0 and .255, which some old clients refuse. */
   declare readonly avoidBoundaryIps: pulumi.Output<boolean>;
-  /** Previews warn when it is filled so far. */
+  /** Previews warn from this percentage of held values on. */
   declare readonly warnAtPercent: pulumi.Output<number>;
   /** Free text for people and tools; kept with the lease. */
   declare readonly labels: pulumi.Output<Record<string, string> | undefined>;
-  /** How many it can give out; a string past 2^53. */
+  /** How many addresses or ports it can allocate; a string past 2^53. */
   declare readonly capacity: pulumi.Output<number | string>;
   /** How many were held at the last up or refresh. */
   declare readonly allocated: pulumi.Output<number | string>;
   /** How many were free then. */
   declare readonly available: pulumi.Output<number | string>;
-  /** Held ones in a hundred. */
+  /** Percentage of values that were held then. */
   declare readonly utilizationPercent: pulumi.Output<number>;
-  /** What deserves attention, such as a pool that is nearly full. */
+  /** Warnings, such as that the pool is nearly full. */
   declare readonly warnings: pulumi.Output<string[]>;
   /** The lease in the pool; renewed by every create. */
   declare readonly leaseId: pulumi.Output<string>;
@@ -664,7 +664,7 @@ export interface IPReservationCommonArgs {
   tenant?: pulumi.Input<TenantArgs> | undefined;
   /** The address to get. Default: the pool picks. */
   ip?: pulumi.Input<string> | undefined;
-  /** In a dual-stack network, the IPv6 address to get. Default: as far into its subnet as `ip`. */
+  /** In a dual-stack network, the IPv6 address to get. Default: at the same offset in its subnet as `ip`. */
   ip6?: pulumi.Input<string> | undefined;
   /** In a `nodePort` pool, the port to get. */
   port?: pulumi.Input<number> | undefined;
@@ -797,7 +797,7 @@ const IPReservationShape: Shape = {
   ]
 };
 
-/** An address that is known before its workload exists, and kept across restarts of it. */
+/** An address that is known before its workload exists, and kept across the workload's restarts. */
 export class IPReservation extends OverlayResource {
   /** On this runner: a RunnerSubnet, or `NETWORK/RUNNER` for one in another stack. */
   declare readonly runner: pulumi.Output<pulumi.Unwrap<RunnerSettingsArgs> | undefined>;
@@ -839,7 +839,7 @@ export class IPReservation extends OverlayResource {
   declare readonly mac: pulumi.Output<string | undefined>;
   /** Name for the tap device of a VM. */
   declare readonly tapDevice: pulumi.Output<string | undefined>;
-  /** It, with the prefix length of its subnet. */
+  /** The IPv6 address with the prefix length of its subnet. */
   declare readonly cidr6: pulumi.Output<string | undefined>;
   /** IPv6 gateway of the subnet. */
   declare readonly gateway6: pulumi.Output<string | undefined>;
@@ -877,15 +877,15 @@ export interface StaticIPArgs {
   connection?: pulumi.Input<ConnectionArgs> | undefined;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   sharingKey?: pulumi.Input<string> | undefined;
-  /** Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant. Default `fail`. */
+  /** If another resource of the same tenant, in any stack, holds the address or a port: fail, or take it. Resources without a tenant count as one tenant. Default `fail`. */
   onConflict?: pulumi.Input<"fail" | "take"> | undefined;
-  /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. Default `fail`. */
+  /** If another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. Default `fail`. */
   onPortConflict?: pulumi.Input<"fail" | "anotherAddress"> | undefined;
-  /** What the address passes on, port by port. */
+  /** Ports that are forwarded to workloads. */
   forwards?: pulumi.Input<pulumi.Input<ForwardArgs>[]> | undefined;
-  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
+  /** Workloads see the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. Default `false`. */
   preserveClientIp?: pulumi.Input<boolean> | undefined;
-  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  /** With preserveClientIp on a hub: the runners of the forwards' targets, which send replies through the hub. */
   runners?: (RunnerSubnet | pulumi.Input<string>)[] | undefined;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   runnerConnections?: pulumi.Input<pulumi.Input<ConnectionArgs>[]> | undefined;
@@ -983,7 +983,7 @@ const StaticIPShape: Shape = {
   ]
 };
 
-/** An address from a pool, carried by a hub or a runner, that passes ports on to workloads. */
+/** An address from a pool, on a hub or a runner, that forwards ports to workloads. */
 export class StaticIP extends OverlayResource {
   /** Where the address comes from: an IPPool, or the name of one in another stack. */
   declare readonly pool: pulumi.Output<pulumi.Unwrap<PoolSettingsArgs>>;
@@ -999,15 +999,15 @@ export class StaticIP extends OverlayResource {
   declare readonly connection: pulumi.Output<pulumi.Unwrap<ConnectionArgs>>;
   /** Resources of one tenant with the same key share one address, each with ports of its own. None: the address is exclusive. */
   declare readonly sharingKey: pulumi.Output<string | undefined>;
-  /** Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant. */
+  /** If another resource of the same tenant, in any stack, holds the address or a port: fail, or take it. Resources without a tenant count as one tenant. */
   declare readonly onConflict: pulumi.Output<"fail" | "take">;
-  /** Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. */
+  /** If another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free. */
   declare readonly onPortConflict: pulumi.Output<"fail" | "anotherAddress">;
-  /** What the address passes on, port by port. */
+  /** Ports that are forwarded to workloads. */
   declare readonly forwards: pulumi.Output<pulumi.Unwrap<ForwardArgs>[]>;
-  /** Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */
+  /** Workloads see the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`. */
   declare readonly preserveClientIp: pulumi.Output<boolean>;
-  /** With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub. */
+  /** With preserveClientIp on a hub: the runners of the forwards' targets, which send replies through the hub. */
   declare readonly runners: pulumi.Output<pulumi.Unwrap<ReturnRunnerArgs>[]>;
   /** How SSH reaches `runners`, in their order. Default: as they say, where they are resources. */
   declare readonly runnerConnections: pulumi.Output<pulumi.Unwrap<ConnectionArgs>[]>;

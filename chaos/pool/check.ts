@@ -1,6 +1,8 @@
 import type { Entry } from "./ledger";
 import { applyEntry, certainLease, type LeaseModel, NO_LEASE, type ViolationKind } from "./model";
 
+/** Checks the answers that all workers have recorded: no value was given twice, lost or changed. */
+
 export interface Violation {
   kind: ViolationKind;
   owner: string;

@@ -5,6 +5,8 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { ledgerFile } from "./ledger";
 
+/** Starts, kills and replaces the worker processes. */
+
 interface Worker {
   name: string;
   generation: number;

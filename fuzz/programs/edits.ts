@@ -3,6 +3,8 @@ import { changeForwards, changeNetwork, newAddress, newNetwork, newRunner, newSt
 import { type Arg, type Declaration, isResourceReference, type Program, withoutResource } from "./program";
 import { addressIn, inPool, type Naming, newPool, newReservation, pinIn } from "./resources";
 
+/** Random edits of a program: resources that are added, removed, renamed, moved, or change their inputs. */
+
 export interface EditContext {
   random: Random;
   naming: Naming;

@@ -11,6 +11,8 @@ import { Disagreement, FuzzSession, type FuzzStep, newRunCounts, type RunCounts 
 import { shrinkSteps } from "./shrink";
 import { type StoreName, startStore, type TestStore } from "./store";
 
+/** `npm run fuzz -- programs`: runs random scenarios, and shrinks the one that fails. */
+
 export interface FailedScenario {
   /** Of the scenario that failed; it alone reproduces it. */
   seed: number;

@@ -5,6 +5,8 @@ import { findStoreFaults, type Unfinished } from "./check-store";
 import { type Arg, isValueReference, type Program } from "./program";
 import { type Ended, FuzzStack, type Kill, type Shown, type StateEntry, type Values } from "./stack";
 
+/** Runs the steps of a scenario, and compares preview, up, state and store. */
+
 export type FuzzStep =
   /** A branch that is previewed and may never be merged. `expires`: its offers end at once. */
   | { act: "preview"; stack: number; program: Program; expires?: boolean }

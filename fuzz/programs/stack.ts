@@ -8,6 +8,8 @@ import { descendantsOf, end, identityOf } from "../../lab/process";
 import { fileBackend, pulumiEnv, root } from "../../setup/tools.mjs";
 import type { Program } from "./program";
 
+/** A stack under test: runs the `pulumi` CLI, kills it, and reads its output and state. */
+
 export type Values = Record<string, unknown>;
 
 /** What `pulumi preview` showed, by resource. */

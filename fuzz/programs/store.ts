@@ -4,6 +4,8 @@ import { join } from "node:path";
 import { startEtcd } from "../../test/contract/servers/etcd";
 import { startPostgres } from "../../test/contract/servers/postgres";
 
+/** Stores for scenarios: SQLite files, PostgreSQL databases, or prefixes in etcd. */
+
 export type StoreName = "sqlite" | "postgres" | "etcd";
 
 /** Gives each scenario an empty store. */

@@ -99,7 +99,7 @@ export interface PingResult extends Ping {
   loss: number;
   /** Milliseconds on average. */
   rtt?: number;
-  full: boolean;
+  passesFullSize: boolean;
 }
 
 const LARGEST = 1450;
@@ -157,7 +157,7 @@ export function parsePingResults(probes: Ping[], stdout: string): PingResult[] {
     const line = lines.get(i) ?? "";
     const rtt = /= [\d.]+\/([\d.]+)\//.exec(line)?.[1];
     const loss = Number(/([\d.]+)% packet loss/.exec(line)?.[1] ?? 100);
-    return { ...probe, loss, full: / yes /.test(line), ...(rtt !== undefined && { rtt: Number(rtt) }) };
+    return { ...probe, loss, passesFullSize: / yes /.test(line), ...(rtt !== undefined && { rtt: Number(rtt) }) };
   });
 }
 
@@ -169,7 +169,7 @@ export interface Findings {
   unreachable: Map<string, OverlayError>;
 }
 
-export const hasPassed = ({ loss, full }: PingResult): boolean => loss === 0 && full;
+export const hasPassed = ({ loss, passesFullSize }: PingResult): boolean => loss === 0 && passesFullSize;
 
 /**
  * The hop that fails, the surest cause first: a host that differs from its records, then the underlay, then a tunnel that drops all
@@ -249,7 +249,7 @@ function describeWeakTunnel(a: string, b: string, loss: number, findings: Findin
   if (loss === 100) return undefined;
   const answers = resultsBetween(a, b, "overlay", findings);
   if (loss > 0 && answers.some((leg) => leg.loss > 0)) return `${a} to ${b}: some packets are lost`;
-  const narrow = answers.find(({ full }) => !full);
+  const narrow = answers.find(({ passesFullSize }) => !passesFullSize);
   return narrow && `${a} to ${b}: packets of ${narrow.mtu} bytes are too large for the underlay`;
 }
 

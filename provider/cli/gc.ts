@@ -13,6 +13,8 @@ import { type Login, withLoginOptions } from "./hosts";
 import type { Output } from "./output";
 import { parseExport, readExport, type StackExport, sortByDepth } from "./stack-export";
 
+/** `overlayctl gc`: leases whose stack, container or host is gone. */
+
 interface Options extends Login {
   containers?: string;
   stackExport?: string[];
@@ -168,7 +170,7 @@ const describeOrphans = async (pool: Pool, orphans: Lease[]) =>
       type: lease.type,
       owner: lease.owner,
       leaseId: lease.leaseId,
-      ...(isForgotten(lease.owner) && { hosts: hostsOf(lease, orphans) }),
+      ...(isForgotten(lease.owner) && { hosts: hostsOfForgotten(lease, orphans) }),
     })),
   );
 
@@ -191,11 +193,11 @@ async function releaseAll({ pool, out }: Session, orphans: Lease[]): Promise<voi
 /** The leases that only these hosts may still use; true: all. */
 function filterByHosts(out: Output, leases: Lease[], hosts: true | string[]): Lease[] {
   if (hosts === true) return leases;
-  const known = new Set(leases.flatMap((lease) => hostsOf(lease, leases)));
+  const known = new Set(leases.flatMap((lease) => hostsOfForgotten(lease, leases)));
   const unknown = hosts.find((host) => !known.has(host));
   if (unknown !== undefined) throw unknownHostError(unknown, [...known]);
-  const concerned = leases.filter((lease) => hostsOf(lease, leases).some((host) => hosts.includes(host)));
-  const found = concerned.filter((lease) => hostsOf(lease, leases).every((host) => hosts.includes(host)));
+  const concerned = leases.filter((lease) => hostsOfForgotten(lease, leases).some((host) => hosts.includes(host)));
+  const found = concerned.filter((lease) => hostsOfForgotten(lease, leases).every((host) => hosts.includes(host)));
   if (concerned.length > found.length)
     out.note(`Skipped, because other forgotten hosts may use them, too: ${concerned.length - found.length}.`);
   return found;
@@ -209,8 +211,8 @@ const unknownHostError = (host: string, known: string[]): OverlayError =>
   );
 
 /** Hosts that may still use the values of a lease, or of leases in its child pool. */
-export function hostsOf(lease: Lease, all: Lease[]): string[] {
-  const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOf(each, all));
+export function hostsOfForgotten(lease: Lease, all: Lease[]): string[] {
+  const within = all.filter(({ pool }) => pool === lease.childPool).flatMap((each) => hostsOfForgotten(each, all));
   return [...new Set([...(forgottenHosts(lease) ?? [UNKNOWN_HOST]), ...within])];
 }
 

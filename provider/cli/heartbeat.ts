@@ -1,6 +1,8 @@
 import { heartbeatRunner, runnerInput } from "../reservations";
 import { command, parseOptions, withPool } from "./command";
 
+/** `overlayctl heartbeat`: renews `lastSeen` of a runner. */
+
 export const heartbeatCommand = () =>
   command("heartbeat", "Record that a runner is alive, so that its id is not reclaimed as inactive.")
     .option("--network <name>", "the network; needed if several have a runner of that name")

@@ -11,6 +11,8 @@ import { type NetworkSettings, readHub } from "../resources/network-settings";
 import { type Settings, sshSettings } from "../settings";
 import { type ExportedResource, readExport } from "./stack-export";
 
+/** Hosts of commands: SSH options, and the members of a network from exports, options or the store. */
+
 export interface Login {
   user?: string;
   key?: string;
@@ -103,10 +105,10 @@ export async function findMembers(pool: () => Promise<Pool>, { network, stackExp
   return { ...found, ...given };
 }
 
-async function membersFromExports(files: string[], wanted?: string): Promise<NetworkMembers> {
+async function membersFromExports(files: string[], requested?: string): Promise<NetworkMembers> {
   const all = (await Promise.all(files.map(readExport))).flatMap(({ resources }) => resources);
   const networks = new Set(all.map(networkOfResource).filter((name) => name !== undefined));
-  const network = pickNetwork([...networks], wanted, files.join(", "));
+  const network = pickNetwork([...networks], requested, files.join(", "));
   const mine = all.filter((each) => networkOfResource(each) === network);
   if (mine.some(({ props }) => !props.hubConnection)) throw hiddenConnectionsError(files);
   const runners = mine.filter(({ type }) => type === "RunnerSubnet");
@@ -131,9 +133,9 @@ const hiddenConnectionsError = (files: string[]): OverlayError =>
     "Run `pulumi stack export --show-secrets`, and pass its output through a pipe (`-`) instead of a file.",
   );
 
-async function membersFromPool(pool: Pool, wanted?: string): Promise<NetworkMembers> {
+async function membersFromPool(pool: Pool, requested?: string): Promise<NetworkMembers> {
   const known = (await pool.pools(NETWORKS)).map(({ name }) => networkOfPool(name));
-  const network = pickNetwork(known, wanted, "the store");
+  const network = pickNetwork(known, requested, "the store");
   const spec = await requireNetwork(pool, network);
   const hub = readHub(spec);
   if (!hub) {
@@ -158,10 +160,10 @@ export function parseHostId(id: string): Connection {
   return { ...parseConnection(place!), ...(by.length > 0 && { proxy: parseHostId(by.join(" by ")) }) };
 }
 
-function pickNetwork(known: string[], wanted: string | undefined, where: string): string {
-  if (wanted !== undefined && known.includes(wanted)) return wanted;
-  if (wanted === undefined && known.length === 1) return known[0]!;
-  const what = wanted === undefined ? `${known.length || "no"} networks` : `no network '${wanted}'`;
+function pickNetwork(known: string[], requested: string | undefined, where: string): string {
+  if (requested !== undefined && known.includes(requested)) return requested;
+  if (requested === undefined && known.length === 1) return known[0]!;
+  const what = requested === undefined ? `${known.length || "no"} networks` : `no network '${requested}'`;
   throw new OverlayError(
     "POOL_NOT_FOUND",
     `There ${known.length === 1 ? "is" : "are"} ${what} in ${where}${known.length > 0 ? `: ${known.join(", ")}` : ""}.`,

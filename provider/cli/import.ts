@@ -5,6 +5,8 @@ import { describeLease, type Imported, importAddresses } from "../reservations";
 import { formatValue } from "../reservations/leases";
 import { command, rejectUnreadable, withPool } from "./command";
 
+/** `overlayctl import`: addresses in use, from a file. */
+
 interface Options {
   dryRun?: boolean;
 }

@@ -27,6 +27,8 @@ import {
 } from "./hosts";
 import { OUR_TYPES, parseExport } from "./stack-export";
 
+/** `overlayctl plan`: the commands of the next up, for each host. */
+
 interface Options extends Login, ConnectionOptions {}
 
 export const planCommand = (): Command =>

@@ -12,11 +12,11 @@ import { command, type Session, wholeNumber, withPool } from "./command";
 import { groupContainers, withContainerUsers } from "./containers";
 import { CliHosts, type Login, parseConnections, withLoginOptions } from "./hosts";
 import {
+  buildRequiredLease,
   type ExportedResource,
+  findRequiredLeases,
   hasHiddenHosts,
   readExport,
-  requiredLease,
-  requiredLeases,
   sortByDepth,
 } from "./stack-export";
 import {
@@ -27,6 +27,8 @@ import {
   type SurveyedNetwork,
   type SurveyedRunner,
 } from "./survey";
+
+/** `overlayctl recover`: the leases of a lost store, from exports and hosts. */
 
 interface Options extends Login {
   stackExport?: string[];
@@ -62,7 +64,7 @@ export const recoverCommand = () =>
         if (exports.length === 0 && !options.host && options.seenVersion === undefined) throw noSourceError();
         const found = await mergeSources(session.pool, exported, recorded.resources);
         await importFound(session, found, reads, yes);
-        if (yes) await adoptIdentity(session.pool, exported, recorded, options.seenVersion);
+        if (yes) await adoptStoreIdentity(session.pool, exported, recorded, options.seenVersion);
         if (exported.some(hasHiddenHosts)) session.out.note(HIDDEN_HOSTS_NOTE);
         if (recorded.unclear.length > 0)
           session.out.note(`Skipped, because hosts do not have all their properties: ${recorded.unclear.join(", ")}.`);
@@ -79,7 +81,7 @@ async function readHosts({ settings }: Session, options: Options): Promise<HostS
 }
 
 /** Gives the store the id and version that stacks and records on hosts have, so that they accept it. */
-async function adoptIdentity(
+async function adoptStoreIdentity(
   pool: Pool,
   exported: ExportedResource[],
   { stores }: Recorded,
@@ -99,7 +101,7 @@ async function importFound(
   reads: HostState[],
   yes: boolean,
 ): Promise<void> {
-  const all = requiredLeases(found, settings.tenantDefaults);
+  const all = findRequiredLeases(found, settings.tenantDefaults);
   const facts = sortByDepth(await withContainerUsers(pool, all, found, groupContainers(reads)));
   const plan = await pool.importLeases(facts, { dryRun: !yes });
   out.list(await describeImport(pool, plan, found), ["action", "type", "value", "pool", "childPool", "owner"]);
@@ -182,7 +184,7 @@ async function mergeSources(
 }
 
 const describeHolding = (each: ExportedResource): string => {
-  const { pool, want } = requiredLease(each);
+  const { pool, want } = buildRequiredLease(each);
   return `${want.map(({ first, last }) => (first === last ? first : `${first}-${last}`)).join(", ")} in ${describePool(pool)}`;
 };
 const isSameHolding = (a: ExportedResource, b: ExportedResource): boolean =>
@@ -203,7 +205,7 @@ function contradictionError(contradicting: ExportedResource[], byUid: Map<string
 
 /** A lease that an earlier run has written has a lease id. */
 async function withKnownLease(pool: Pool, each: ExportedResource): Promise<ExportedResource> {
-  const lease = await pool.find(requiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
+  const lease = await pool.find(buildRequiredLease(each).pool, { uid: each.props.uid }).catch((error: unknown) => {
     if (isOverlayError(error, "POOL_NOT_FOUND")) return undefined;
     throw error;
   });
@@ -263,7 +265,7 @@ function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
   if (!record) return [];
   const { host, port } = hub.connection;
   const props = {
-    ...discoveredSettings(surveyed),
+    ...settingsFromHosts(surveyed),
     ...makeIdentity(record),
     hubInterface: network.hubInterface,
     hubConnection: { host, port },
@@ -272,7 +274,7 @@ function networkFromRecords(surveyed: SurveyedNetwork): ExportedResource[] {
 }
 
 /** Settings that no host has, such as `verify`, get their defaults; the next up of the network corrects them. */
-function discoveredSettings({ network, hub, runners }: SurveyedNetwork) {
+function settingsFromHosts({ network, hub, runners }: SurveyedNetwork) {
   const first = runners.find(({ at }) => at)?.at?.seen;
   const { networkName, subnets, devicePrefix, vniBase, vxlanPort, hubUnderlayIp } = network;
   return networkSettings.parse({
@@ -299,7 +301,7 @@ function runnerFromRecords(runner: SurveyedRunner, surveyed: SurveyedNetwork): E
   const at = runner.at?.host.connection;
   const props = {
     ...makeIdentity(record),
-    network: discoveredSettings(surveyed),
+    network: settingsFromHosts(surveyed),
     runnerName: record.name ?? runner.name,
     runnerId: runner.runnerId,
     hubConnection: { host, port },

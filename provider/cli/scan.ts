@@ -14,6 +14,8 @@ import {
   type SurveyedRunner,
 } from "./survey";
 
+/** `overlayctl scan`: a program for an existing overlay, from its hosts. */
+
 interface Options extends Login {
   program?: string;
   import?: string;

@@ -93,11 +93,11 @@ function revealSecrets(value: unknown): unknown {
 }
 
 /** All leases that these resources need, each once, with prerequisites that no resource holds. */
-export function requiredLeases(found: ExportedResource[], tenantDefaults: TenantDefaults): ExistingLease[] {
+export function findRequiredLeases(found: ExportedResource[], tenantDefaults: TenantDefaults): ExistingLease[] {
   const below = found.flatMap(
     ({ type, props }) => resourceOf(type).sourcePool?.prerequisiteLeases?.(props, tenantDefaults) ?? [],
   );
-  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(requiredLease)];
+  return [...new Map(below.map((fact) => [fact.owner, fact])).values(), ...found.map(buildRequiredLease)];
 }
 
 /** It has hosts, but the export hides them. */
@@ -105,7 +105,7 @@ export const hasHiddenHosts = ({ type, props }: ExportedResource): boolean =>
   "hubConnection" in resourceOf(type).inputs.shape && !props.hubConnection;
 
 /** The lease that a resource in state must have. */
-export function requiredLease({ type, props }: ExportedResource): ExistingLease {
+export function buildRequiredLease({ type, props }: ExportedResource): ExistingLease {
   const def = resourceOf(type);
   const { pool, names, labels, tenant, usedBy, sharingKey, ports } = def.request(props, props.owner);
   const childPool = def.childPool?.(props, def.extentsFromProps(props));
@@ -138,7 +138,7 @@ export interface PoolMember {
 /** Sorts leases so that each pool is opened before its own leases; stable. */
 export function sortByDepth<T extends PoolMember>(all: T[]): T[] {
   const openers = new Map(
-    all.flatMap((each): [string, T][] => (each.childPool ? [[openedPoolName(each.childPool), each]] : [])),
+    all.flatMap((each): [string, T][] => (each.childPool ? [[childPoolName(each.childPool), each]] : [])),
   );
   const depth = ({ pool }: PoolMember): number => {
     const opener = openers.get(pool);
@@ -148,5 +148,5 @@ export function sortByDepth<T extends PoolMember>(all: T[]): T[] {
   return [...all].sort((a, b) => depths.get(a)! - depths.get(b)!);
 }
 
-const openedPoolName = (childPool: string | { name: string }): string =>
+const childPoolName = (childPool: string | { name: string }): string =>
   typeof childPool === "string" ? childPool : childPool.name;

@@ -9,6 +9,8 @@ import { layoutsOf, readHub, storedNetwork } from "../resources/network-settings
 import { command, withPool } from "./command";
 import { hostIdOfLease } from "./hosts";
 
+/** `overlayctl topology`: a network, its hub and its runners, from the store. */
+
 export interface Topology {
   network: string;
   cidr: string;

@@ -27,6 +27,8 @@ import {
 } from "./hosts";
 import type { Output } from "./output";
 
+/** `overlayctl verify`: pings between all hosts of a network, and which hop fails. */
+
 interface Options extends MemberOptions, Login {
   count: number;
 }
@@ -127,14 +129,14 @@ function printPairs(out: Output, { network }: NetworkMembers, findings: Findings
 const compareNames = (a: string, b: string): number => a.localeCompare(b, "en", { numeric: true });
 
 const describePair = (answer: PingResult, findings: Findings) => {
-  const { from, to, target, loss, rtt, mtu, full } = answer;
+  const { from, to, target, loss, rtt, mtu, passesFullSize } = answer;
   return {
     from,
     to,
     address: target as string | undefined,
     loss: `${loss}%` as string | undefined,
     rtt: rtt === undefined ? undefined : `${rtt} ms`,
-    mtu: full ? mtu : undefined,
+    mtu: passesFullSize ? mtu : undefined,
     result: hasPassed(answer) ? "ok" : loss === 0 ? "too large" : "lost",
     hop: hasPassed(answer) ? undefined : findFailedHop(answer, findings),
   };
@@ -144,7 +146,7 @@ const describePair = (answer: PingResult, findings: Findings) => {
 function describeUntried(from: string, order: string[], asked: { from: string; to: string }[], findings: Findings) {
   const without = order.filter((to) => to !== from && !asked.some((each) => each.from === from && each.to === to));
   return without.map((to) => {
-    const nothing = { from, to, target: "", layer: "overlay" as const, loss: 100, full: false, mtu: 0 };
+    const nothing = { from, to, target: "", layer: "overlay" as const, loss: 100, passesFullSize: false, mtu: 0 };
     const empty = { address: undefined, loss: undefined, rtt: undefined, mtu: undefined };
     return { from, to, ...empty, result: "not tried", hop: findFailedHop(nothing, findings) as string | undefined };
   });

@@ -76,7 +76,7 @@ export function connectionName(connection: Connection): string {
 }
 
 /** Whether two connections are equal. A property with the value undefined counts as absent. */
-export const sameConnection = (a: Connection, b: Connection): boolean => canonical(a) === canonical(b);
+export const isSameConnection = (a: Connection, b: Connection): boolean => canonical(a) === canonical(b);
 
 const canonical = (connection: object): string =>
   JSON.stringify(connection, (_key, value) =>

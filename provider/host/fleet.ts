@@ -10,7 +10,7 @@ import { type Connection, type Host, type Hosts, hostId } from "./connection";
 import { nameHostInErrors } from "./reconcile/host-state";
 import type { Reconciler } from "./reconcile/reconciler";
 import type { ApplyRequest, InspectResult } from "./reconcile/requests";
-import { busyboxTool } from "./ssh/shell-errors";
+import { busyboxError } from "./ssh/shell-errors";
 
 /** Credentials for resources that have none, or whose own no longer work. */
 export type ConnectionDefaults = Partial<Omit<Connection, "host">>;
@@ -103,7 +103,7 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
     `echo "\${SSH_CONNECTION:-}"\nip -j -batch - <<'END'\n${route}addr show\nEND`,
   );
   if (code !== 0) {
-    const busybox = busyboxTool(host.name, stderr);
+    const busybox = busyboxError(host.name, stderr);
     if (busybox) throw busybox;
     throw new OverlayError(
       "HOST_COMMAND_FAILED",
@@ -118,7 +118,7 @@ export async function readUnderlay(host: Host, question: UnderlayQuestion): Prom
   } = nameHostInErrors(host, () => parseAnswers(stdout, question.toward !== undefined));
   const underlayIp = question.underlayIp ?? prefsrc ?? ssh ?? "";
   // The output of one host becomes part of commands for another one.
-  if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddress(host, underlayIp, []);
+  if (tryParseIp(underlayIp) === undefined) throw noUnderlayAddressError(host, underlayIp, []);
   const uplink = question.carries ? findUplink(question.carries, all) : undefined;
   return { underlayIp, underlayMtu: findUnderlayMtu(host, underlayIp, all), ...(uplink && { uplink }) };
 }
@@ -145,14 +145,14 @@ const isInSubnet = (member: bigint, bits: number, point: bigint): boolean =>
 function findUnderlayMtu(host: Host, address: string, links: RawAddressLink[]): number {
   const link = links.find(({ addr_info }) => addr_info.some(({ local }) => local === address));
   if (link) return link.mtu;
-  throw noUnderlayAddress(
+  throw noUnderlayAddressError(
     host,
     address,
     links.flatMap(({ addr_info }) => addr_info.map(({ local }) => local)),
   );
 }
 
-const noUnderlayAddress = (host: Host, address: string, has: string[]): OverlayError =>
+const noUnderlayAddressError = (host: Host, address: string, has: string[]): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${host.name} has no underlay address ${JSON.stringify(address)}${has.length > 0 ? `; it has ${has.join(", ")}` : ""}.`,

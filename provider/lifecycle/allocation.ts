@@ -4,7 +4,7 @@ import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
 import type { Caller, Dependencies } from "./dependencies";
 import { diffLease, rejectLostStore } from "./lease";
-import { equal, UNKNOWN, unknownPaths, type Values, valueAt, withoutPaths } from "./values";
+import { isEqual, UNKNOWN, unknownPaths, type Values, valueAt, withoutPaths } from "./values";
 
 /** The computed values of a resource: from the lease that it has, or else from an offer. */
 export async function allocateOrKeep(
@@ -85,7 +85,7 @@ async function canKeep(def: Definition, deps: Dependencies, olds: Values, kept: 
       if (lease.deletingSince !== undefined) deps.warn(unfinishedDeleteWarning(def, lease));
       return true;
     }
-    if (def.createBeforeDelete || !equal(kept, def.extentsFromProps(olds))) return false;
+    if (def.createBeforeDelete || !isEqual(kept, def.extentsFromProps(olds))) return false;
     const holder = await pool.find(name, { value: kept[0]!.first });
     return !holder || !isCommitted(holder) || holder.owner === owner;
   } catch (error) {
@@ -132,14 +132,14 @@ async function offerLease(
 }
 
 const unfinishedDeleteWarning = ({ type }: Definition, { owner, deletingSince }: Lease): string =>
-  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up puts back what is missing.`;
+  `${type} ${owner.split("::").at(-1)}: a delete that began at ${new Date(deletingSince!).toISOString()} was not finished. Up restores what is missing.`;
 
 /** The owner already has a committed lease: from a create that failed, or from another stack of the same name. */
 const takeoverWarning = ({ type }: Definition, { owner, createdAt, by }: Lease): string =>
   `${type} ${owner.split("::").at(-1)} is already held by this stack, since ${new Date(createdAt).toISOString()}${by ? ` (${by})` : ""}: this up takes it over. If a stack of the same name on another backend holds it, set overlay:scope there or here.`;
 
 const hasSameDetails = (def: Definition, olds: Values, inputs: Values, extents: Extent[]): boolean =>
-  equal(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));
+  isEqual(leaseDetails(def, olds, def.extentsFromProps(olds), olds), leaseDetails(def, inputs, extents, olds));
 
 const leaseDetails = (def: Definition, inputs: Values, extents: Extent[], { owner }: Values) => {
   const known = withoutPaths(inputs, unknownPaths(inputs));
@@ -198,7 +198,7 @@ function extentsInPlace(def: Definition, olds: Values, inputs: Values): Extent[]
 /** Changed properties that need a replacement. */
 function changesNotInPlace(def: Definition, olds: Values, inputs: Values, extents: Extent[]): string[] {
   const candidate = { ...inputs, ...def.values(inputs, extents) };
-  return def.replaceOn.filter((path) => !equal(valueAt(candidate, path), valueAt(olds, path)));
+  return def.replaceOn.filter((path) => !isEqual(valueAt(candidate, path), valueAt(olds, path)));
 }
 
 export const unknownValues = (def: Definition): Values =>

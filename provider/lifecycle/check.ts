@@ -42,14 +42,14 @@ export async function check(
     if (parsed.refusals.length > 0)
       return { inputs: news, failures: parsed.refusals.map(toFailure(def, caller, news)) };
     const inputs = withoutPaths(parsed.inputs, unknownWholes(news)); // an unknown input has no default
-    const undecided =
+    const isUndecided =
       unknown.some((path) => !isPathWithin(path, def.mayBeUnknown)) || (!olds && (await cannotOffer(deps, caller)));
-    if (!undecided && !olds && def.nameInput && given[def.nameInput] === undefined)
+    if (!isUndecided && !olds && def.nameInput && given[def.nameInput] === undefined)
       await restoreName(def, deps, caller, inputs);
-    const settled = undecided ? inputs : await resolveInputs(def, deps, caller, olds, inputs);
+    const resolved = isUndecided ? inputs : await resolveInputs(def, deps, caller, olds, inputs);
     const computed =
-      undecided || !settled ? unknownValues(def) : await allocateOrKeep(def, deps, caller, olds, settled);
-    return { inputs: { ...restoreUnknown(settled ?? inputs, news), ...computed, owner: caller.owner }, failures: [] };
+      isUndecided || !resolved ? unknownValues(def) : await allocateOrKeep(def, deps, caller, olds, resolved);
+    return { inputs: { ...restoreUnknown(resolved ?? inputs, news), ...computed, owner: caller.owner }, failures: [] };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     if (error.code === "STORE_UNAVAILABLE" && caller.dryRun) {

@@ -7,14 +7,14 @@ import type { Dependencies } from "./dependencies";
 import { cleanRemovedHosts, releaseContainerLeases, removeItems } from "./hosts";
 import {
   amendOwned,
+  buildChildPool,
   buildLeaseData,
   fence,
-  fencedError,
   ifOwned,
   isLeaseGone,
   leaseInState,
   type OwnedLease,
-  openedPool,
+  overtakenError,
   readLeaseData,
   rejectLostStore,
   type TakenLease,
@@ -40,7 +40,7 @@ export async function removeAndRelease(
     def.host?.containerLeases && owned.childPool ? await releaseContainerLeases(pool, owned.childPool) : [];
   // The resource stays, so its pool is opened again, with the leases of containers. If hosts were changed, so does the mark of the delete.
   const restore = async (changes: Changes): Promise<void> => {
-    const childPool = openedPool(def, inputs);
+    const childPool = buildChildPool(def, inputs);
     const data = buildLeaseData(def, inputs, owned.run, clean);
     await amendOwned(pool, owned, { ...changes, data, ...(childPool && { childPool }) }).catch(ignoreFenced);
     if (released.length > 0) await pool.importLeases(released);
@@ -51,7 +51,7 @@ export async function removeAndRelease(
     );
     throw error;
   };
-  const isRangeReserved = await closeChildPool(deps, pool, owned).catch(restoreAndThrow({ deleting: false }));
+  const isRangeReserved = await closeOwnPool(deps, pool, owned).catch(restoreAndThrow({ deleting: false }));
   const unreachable = await removeAllItems(def, deps, pool, props, owned, clean).catch(restoreAndThrow({}));
   if (unreachable) await keepReserved(hostIds(configuredTargets(def, props, clean)), deps, pool, owned, unreachable);
   else if (isRangeReserved) await keepReserved([], deps, pool, owned);
@@ -59,7 +59,7 @@ export async function removeAndRelease(
 }
 
 /** Closes the pool that it opened. true: only forgotten hosts have leases in it, so its range must stay reserved, too. */
-async function closeChildPool(deps: Dependencies, pool: Pool, owned: TakenLease): Promise<boolean> {
+async function closeOwnPool(deps: Dependencies, pool: Pool, owned: TakenLease): Promise<boolean> {
   try {
     await pool.close(owned.pool, owned.leaseId, ifOwned(owned)).catch(throwFenced(owned));
     return false;
@@ -98,7 +98,7 @@ async function removeAllItems(
 async function releaseOwned(pool: Pool, owned: OwnedLease): Promise<void> {
   const { pool: name, leaseId } = owned;
   if (await pool.release(name, leaseId, ifOwned(owned))) return;
-  if (await pool.find(name, { leaseId })) throw fencedError(name, leaseId);
+  if (await pool.find(name, { leaseId })) throw overtakenError(name, leaseId);
 }
 
 /**

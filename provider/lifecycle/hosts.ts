@@ -261,7 +261,7 @@ export async function readDrift(
   pool: Pool,
   props: Values,
   owned: Omit<OwnedLease, "run">,
-): Promise<{ found: string[]; complete: boolean }> {
+): Promise<{ found: string[]; isComplete: boolean }> {
   try {
     const underlays = await askHosts(def, deps, props);
     const plan = planItems(def, props, underlays);
@@ -273,13 +273,13 @@ export async function readDrift(
     });
     const found = (await Promise.all(targets)).flat();
     const failure = found.length === 0 ? await runProbe(def, deps, props, underlays) : undefined;
-    return { found: failure ? [failure] : found, complete: true };
+    return { found: failure ? [failure] : found, isComplete: true };
   } catch (error) {
     if (!isOverlayError(error)) throw error;
     // Only the code: the text has the number of attempts, which would differ in every refresh.
     const hosts = hostIds(targetsOf(def, props));
     const which = hosts.find((host) => error.what.split(/[\s,:;']+/).includes(host)) ?? hosts.join(", ");
-    return { found: [`${which}: could not be read (${error.code})`], complete: false };
+    return { found: [`${which}: could not be read (${error.code})`], isComplete: false };
   }
 }
 

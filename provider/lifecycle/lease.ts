@@ -12,7 +12,7 @@ import {
 } from "../pool/types";
 import { describePool, SPACES } from "../pool-names";
 import type { Definition } from "../resource";
-import { equal, pickInputs, unknownPaths, type Values, withoutPaths } from "./values";
+import { isEqual, pickInputs, unknownPaths, type Values, withoutPaths } from "./values";
 
 /** The lease of a resource: the request for it, its changes, the run that may change it, and the store that has it. */
 
@@ -23,7 +23,7 @@ export function buildRequest(def: Definition, inputs: Values): Request {
 }
 
 /** The child pool of its lease. */
-export const openedPool = (def: Definition, inputs: Values) =>
+export const buildChildPool = (def: Definition, inputs: Values) =>
   def.childPool?.(withoutPaths(inputs, unknownPaths(inputs)), def.extentsFromProps(inputs));
 
 /** Stored with the lease. `clean`: hosts that have no items of the resource, see target-hosts.ts. */
@@ -49,7 +49,7 @@ export async function leaseInState(def: Definition, pool: Pool, props: Values): 
 /** Changes of the lease that follow from a change of inputs. Changes by others are kept: the user, the expiry. */
 export function diffLease(def: Definition, olds: Values, news: Values, lease: Lease): Changes {
   const [before, after] = [buildRequest(def, olds), buildRequest(def, news)];
-  const childPool = openedPool(def, news);
+  const childPool = buildChildPool(def, news);
   const [extentsBefore, extents] = [def.extentsFromProps(olds), def.extentsFromProps(news)];
   // Names that are not from the resource, such as that of the container that uses the address.
   const otherNames = lease.names?.filter((name) => !before.names?.includes(name)) ?? [];
@@ -59,7 +59,7 @@ export function diffLease(def: Definition, olds: Values, news: Values, lease: Le
     labels: after.labels ?? {},
     ...(childPool && { childPool }),
     tenant: after.tenant ?? null,
-    ...(!equal(extentsBefore, extents) && { extents }),
+    ...(!isEqual(extentsBefore, extents) && { extents }),
     ...((before.sharingKey !== undefined || after.sharingKey !== undefined) && {
       sharingKey: after.sharingKey ?? null,
     }),
@@ -113,7 +113,7 @@ export async function takeOverLease(
 export async function fence(pool: Pool, { pool: name, leaseId, run }: OwnedLease): Promise<void> {
   const lease = await pool.find(name, { leaseId });
   if (lease && readLeaseData(lease).run === run) return;
-  throw fencedError(name, leaseId);
+  throw overtakenError(name, leaseId);
 }
 
 /** Whether no lease of this uid is left in the same pool. */
@@ -134,10 +134,10 @@ export const ifOwned = ({ run }: Pick<OwnedLeaseId, "run">): { onlyIf: Condition
 export const throwFenced =
   ({ pool, leaseId }: Pick<OwnedLeaseId, "pool" | "leaseId">) =>
   (error: unknown): never => {
-    throw isOverlayError(error, "LEASE_CHANGED") ? fencedError(pool, leaseId) : error;
+    throw isOverlayError(error, "LEASE_CHANGED") ? overtakenError(pool, leaseId) : error;
   };
 
-export const fencedError = (pool: string, leaseId: string): OverlayError =>
+export const overtakenError = (pool: string, leaseId: string): OverlayError =>
   new OverlayError(
     "LEASE_FENCED",
     `Lease ${leaseId} in ${describePool(pool)} does not belong to this run any more: it has expired, or a later run has taken it over.`,

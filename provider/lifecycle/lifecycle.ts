@@ -8,15 +8,15 @@ import type { Caller, Dependencies } from "./dependencies";
 import { apply, askHosts, cleanRemovedHosts, readDrift, underlaysInState } from "./hosts";
 import {
   amendOwned,
+  buildChildPool,
   buildLeaseData,
   buildRequest,
   diffLease,
-  fencedError,
   findLeaseInState,
   leaseInState,
   makeStamp,
   type OwnedLease,
-  openedPool,
+  overtakenError,
   readStoreId,
   rejectLostStore,
   rejectOlderStore,
@@ -114,7 +114,7 @@ export class Lifecycle {
     const { def, deps } = this;
     const pool = await deps.pool();
     const run = randomUUID();
-    const childPool = openedPool(def, inputs);
+    const childPool = buildChildPool(def, inputs);
     const request = {
       ...buildRequest(def, inputs),
       data: buildLeaseData(def, inputs, run),
@@ -142,8 +142,8 @@ export class Lifecycle {
     const lease = await findLeaseInState(this.def, pool, props);
     if (!lease) await rejectLostStore(this.def, pool, props);
     const owned = await leaseInState(this.def, pool, props);
-    const { found, complete } = await readDrift(this.def, this.deps, pool, props, owned);
-    if (lease && complete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
+    const { found, isComplete } = await readDrift(this.def, this.deps, pool, props, owned);
+    if (lease && isComplete) await pool.touch(lease.pool, lease.leaseId).catch(ignoreRefusedWrite);
     const notes = [
       ...(lease?.deletingSince
         ? [`a delete began at ${new Date(lease.deletingSince).toISOString()} and did not finish`]
@@ -162,7 +162,7 @@ export class Lifecycle {
     const { pool: name } = buildRequest(def, news);
     const leaseId = String(olds.leaseId);
     const lease = await pool.find(name, { leaseId });
-    if (!lease) throw fencedError(name, leaseId);
+    if (!lease) throw overtakenError(name, leaseId);
     const clean = readCleanHosts(lease);
     const changes = diffLease(def, pickInputs(def, olds), news, lease);
     const owned = await takeOverLease(def, pool, lease, news, { ...changes, deleting: false });

@@ -3,7 +3,7 @@ import type { Lease } from "../pool/types";
 import { type Definition, type TargetHost, targetsOf } from "../resource";
 import type { Dependencies } from "./dependencies";
 import { readLeaseData } from "./lease";
-import { changedInputs, equal, isPathWithin, type Values } from "./values";
+import { changedInputs, isEqual, isPathWithin, type Values } from "./values";
 
 /** Which hosts of a resource may have items of it, and which hosts it no longer has. */
 
@@ -73,7 +73,7 @@ export function hasNoHostEffect(def: Definition, olds: Values, news: Values): bo
   return (
     changed.length > 0 &&
     !hasDrift &&
-    equal(hostIds(targetsOf(def, olds)), hostIds(targetsOf(def, news))) &&
+    isEqual(hostIds(targetsOf(def, olds)), hostIds(targetsOf(def, news))) &&
     changed.every((path) => isPathWithin(path, unaffectedBy))
   );
 }

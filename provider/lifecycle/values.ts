@@ -59,15 +59,15 @@ export const isPathWithin = (path: Path, parents: string[]): boolean => {
 };
 
 /** Absent and undefined are the same, as they are in JSON. */
-export function equal(a: unknown, b: unknown): boolean {
+export function isEqual(a: unknown, b: unknown): boolean {
   if (!isContainer(a) || !isContainer(b)) return a === b;
   const keys = new Set([...Object.keys(a), ...Object.keys(b)]);
-  return Array.isArray(a) === Array.isArray(b) && [...keys].every((key) => equal(a[key], b[key]));
+  return Array.isArray(a) === Array.isArray(b) && [...keys].every((key) => isEqual(a[key], b[key]));
 }
 
 /** Paths of all differences, each at the depth where values differ. */
 export function changedPaths(a: unknown, b: unknown, at: Path = []): Path[] {
-  if (equal(a, b)) return [];
+  if (isEqual(a, b)) return [];
   const deeper = isContainer(a) && isContainer(b) && !Array.isArray(a) && !Array.isArray(b);
   if (!deeper) return [at];
   return [...new Set([...Object.keys(a), ...Object.keys(b)])].flatMap((key) =>
@@ -91,7 +91,8 @@ export function replacingPaths(def: Definition, olds: Values, news: Values): str
   const changed = changedInputs(def, olds, news);
   const unknown = unknownPaths(news);
   const replaces = def.replaceOn.filter(
-    (path) => isTouched(changed, path) && !isTouched(unknown, path) && !equal(valueAt(olds, path), valueAt(news, path)),
+    (path) =>
+      isTouched(changed, path) && !isTouched(unknown, path) && !isEqual(valueAt(olds, path), valueAt(news, path)),
   );
   return [...replaces, ...unknownReferences(def, news, unknown)];
 }

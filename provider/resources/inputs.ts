@@ -90,13 +90,13 @@ export const ranges = z
   .transform((texts) => mergeExtents(texts.map((text) => parseRange(text)!)).map(formatRange));
 
 /** A range of addresses or of ports, depending on the type of the pool. */
-export const part = z.string().refine((text) => (parseRange(text) ?? parseNumberRange(text)) !== undefined, {
+export const rangeOrPorts = z.string().refine((text) => (parseRange(text) ?? parseNumberRange(text)) !== undefined, {
   message: "must be a CIDR without host bits, an address, FIRST-LAST in one family, or ports",
   abort: true,
 });
 
-export const parts = z
-  .array(part)
+export const rangesOrPorts = z
+  .array(rangeOrPorts)
   .min(1)
   .transform((texts) => [
     ...mergeExtents(texts.flatMap((text) => parseRange(text) ?? [])).map(formatRange),

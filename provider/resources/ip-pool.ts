@@ -19,7 +19,7 @@ import {
   type Reference,
   type StoredSettings,
 } from "../resource";
-import { labels, part, parts, poolPath, ports, ranges, resourceName, tenant } from "./inputs";
+import { labels, poolPath, ports, rangeOrPorts, ranges, rangesOrPorts, resourceName, tenant } from "./inputs";
 
 /** The settings of a pool that resources with addresses in it need; passed by reference, or read from the pool by name. */
 export const poolSettings = z
@@ -27,7 +27,7 @@ export const poolSettings = z
     poolName: poolPath.describe("Name of the pool."),
     addressSpace: resourceName
       .default("default")
-      .describe("Where its ranges must not overlap others. Networks are in `default`."),
+      .describe("Ranges in one address space must not overlap. Networks are in `default`."),
     type: z
       .enum(["clusterIP", "loadBalancer", "vip", "nodePort", "container"])
       .meta({ id: "PoolType" })
@@ -35,7 +35,7 @@ export const poolSettings = z
       .describe(
         "What it is for. A `vip` pool gives only addresses that are requested themselves; a `nodePort` pool has ports.",
       ),
-    ranges: z.array(part).describe("The ranges of the pool."),
+    ranges: z.array(rangeOrPorts).describe("The ranges of the pool."),
     tenant: tenant.optional().describe("The tenant of the pool."),
     quota: z
       .strictObject({
@@ -91,8 +91,8 @@ const inputs = z.strictObject({
     .describe("Instead of ranges: the pool that it is carved from, an IPPool or the name of one in another stack."),
   prefixLength: z.number().int().min(1).max(128).optional().describe("Size of the block that is carved from `parent`."),
   portRange: ports.optional().describe("Ports of a `nodePort` pool. Default 30000-32767."),
-  reserved: parts.optional().describe("Inside the ranges, or of the ports, and never given out."),
-  staticOnly: parts.optional().describe("Given only to requests for the address, or the port, itself."),
+  reserved: rangesOrPorts.optional().describe("Inside the ranges, or of the ports, and never given out."),
+  staticOnly: rangesOrPorts.optional().describe("Given only to requests for the address, or the port, itself."),
   allocation: z
     .enum(["hashed", "lowest", "random", "external"])
     .meta({ id: "Allocation" })
@@ -102,30 +102,36 @@ const inputs = z.strictObject({
     ),
   autoAssign: z.boolean().default(true).describe("false: it gives only addresses that are requested themselves."),
   avoidBoundaryIps: z.boolean().default(false).describe("Never give .0 and .255, which some old clients refuse."),
-  warnAtPercent: z.number().int().min(1).max(100).default(80).describe("Previews warn when it is filled so far."),
+  warnAtPercent: z
+    .number()
+    .int()
+    .min(1)
+    .max(100)
+    .default(80)
+    .describe("Previews warn from this percentage of held values on."),
   labels,
 });
 
 type Inputs = z.output<typeof inputs>;
 
 const computed = z.object({
-  ranges: z.array(z.string()).describe("What it has to give, in its shortest form."),
+  ranges: z.array(z.string()).describe("The ranges or ports of the pool, in their shortest form."),
 });
 
 const count = z.union([z.number(), z.string()]);
 
 export const ipPool = defineResource({
   type: "IPPool",
-  description: "Addresses, or ports, to give out: to one tenant or to all, and to no two at once.",
+  description: "Addresses or ports to allocate from, for one tenant or for all.",
   inputs,
   computed,
   crossFieldErrors,
   outputs: z.object({
-    capacity: count.describe("How many it can give out; a string past 2^53."),
+    capacity: count.describe("How many addresses or ports it can allocate; a string past 2^53."),
     allocated: count.describe("How many were held at the last up or refresh."),
     available: count.describe("How many were free then."),
-    utilizationPercent: z.number().describe("Held ones in a hundred."),
-    warnings: z.array(z.string()).describe("What deserves attention, such as a pool that is nearly full."),
+    utilizationPercent: z.number().describe("Percentage of values that were held then."),
+    warnings: z.array(z.string()).describe("Warnings, such as that the pool is nearly full."),
   }),
   nameInput: "poolName",
   secrets: [],
@@ -142,7 +148,7 @@ export const ipPool = defineResource({
   }),
   childPool: buildPoolSpec,
   values: (inputs, extents) => ({ ranges: extents.map(isPorts(inputs) ? formatNumberRange : formatRange) }),
-  extentsFromProps: ({ ranges, type }) => extentsOf(ranges, type),
+  extentsFromProps: ({ ranges, type }) => parseValidExtents(ranges, type),
   leaseOutputs: async ({ poolName }, _lease, { pool }) => usageOutputs((await pool.usage(poolNamed(poolName)))!),
   sourcePool: {
     changeInRun: ({ parent }, spec) => (parent ? poolChange(parent, spec) : undefined),
@@ -154,20 +160,20 @@ const DEFAULT_PORTS = "30000-32767";
 
 const isPorts = ({ type }: Pick<Inputs, "type">): boolean => type === "nodePort";
 
-const extentOf = (text: string, type: Inputs["type"]): Extent | undefined =>
+const parseRangeOrPorts = (text: string, type: Inputs["type"]): Extent | undefined =>
   (type === "nodePort" ? parseNumberRange : parseRange)(text);
 
 /** Parses texts that were validated. */
-const extentsOf = (texts: string[], type: Inputs["type"]): Extent[] =>
-  mergeExtents(texts.map((text) => extentOf(text, type)!));
+const parseValidExtents = (texts: string[], type: Inputs["type"]): Extent[] =>
+  mergeExtents(texts.map((text) => parseRangeOrPorts(text, type)!));
 
 /** Its own lease is in an address space or in its parent; for ports, in a space of its own. */
 function sourceRequest({ poolName, addressSpace, type, ranges, parent, prefixLength, portRange }: Inputs) {
   if (type === "nodePort") {
-    return { pool: portSpace(poolName), want: extentsOf([portRange ?? DEFAULT_PORTS], type) };
+    return { pool: portSpace(poolName), want: parseValidExtents([portRange ?? DEFAULT_PORTS], type) };
   }
-  if (!parent) return { pool: spaceNamed(addressSpace), want: extentsOf(ranges!, type) };
-  const within = familyPart(extentsOf(parent.ranges, parent.type), prefixLength!);
+  if (!parent) return { pool: spaceNamed(addressSpace), want: parseValidExtents(ranges!, type) };
+  const within = familyPart(parseValidExtents(parent.ranges, parent.type), prefixLength!);
   const size = 1n << BigInt(addressBits(familyOf(within.first)) - prefixLength!);
   return { pool: poolNamed(parent.poolName), size, within };
 }
@@ -188,8 +194,8 @@ function buildPoolSpec(inputs: Inputs, extents: Extent[]): PoolSpec {
     name: poolNamed(poolName),
     kind: isPorts(inputs) ? "port" : "address",
     extents,
-    ...(reserved && { reserved: extentsOf(reserved, type) }),
-    ...(staticOnly && { staticOnly: extentsOf(staticOnly, type) }),
+    ...(reserved && { reserved: parseValidExtents(reserved, type) }),
+    ...(staticOnly && { staticOnly: parseValidExtents(staticOnly, type) }),
     allocation: inputs.allocation,
     ...((!inputs.autoAssign || type === "vip") && { autoAssign: false }),
     ...(inputs.avoidBoundaryIps && { avoidBoundaryIps: true }),
@@ -231,7 +237,7 @@ function* crossFieldErrors(inputs: Inputs): Generator<InputError> {
 
 /** A block must fit into one range of its parent. */
 function* blockSizeErrors({ poolName, ranges, type }: PoolSettings, prefixLength: number): Generator<InputError> {
-  const extents = extentsOf(ranges, type);
+  const extents = parseValidExtents(ranges, type);
   const wide = extents.filter(({ first }) => addressBits(familyOf(first)) >= prefixLength);
   if (wide.length === 0) {
     yield { property: "prefixLength", reason: `is ${prefixLength}, and addresses of ${poolName} have 32 bits` };
@@ -259,18 +265,18 @@ function* exclusionErrors({
   staticOnly,
 }: Inputs): Generator<InputError> {
   const texts = type === "nodePort" ? [portRange] : ranges;
-  const whole = texts && extentsOf(texts, type);
+  const whole = texts && parseValidExtents(texts, type);
   const isPart = (text: string): boolean => {
-    const part = extentOf(text, type);
+    const part = parseRangeOrPorts(text, type);
     return part !== undefined && (!whole || whole.some(({ first, last }) => first <= part.first && part.last <= last));
   };
   for (const [property, texts = []] of Object.entries({ reserved, staticOnly })) {
     const outside = texts.find((text) => !isPart(text));
     if (outside !== undefined) yield { property, reason: `has ${outside}, which is not in the pool` };
   }
-  const withheld = mergeExtents((reserved ?? []).flatMap((text) => extentOf(text, type) ?? []));
+  const withheld = mergeExtents((reserved ?? []).flatMap((text) => parseRangeOrPorts(text, type) ?? []));
   const never = staticOnly?.find((text) => {
-    const part = extentOf(text, type);
+    const part = parseRangeOrPorts(text, type);
     return part && withheld.some(({ first, last }) => first <= part.first && part.last <= last);
   });
   if (never !== undefined)

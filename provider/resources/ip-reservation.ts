@@ -43,7 +43,7 @@ const inputs = z.strictObject({
   ip: ipAddress.optional().describe("The address to get. Default: the pool picks."),
   ip6: ipAddress
     .optional()
-    .describe("In a dual-stack network, the IPv6 address to get. Default: as far into its subnet as `ip`."),
+    .describe("In a dual-stack network, the IPv6 address to get. Default: at the same offset in its subnet as `ip`."),
   port: z.number().int().min(1).max(65535).optional().describe("In a `nodePort` pool, the port to get."),
   kind: z
     .enum(["container", "vm"])
@@ -75,7 +75,7 @@ const computed = z.object({
   mac: z.string().optional().describe("MAC address for a VM; always the same for this address."),
   tapDevice: z.string().optional().describe("Name for the tap device of a VM."),
   ip6: z.string().optional().describe("The IPv6 address in a dual-stack network."),
-  cidr6: z.string().optional().describe("It, with the prefix length of its subnet."),
+  cidr6: z.string().optional().describe("The IPv6 address with the prefix length of its subnet."),
   gateway6: z.string().optional().describe("IPv6 gateway of the subnet."),
 });
 
@@ -83,7 +83,7 @@ type Computed = z.output<typeof computed>;
 
 export const ipReservation = defineResource({
   type: "IPReservation",
-  description: "An address that is known before its workload exists, and kept across restarts of it.",
+  description: "An address that is known before its workload exists, and kept across the workload's restarts.",
   inputs,
   computed,
   crossFieldErrors,
@@ -249,10 +249,11 @@ function* crossFieldErrors({ runner, network, pool, tenant, type, port, ip, ip6 
       reason: `${wrong}: give runner, network, pool, or tenant with type`,
     };
   }
-  if (type !== undefined && !tenant) yield { property: "tenant", reason: "is missing: type says which of its pools" };
+  if (type !== undefined && !tenant)
+    yield { property: "tenant", reason: "is missing: it selects one of the tenant's pools" };
   const isPorts = (pool?.type ?? type) === "nodePort";
-  if (isPorts && ip !== undefined) yield { property: "ip", reason: "cannot be asked for in a nodePort pool; port can" };
-  if (!isPorts && port !== undefined) yield { property: "port", reason: "can be asked for only in a nodePort pool" };
+  if (isPorts && ip !== undefined) yield { property: "ip", reason: "cannot be requested in a nodePort pool; port can" };
+  if (!isPorts && port !== undefined) yield { property: "port", reason: "can be requested only in a nodePort pool" };
   if (ip6 !== undefined && ip === undefined)
-    yield { property: "ip6", reason: "can be asked for only together with ip" };
+    yield { property: "ip6", reason: "can be requested only together with ip" };
 }

@@ -35,7 +35,7 @@ const dockerShare = z
   .string()
   .refine((text) => /^1\/[1-9]\d{0,9}$/.test(text) && isPowerOfTwo(shareOf(text)), "must be a share: 1/2, 1/4, 1/8 …")
   .describe(
-    "The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool keeps out of it unless Docker is off.",
+    "The share at the end of each runner's subnet from which Docker picks addresses by itself, `1/4`: the last quarter. The pool does not allocate from it unless Docker is off.",
   );
 
 export const docker = z
@@ -137,11 +137,11 @@ export const networkSettings = z
     subnets: layouts
       .default("10.128.0.0/12/6/14")
       .describe(
-        "How the range is cut, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
+        "The range and how it is divided into subnets, `BASE/PREFIX/NODE_BITS/SUBNET_BITS`: the bits add up to 32, or to 128 for IPv6. A pair of one IPv4 and one IPv6 layout makes a dual-stack network.",
       ),
     hubUnderlayIp: ipAddress
       .optional()
-      .describe("The hub's address on the network below. Default: the one at which SSH reaches it."),
+      .describe("The hub's address on the underlay. Default: the one at which SSH reaches it."),
     vniBase: z
       .number()
       .int()
@@ -153,11 +153,11 @@ export const networkSettings = z
     mtu: z
       .union([z.literal("auto"), z.number().int().min(576).max(65000)])
       .default("auto")
-      .describe("MTU inside the overlay. `auto`: that of the network below minus 50, or 70 over IPv6."),
+      .describe("MTU inside the overlay. `auto`: that of the underlay minus 50, or 70 over IPv6."),
     masquerade: z
       .boolean()
       .default(true)
-      .describe("Hide overlay addresses behind the runner's for traffic that leaves the overlay."),
+      .describe("Masquerade traffic that leaves the overlay with the runner's address."),
     devicePrefix: devicePrefix
       .default("vxkr")
       .describe("Tunnel devices are named by this and the runner's id in base 36."),

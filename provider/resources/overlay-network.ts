@@ -21,6 +21,8 @@ import {
   toNetwork,
 } from "./network-settings";
 
+/** OverlayNetwork: a range of addresses with a subnet for each runner, and a hub that routes between them. */
+
 const inputs = networkSettings.extend({
   hubConnection: connection.describe("How SSH reaches the hub."),
   hubInterface: deviceName.default("kohaku-host").describe("Device on the hub that carries its own overlay address."),
@@ -56,13 +58,12 @@ const computed = z.object({
 
 export const overlayNetwork = defineResource({
   type: "OverlayNetwork",
-  description:
-    "A VXLAN overlay: a range of addresses, cut into one subnet per runner, with a hub that routes between them.",
+  description: "A VXLAN overlay: a range of addresses with one subnet per runner, and a hub that routes between them.",
   inputs,
   computed,
   crossFieldErrors,
   outputs: z.object({
-    effectiveUnderlayIp: z.string().describe("The hub's address on the network below."),
+    effectiveUnderlayIp: z.string().describe("The hub's address on the underlay."),
     effectiveMtu: z.number().describe("MTU of the tunnels, as far as the hub decides it."),
   }),
   nameInput: "networkName",
@@ -125,7 +126,7 @@ export const overlayNetwork = defineResource({
       if (settings.vxlanPort !== props.vxlanPort || mine.first > theirs || settings.vniBase + 1 > mine.last) continue;
       throw new OverlayError(
         "NETWORK_EXISTS",
-        `Networks ${props.networkName} (VNI ${mine.first} to ${mine.last}) and ${settings.networkName} (VNI ${settings.vniBase + 1} to ${theirs}) would meet on hub ${hub}, UDP port ${props.vxlanPort}.`,
+        `Networks ${props.networkName} (VNI ${mine.first} to ${mine.last}) and ${settings.networkName} (VNI ${settings.vniBase + 1} to ${theirs}) would both use hub ${hub}, UDP port ${props.vxlanPort}.`,
         "Give one of them another vniBase or vxlanPort.",
       );
     }

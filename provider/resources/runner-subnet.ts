@@ -59,7 +59,7 @@ const inputs = z.strictObject({
   hubConnection: connection.describe("How SSH reaches the hub. Default: the network's, where that is a resource."),
   underlayIp: ipAddress
     .optional()
-    .describe("The runner's address on the network below. Default: the one that it uses towards the hub."),
+    .describe("The runner's address on the underlay. Default: the one that it uses towards the hub."),
   runnerId: z.number().int().min(1).optional().describe("The id to get. Default: the lowest free one."),
   runnerDevice: deviceName
     .optional()
@@ -135,7 +135,7 @@ export const runnerSubnet = defineResource({
   computed,
   crossFieldErrors,
   outputs: z.object({
-    effectiveUnderlayIp: z.string().describe("Its address on the network below."),
+    effectiveUnderlayIp: z.string().describe("Its address on the underlay."),
     effectiveMtu: z.number().describe("MTU for its workloads."),
     lastSeen: z.string().describe("When it was last configured, RFC 3339."),
   }),

@@ -23,13 +23,15 @@ import { type PoolSettings, poolChange, poolReference, poolSettings } from "./ip
 import { layoutsOf, storedNetwork } from "./network-settings";
 import { storedRunner } from "./runner-subnet";
 
+/** StaticIP: an address on a hub or a runner that forwards ports to workloads. */
+
 const portNumber = z.number().int().min(1).max(65535);
 
 const forward = z
   .strictObject({
     protocol: z.enum(["tcp", "udp", "sctp"]).meta({ id: "Protocol" }).default("tcp").describe("Transport protocol."),
     port: portNumber.describe("Port of the static address."),
-    to: ipAddress.describe("Where it leads: an address, such as the `ip` of an IPReservation."),
+    to: ipAddress.describe("Target address, such as the `ip` of an IPReservation."),
     toPort: portNumber.optional().describe("Port there. Default: the same."),
     name: printable.max(63).optional().describe("A description, such as `https`."),
   })
@@ -78,27 +80,25 @@ const inputs = z.strictObject({
     .meta({ id: "OnConflict" })
     .default("fail")
     .describe(
-      "Where the address or a port is held by another resource of the same tenant, in any stack: fail, or take it away. Resources without a tenant count as one tenant.",
+      "If another resource of the same tenant, in any stack, holds the address or a port: fail, or take it. Resources without a tenant count as one tenant.",
     ),
   onPortConflict: z
     .enum(["fail", "anotherAddress"])
     .meta({ id: "OnPortConflict" })
     .default("fail")
     .describe(
-      "Where another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free.",
+      "If another resource with the same sharing key has a port of `forwards`: fail, or get another address of the pool under that key. A later resource gets the lowest address of the key where its ports are free.",
     ),
-  forwards: z.array(forward).default([]).describe("What the address passes on, port by port."),
+  forwards: z.array(forward).default([]).describe("Ports that are forwarded to workloads."),
   preserveClientIp: z
     .boolean()
     .default(false)
-    .describe(
-      "Show workloads the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`.",
-    ),
+    .describe("Workloads see the addresses of clients outside, instead of the carrier's. On a hub it needs `runners`."),
   runners: z
     .array(runner)
     .default([])
     .describe(
-      "With preserveClientIp on a hub: the runners that the forwards lead to, which send replies back to the hub.",
+      "With preserveClientIp on a hub: the runners of the forwards' targets, which send replies through the hub.",
     ),
   runnerConnections: z
     .array(connection)
@@ -122,7 +122,7 @@ type StaticProps = Inputs & z.output<typeof computed>;
 
 export const staticIp = defineResource({
   type: "StaticIP",
-  description: "An address from a pool, carried by a hub or a runner, that passes ports on to workloads.",
+  description: "An address from a pool, on a hub or a runner, that forwards ports to workloads.",
   inputs,
   computed,
   crossFieldErrors,
@@ -342,7 +342,7 @@ function* returnPathErrors({ attach, forwards, runners }: Inputs): Generator<Inp
     if (!reached.some((subnet) => isIpInRange(to, subnet)))
       yield {
         property: `forwards.${i}.to`,
-        reason: `must be a workload of ${where}: only from there do replies to clients lead back`,
+        reason: `must be a workload of ${where}: replies to clients can be routed back only from there`,
       };
   }
 }

@@ -10,10 +10,12 @@ import { findLostPorts, PORTS_SCRIPT, parsePortFacts } from "../../network/read/
 import { renderChange } from "../../network/render/script";
 import type { CommandResult, Host, Shell } from "../connection";
 import { applyGuarded } from "./guarded-change";
-import { commandFailed, parseHostFacts, wasRecordWritten } from "./host-state";
+import { commandFailedError, parseHostFacts, wasRecordWritten } from "./host-state";
 import type { Accepted, ApplyRequest } from "./requests";
 
-export const desiredOf = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
+/** Applies the steps of accepted requests to a host, and verifies the result. */
+
+export const acceptedRequests = (accepted: Accepted[]): ApplyRequest[] => accepted.map(({ desired }) => desired);
 
 /** Writes the records, applies the steps and reads back, in one message; in several if a step could cut SSH. */
 export async function applySteps(
@@ -32,7 +34,7 @@ export async function applySteps(
     const readback = renderReadback(accepted, facts);
     return { script, result: await shell.run(`(\n${script}\n) >&2\necho "@@ applied $?"\n${readback}`) };
   }
-  const change = { steps, states: desiredOf(accepted), risky, records, invalidFiles, before: facts };
+  const change = { steps, states: acceptedRequests(accepted), risky, records, invalidFiles, before: facts };
   return { script, result: await applyGuarded(host, shell, change, revertAfter) };
 }
 
@@ -55,7 +57,7 @@ export function checkResult(
   const code = /^@@ applied (\d+)$/m.exec(result.stdout)?.[1] ?? "none";
   const after = parseHostFacts(host, result);
   const ownOf = (desired: DesiredState) => findOwnedItems(desired, before);
-  const states = desiredOf(accepted);
+  const states = acceptedRequests(accepted);
   const keep = findKeptKeys(states.flatMap(ownOf), states, before);
   return accepted.filter((each) => {
     const { job, desired } = each;
@@ -65,7 +67,7 @@ export function checkResult(
       ...diffItems(desired.items, after).map(formatDifference),
       ...remaining.map((item) => `${itemKey(item)}: still there`),
     ];
-    if (failed.length > 0) job.fail(commandFailed(host, code, result.stderr, script, failed));
+    if (failed.length > 0) job.fail(commandFailedError(host, code, result.stderr, script, failed));
     return failed.length === 0;
   });
 }

@@ -5,10 +5,12 @@ import { findBlockedRemovals } from "../../network/preflight/foreign";
 import { preflightScript } from "../../network/read/facts";
 import { renderChange } from "../../network/render/script";
 import type { Host } from "../connection";
-import { desiredOf } from "./change";
+import { acceptedRequests } from "./change";
 import { parseHostFacts, withHostName } from "./host-state";
 import { acceptRequests } from "./reconciler";
 import type { ApplyRequest, Job } from "./requests";
+
+/** Computes what an apply would do, without changing the host. */
 
 export interface DryRun {
   steps: Step[];
@@ -32,7 +34,7 @@ export async function dryRun(host: Host, requests: ApplyRequest[]): Promise<DryR
   const after = factsAfterRemoval(removeSteps, removed, facts);
   const jobs = requests.filter(({ items }) => items.length > 0).map((request) => toJob(host, request, refused));
   const accepted = await acceptRequests(host, jobs, after);
-  const steps = [...removeSteps, ...planSteps(desiredOf(accepted), after)];
+  const steps = [...removeSteps, ...planSteps(acceptedRequests(accepted), after)];
   const records = accepted.flatMap(({ written }) => written);
   return { steps, script: steps.length > 0 ? renderChange(steps, []) : "", records, refused };
 }

@@ -18,7 +18,7 @@ import { formatRecord, RECORD_DIR, recordPath, SERVICES, scriptPath, unitPath } 
 import { FACTS_SCRIPT, inspectScript, parseFacts } from "../../network/read/facts";
 import { renderRecords } from "../../network/render/script";
 import type { CommandResult, Host } from "../connection";
-import { busyboxTool } from "../ssh/shell-errors";
+import { busyboxError } from "../ssh/shell-errors";
 import type { ApplyRequest, RecordChange } from "./requests";
 
 /** Reads a host without its lock; changes nothing. */
@@ -33,12 +33,18 @@ export function parseHostFacts(host: Host, { code, stdout, stderr }: CommandResu
       "Install it there (Debian: apt-get install iproute2 iptables coreutils).",
     );
   }
-  if (code !== 0) throw commandFailed(host, String(code), stderr, FACTS_SCRIPT, []);
+  if (code !== 0) throw commandFailedError(host, String(code), stderr, FACTS_SCRIPT, []);
   return nameHostInErrors(host, () => parseFacts(stdout));
 }
 
-export function commandFailed(host: Host, code: string, stderr: string, script: string, left: string[]): OverlayError {
-  const busybox = busyboxTool(host.name, stderr);
+export function commandFailedError(
+  host: Host,
+  code: string,
+  stderr: string,
+  script: string,
+  left: string[],
+): OverlayError {
+  const busybox = busyboxError(host.name, stderr);
   if (busybox) return busybox;
   const [, number] = /Command failed -:(\d+)/.exec(stderr) ?? [];
   const batch = /^ip -force -batch - <<'END'.*\n([\s\S]*?)\nEND$/m.exec(script)?.[1]?.split("\n") ?? [];

@@ -11,9 +11,9 @@ import { preflight } from "../../network/preflight/preflight";
 import { filesOf, NOT_READ, preflightScript } from "../../network/read/facts";
 import { parseWarnings, REVERT_UNCONFIRMED } from "../../network/render/script";
 import type { Host, Shell } from "../connection";
-import { applySteps, checkResult, desiredOf, findUnpluggedPorts, withLostPorts } from "./change";
+import { acceptedRequests, applySteps, checkResult, findUnpluggedPorts, withLostPorts } from "./change";
 import {
-  commandFailed,
+  commandFailedError,
   desiredRecord,
   dockerWarnings,
   findStaleUids,
@@ -229,7 +229,7 @@ export async function acceptRequests(host: Host, jobs: Job[], facts: Facts): Pro
 
 /** Refuses requests whose chains cannot be removed. Which chains stay depends on what is refused, so the others are checked again. */
 function refuseBlocked(host: Host, accepted: Accepted[], facts: Facts): Accepted[] {
-  const blocked = findBlockedRemovals(desiredOf(accepted), facts);
+  const blocked = findBlockedRemovals(acceptedRequests(accepted), facts);
   if (blocked.size === 0) return accepted;
   for (const { job, desired } of accepted) {
     const error = blocked.get(desired.record.uid);
@@ -251,7 +251,7 @@ async function applyUnderLock(
   mergeWaiting(jobs, later, requests, facts, () => true);
   await answerInspections(host, jobs, facts);
   const accepted = await acceptRequests(host, jobs, facts);
-  const states = desiredOf(accepted);
+  const states = acceptedRequests(accepted);
   const { steps, warnings } = await withLostPorts(shell, planSteps(states, facts), states, facts);
   for (const warning of invalidWarnings(host.name, states, facts)) options.warn(warning);
   for (const warning of dockerWarnings(host.name, requestsOf(jobs), facts)) options.warn(warning);
@@ -269,7 +269,7 @@ async function applyUnderLock(
   const final = renderFinalRecords(passed, facts);
   if (final) {
     const { code, stderr } = await shell.run(final);
-    if (code !== 0) throw commandFailed(host, String(code), stderr, final, []);
+    if (code !== 0) throw commandFailedError(host, String(code), stderr, final, []);
   }
   for (const { job, desired } of passed) job.done(inspectResult(desired, facts, []));
   return steps.length;

@@ -129,10 +129,10 @@ function requireRsaSha2(client: object): void {
 }
 
 function explainLoginError({ connection, credentials }: DialRequest, error: Error & { level?: string }): Error {
-  if (/privateKey/.test(error.message)) return unreadableKey(connection, error);
+  if (/privateKey/.test(error.message)) return unreadableKeyError(connection, error);
   const refused = error.level === "client-authentication" || error.level === "agent";
   if (refused || /authentication failures/i.test(error.message)) {
-    return refusedCredentials(connection, credentials.methods, error);
+    return credentialsRefusedError(connection, credentials.methods, error);
   }
   if (!/no matching/.test(error.message)) return new DialFailed(`handshake${jumpText(connection)}`, error.message);
   return new OverlayError(
@@ -206,19 +206,19 @@ const keyForPath = (connection: Connection): OverlayError =>
   );
 
 /** The server accepted none of the credentials. */
-function refusedCredentials(connection: Connection, methods: string[], cause: Error): OverlayError {
+function credentialsRefusedError(connection: Connection, methods: string[], cause: Error): OverlayError {
   const tried = methods.length > 0 ? `tried: ${methods.join(", ")}` : "no key, password or agent was given";
   const reason = cause.message.startsWith("All configured") ? "" : `; ${cause.message}`;
   return new OverlayError(
     "SSH_AUTH",
     `${connectionName(connection)} refused to log in ${userOf(connection)} (${tried}${reason}).`,
-    `Check user and key: the public key must stand in ~${userOf(connection)}/.ssh/authorized_keys there.`,
+    `Check user and key: the public key must be in ~${userOf(connection)}/.ssh/authorized_keys there.`,
     cause,
   );
 }
 
 /** ssh2 could not read the private key. Its reasons name formats and passphrases, never the key. */
-function unreadableKey(connection: Connection, cause: Error): OverlayError {
+function unreadableKeyError(connection: Connection, cause: Error): OverlayError {
   const locked = /passphrase|encrypted|integrity|decrypt/i.test(cause.message);
   return new OverlayError(
     "SSH_AUTH",

@@ -25,18 +25,18 @@ const ALGORITHMS: ServerHostKeyAlgorithm[] = [
 /** Decides on host keys: the connection's own `hostKey`, else the known_hosts files, else the user's policy. */
 export class HostKeys {
   readonly #files: string[];
-  readonly #acceptUnknown: boolean;
+  readonly #acceptsUnknown: boolean;
   readonly #accepted: KnownHost[] = [];
 
   constructor(settings: HostSettings) {
     this.#files = (settings.knownHosts ?? ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]).map(expandHome);
-    this.#acceptUnknown = settings.unknownHostKey === "accept";
+    this.#acceptsUnknown = settings.unknownHostKey === "accept";
   }
 
   async expect(connection: Connection): Promise<ExpectedKey> {
     const known = connection.hostKey ? givenKeys(connection, connection.hostKey) : await this.#readAll();
     return {
-      algorithms: preferred(entriesFor(known, knownHostName(connection.host, portOf(connection)))),
+      algorithms: sortAlgorithms(entriesFor(known, knownHostName(connection.host, portOf(connection)))),
       refuse: (key) => this.#refuse(connection, known, key),
     };
   }
@@ -44,9 +44,9 @@ export class HostKeys {
   #refuse(connection: Connection, known: KnownHost[], key: Buffer): OverlayError | undefined {
     const verdict = verifyKey(known, connection.host, portOf(connection), key);
     if (verdict === "match") return undefined;
-    if (verdict === "changed") return changedKey(connection, known, key);
-    if (verdict === "revoked") return revokedKey(connection, key);
-    if (!this.#acceptUnknown) return unknownKey(connection, this.#files, key);
+    if (verdict === "changed") return changedKeyError(connection, known, key);
+    if (verdict === "revoked") return revokedKeyError(connection, key);
+    if (!this.#acceptsUnknown) return unknownKeyError(connection, this.#files, key);
     const hosts = knownHostName(connection.host, portOf(connection));
     const entry = { hosts, type: keyType(key), key: key.toString("base64"), revoked: false };
     this.#accepted.push(entry);
@@ -83,7 +83,7 @@ async function readKnownHosts(path: string): Promise<string> {
   }
 }
 
-function preferred(known: KnownHost[]): ServerHostKeyAlgorithm[] {
+function sortAlgorithms(known: KnownHost[]): ServerHostKeyAlgorithm[] {
   const types = new Set(known.filter((entry) => !entry.revoked).map((entry) => entry.type));
   const onRecord = (algorithm: string) => types.has(algorithm.startsWith("rsa-") ? "ssh-rsa" : algorithm);
   return [...ALGORITHMS.filter(onRecord), ...ALGORITHMS.filter((algorithm) => !onRecord(algorithm))];
@@ -93,7 +93,7 @@ const keyscan = (connection: Connection): string => `\`ssh-keyscan -p ${portOf(c
 
 const describeKey = (key: Buffer): string => `an ${keyType(key)} key ${fingerprint(key)}`;
 
-function unknownKey(connection: Connection, files: string[], key: Buffer): OverlayError {
+function unknownKeyError(connection: Connection, files: string[], key: Buffer): OverlayError {
   const line = `${knownHostName(connection.host, portOf(connection))} ${keyType(key)} ${key.toString("base64")}`;
   return new OverlayError(
     "SSH_HOST_KEY",
@@ -103,7 +103,7 @@ function unknownKey(connection: Connection, files: string[], key: Buffer): Overl
   );
 }
 
-function changedKey(connection: Connection, known: KnownHost[], key: Buffer): OverlayError {
+function changedKeyError(connection: Connection, known: KnownHost[], key: Buffer): OverlayError {
   const name = knownHostName(connection.host, portOf(connection));
   const before = entriesFor(known, name).filter((entry) => !entry.revoked);
   const list = before.map(({ type, key }) => `${type} ${fingerprint(Buffer.from(key, "base64"))}`).join(", ");
@@ -116,7 +116,7 @@ function changedKey(connection: Connection, known: KnownHost[], key: Buffer): Ov
   );
 }
 
-function revokedKey(connection: Connection, key: Buffer): OverlayError {
+function revokedKeyError(connection: Connection, key: Buffer): OverlayError {
   return new OverlayError(
     "SSH_HOST_KEY",
     `${connectionName(connection)} shows ${describeKey(key)}, which known_hosts marks as @revoked.`,

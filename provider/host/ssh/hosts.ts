@@ -10,15 +10,17 @@ import {
   type HostSettings,
   type Hosts,
   hostId,
+  isSameConnection,
   type Shell,
-  sameConnection,
   userOf,
 } from "../connection";
 import { ChannelNotOpened, Semaphore, type SshClient } from "./client";
 import { type Credentials, DialFailed, DialRetries, dial, readCredentials } from "./dial";
 import { HostKeys } from "./host-keys";
 import { type RootShell, rootCommand, ShellSession } from "./shell";
-import { sessionRefused } from "./shell-errors";
+import { sessionRefusedError } from "./shell-errors";
+
+/** Hosts over SSH: shared connections, commands, and root shells under the host's lock. */
 
 export interface SshHosts extends Hosts {
   /** `fallbacks` are tried in order when the host refuses the credentials, and for no other reason: keys get rotated. */
@@ -124,7 +126,7 @@ class SshHost implements Host {
     } catch (error) {
       if (!(error instanceof ChannelNotOpened)) throw error;
       if (choice.client.lost && mayRedial) return this.#withShell(lock, use, false);
-      throw sessionRefused(this.name, error);
+      throw sessionRefusedError(this.name, error);
     }
   }
 
@@ -213,7 +215,7 @@ class SshClients {
     if (!shared) return this.#dialShared(key, connection);
     const client = await shared.client.catch((error) => {
       // Another caller may have failed because of its key or its limits: try again with our own.
-      if (sameConnection(shared.connection, connection)) throw error;
+      if (isSameConnection(shared.connection, connection)) throw error;
     });
     if (client && !client.lost) return this.#requireHostKey(client, connection);
     if (client) this.#open.delete(client);
@@ -271,7 +273,7 @@ class SshClients {
 /** Repeated attempts with the same key could make the host block us. */
 const distinctConnections = (first: Connection, fallbacks: Connection[]): Connection[] =>
   fallbacks.filter(
-    (choice, index) => ![first, ...fallbacks.slice(0, index)].some((other) => sameConnection(other, choice)),
+    (choice, index) => ![first, ...fallbacks.slice(0, index)].some((other) => isSameConnection(other, choice)),
   );
 
 function rethrowUnlessRefused(error: unknown): undefined {

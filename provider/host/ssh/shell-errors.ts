@@ -15,7 +15,7 @@ export interface ShellContext {
 /** timeout's own exit code, and that of a shell which it had to kill. */
 const TIMED_OUT = [124, 137];
 
-export function timedOut({ name }: ShellContext, doing: string, seconds: number): OverlayError {
+export function timeoutError({ name }: ShellContext, doing: string, seconds: number): OverlayError {
   return new OverlayError(
     "HOST_TIMEOUT",
     `${name} did not finish ${doing} within ${seconds} s.`,
@@ -23,7 +23,7 @@ export function timedOut({ name }: ShellContext, doing: string, seconds: number)
   );
 }
 
-export function connectionLost({ name }: ShellContext, doing: string, reason: string): OverlayError {
+export function connectionLostError({ name }: ShellContext, doing: string, reason: string): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
     `The connection to ${name} was lost while ${doing}: ${reason}.`,
@@ -32,7 +32,7 @@ export function connectionLost({ name }: ShellContext, doing: string, reason: st
 }
 
 /** The connection is open, but the host opens no channel on it. */
-export function sessionRefused(name: string, cause: Error): OverlayError {
+export function sessionRefusedError(name: string, cause: Error): OverlayError {
   return new OverlayError(
     "SSH_UNREACHABLE",
     `${name} refuses a session on an open connection: ${cause.message}.`,
@@ -42,8 +42,8 @@ export function sessionRefused(name: string, cause: Error): OverlayError {
 }
 
 /** The shell did not start: sudo or the login shell failed. */
-export function shellRefused(context: ShellContext, exit: number | undefined, stderr: string): OverlayError {
-  const busybox = busyboxTool(context.name, stderr);
+export function shellRefusedError(context: ShellContext, exit: number | undefined, stderr: string): OverlayError {
+  const busybox = busyboxError(context.name, stderr);
   if (busybox) return busybox;
   const { name, user, sudo } = context;
   const said = `(exit code ${exit}: ${oneLine(stderr)})`;
@@ -60,14 +60,14 @@ export function shellRefused(context: ShellContext, exit: number | undefined, st
 }
 
 /** The shell ended before its output was complete. */
-export function shellEnded(
+export function shellEndedError(
   context: ShellContext,
   exit: number | undefined,
   stderr: string,
   doing: string,
 ): OverlayError {
-  if (exit !== undefined && TIMED_OUT.includes(exit)) return timedOut(context, doing, context.operationTimeout);
-  const busybox = busyboxTool(context.name, stderr);
+  if (exit !== undefined && TIMED_OUT.includes(exit)) return timeoutError(context, doing, context.operationTimeout);
+  const busybox = busyboxError(context.name, stderr);
   if (busybox) return busybox;
   return new OverlayError(
     "HOST_COMMAND_FAILED",
@@ -76,7 +76,7 @@ export function shellEnded(
   );
 }
 
-export function answerTooLarge({ name }: ShellContext, doing: string): OverlayError {
+export function answerTooLargeError({ name }: ShellContext, doing: string): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${name} sent more than ${MAX_ANSWER_BYTES / 2 ** 20} MiB while ${doing}; the remaining output was not read.`,
@@ -84,13 +84,13 @@ export function answerTooLarge({ name }: ShellContext, doing: string): OverlayEr
   );
 }
 
-export function toolMissing({ name }: ShellContext, tool: string): OverlayError {
+export function toolMissingError({ name }: ShellContext, tool: string): OverlayError {
   const fix = `Install it there: apt-get install ${PACKAGES[tool] ?? tool}.`;
   return new OverlayError("HOST_TOOL_MISSING", `${name} has no \`${tool}\`.`, fix);
 }
 
 /** The connection says `sudo: false`, and its user is not root. */
-export function notRoot({ name, user }: ShellContext): OverlayError {
+export function notRootError({ name, user }: ShellContext): OverlayError {
   return new OverlayError(
     "SSH_SUDO",
     `User ${user} is not root on ${name}, and the connection says sudo: false.`,
@@ -99,7 +99,7 @@ export function notRoot({ name, user }: ShellContext): OverlayError {
 }
 
 /** BusyBox has tools of these names with fewer options; it prints its name and the tool's usage when one is unknown. */
-export function busyboxTool(name: string, stderr: string): OverlayError | undefined {
+export function busyboxError(name: string, stderr: string): OverlayError | undefined {
   if (!/BusyBox v[\d.]+/.test(stderr)) return undefined;
   const tool = /^Usage: (\S+)/m.exec(stderr)?.[1] ?? /^(?:sh: )?([\w-]+): /m.exec(stderr)?.[1] ?? "a tool";
   return new OverlayError(
@@ -110,7 +110,7 @@ export function busyboxTool(name: string, stderr: string): OverlayError | undefi
 }
 
 /** The lock's directory is something else, or other users can open it, and so hold the lock. */
-export function unsafeLock({ name }: ShellContext): OverlayError {
+export function unsafeLockError({ name }: ShellContext): OverlayError {
   return new OverlayError(
     "HOST_COMMAND_FAILED",
     `${LOCK_DIR} on ${name} is not a directory of root with mode 0700, so other users could lock that host.`,
@@ -119,7 +119,11 @@ export function unsafeLock({ name }: ShellContext): OverlayError {
 }
 
 /** `record` is what the holder wrote: its name and the time, a line each. */
-export function hostLocked({ name, operationTimeout }: ShellContext, record: string, waited: number): OverlayError {
+export function hostLockedError(
+  { name, operationTimeout }: ShellContext,
+  record: string,
+  waited: number,
+): OverlayError {
   const [holder, since] = record.trim().split("\n");
   const byHolder = holder ? `by ${holder} since ${since ?? "an unknown time"}` : "by a run that left no name";
   return new OverlayError(

@@ -5,17 +5,17 @@ import type { OverlayError } from "../../errors";
 import { LOCK_DIR, LOCK_HOLDER_FILE, MAKE_LOCK_DIR, quote } from "../../network/render/shell";
 import type { CommandResult, Shell } from "../connection";
 import {
-  answerTooLarge,
-  connectionLost,
-  hostLocked,
+  answerTooLargeError,
+  connectionLostError,
+  hostLockedError,
   MAX_ANSWER_BYTES,
-  notRoot,
+  notRootError,
   type ShellContext,
-  shellEnded,
-  shellRefused,
-  timedOut,
-  toolMissing,
-  unsafeLock,
+  shellEndedError,
+  shellRefusedError,
+  timeoutError,
+  toolMissingError,
+  unsafeLockError,
 } from "./shell-errors";
 
 /**
@@ -97,7 +97,7 @@ const MAX_WORD = 16;
 export class Frames {
   #held: Buffer[] = [];
   #tail: Buffer = Buffer.alloc(0);
-  #ended = false;
+  #hasEnded = false;
   readonly #cut: Frame[] = [];
   readonly #waiting: ((frame: Frame) => void)[] = [];
 
@@ -118,12 +118,12 @@ export class Frames {
     const frame = this.#cut.shift();
     if (this.#cut.length === 0) this.#size = this.#held.reduce((sum, { length }) => sum + length, 0);
     if (frame) return Promise.resolve(frame);
-    if (this.#ended) return Promise.resolve(this.#rest());
+    if (this.#hasEnded) return Promise.resolve(this.#rest());
     return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
   end(): void {
-    this.#ended = true;
+    this.#hasEnded = true;
     for (const resolve of this.#waiting.splice(0)) resolve(this.#rest());
   }
 
@@ -132,7 +132,7 @@ export class Frames {
   }
 
   #push(chunk: Buffer): void {
-    if (this.#ended) return;
+    if (this.#hasEnded) return;
     this.#size += chunk.length;
     if (this.#size > MAX_ANSWER_BYTES) {
       this.#held = [];
@@ -188,7 +188,7 @@ export class ShellSession implements Shell {
     private readonly context: ShellContext,
     private readonly mark: string,
   ) {
-    const overflow = () => this.#stop(answerTooLarge(context, this.#doing));
+    const overflow = () => this.#stop(answerTooLargeError(context, this.#doing));
     this.#out = new Frames(channel, mark, overflow);
     this.#err = new Frames(channel.stderr, mark, overflow);
     channel.on("error", () => {});
@@ -211,12 +211,12 @@ export class ShellSession implements Shell {
   async start(limit: number, wait = 0): Promise<void> {
     this.#allow(limit);
     const [start, ready, noise] = await Promise.all([this.#out.next(), this.#out.next(), this.#err.next()]);
-    if (start.word === undefined) throw await this.#ended(noise, shellRefused);
-    if (ready.word === "missing") throw toolMissing(this.context, ready.text);
-    if (ready.word === "notroot") throw notRoot(this.context);
-    if (ready.word === "unsafe") throw unsafeLock(this.context);
-    if (ready.word === "locked") throw hostLocked(this.context, ready.text, wait);
-    if (ready.word === undefined) throw await this.#ended(noise, shellEnded);
+    if (start.word === undefined) throw await this.#explainEnd(noise, shellRefusedError);
+    if (ready.word === "missing") throw toolMissingError(this.context, ready.text);
+    if (ready.word === "notroot") throw notRootError(this.context);
+    if (ready.word === "unsafe") throw unsafeLockError(this.context);
+    if (ready.word === "locked") throw hostLockedError(this.context, ready.text, wait);
+    if (ready.word === undefined) throw await this.#explainEnd(noise, shellEndedError);
     this.#allow(this.context.operationTimeout);
   }
 
@@ -224,7 +224,7 @@ export class ShellSession implements Shell {
     this.#doing = `running \`${firstLine(script)}\``;
     this.channel.write(scriptCommand(this.mark, script));
     const [out, err] = await Promise.all([this.#out.next(), this.#err.next()]);
-    if (out.word === undefined || err.word === undefined) throw await this.#ended(err, shellEnded);
+    if (out.word === undefined || err.word === undefined) throw await this.#explainEnd(err, shellEndedError);
     return { code: Number(out.word), stdout: out.text, stderr: err.text };
   }
 
@@ -261,7 +261,7 @@ export class ShellSession implements Shell {
 
   #allow(seconds: number): void {
     clearTimeout(this.#timer);
-    const late = () => this.#stop(timedOut(this.context, this.#doing, seconds));
+    const late = () => this.#stop(timeoutError(this.context, this.#doing, seconds));
     this.#timer = setTimeout(late, seconds * 1000);
   }
 
@@ -274,17 +274,17 @@ export class ShellSession implements Shell {
   }
 
   /** Why the streams ended before the output was complete: a timeout, a lost connection, or the end of the shell. */
-  async #ended(err: Frame, otherwise: typeof shellEnded): Promise<OverlayError> {
+  async #explainEnd(err: Frame, otherwise: typeof shellEndedError): Promise<OverlayError> {
     if (!this.#why) await waitBriefly(this.#gone);
     if (this.#why) return this.#why;
     const lost = this.context.lost();
     return lost
-      ? connectionLost(this.context, this.#doing, lost)
+      ? connectionLostError(this.context, this.#doing, lost)
       : otherwise(this.context, this.#exit, err.text, this.#doing);
   }
 }
 
-/** `event`, or the end of our grace. */
+/** Waits for `event`, at most `GRACE_MS`. */
 async function waitBriefly(event: Promise<void>): Promise<void> {
   let limit: NodeJS.Timeout | undefined;
   const grace = new Promise<void>((resolve) => {

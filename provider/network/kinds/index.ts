@@ -10,6 +10,8 @@ import { policyKind, routeKind } from "./route";
 import { sysctlKind } from "./sysctl";
 import { zoneKind } from "./zone";
 
+/** The list of item kinds, and functions for items of any kind. */
+
 export const ITEM_KINDS: { [K in Item["kind"]]: ItemKind<Extract<Item, { kind: K }>> } = {
   file: fileKind,
   service: serviceKind,

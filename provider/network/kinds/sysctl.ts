@@ -43,7 +43,7 @@ const setSysctl = (key: string, value: string): string =>
 function restoreSysctl(key: string, keepsValue: boolean, known?: string): string {
   const former = quote(savedSysctlPath(key));
   if (keepsValue) return `rm -f ${former}`;
-  const unknown = `echo ${quote(`${WARNING_PREFIX}${key} stays as it is: the value that it had before was not kept.`)}`;
+  const unknown = `echo ${quote(`${WARNING_PREFIX}${key} is not changed: its former value was not saved.`)}`;
   const other = known === undefined ? unknown : `echo ${quote(known)} >${sysctlPath(key)}`;
   const restore = `if [ -s ${former} ]; then cat ${former} >${sysctlPath(key)}; else ${other}; fi`;
   const kept = `{ { [ ! -e ${sysctlPath(key)} ] || ${restore}; } && rm -f ${former}; }`;

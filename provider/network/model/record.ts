@@ -61,11 +61,11 @@ export const sysctlPath = (key: string): string => `/proc/sys/${swapDotsAndSlash
  * read up to the first wrong one, and long texts are not read at all.
  */
 export function parseHostJson<S extends z.ZodType>(schema: S, text: string): z.output<S> {
-  if (text.length > MAX_JSON_CHARS) throw unexpectedOutput(`one of its answers has ${text.length} characters`);
+  if (text.length > MAX_JSON_CHARS) throw unexpectedOutputError(`one of its answers has ${text.length} characters`);
   const parsed = schema.safeParse(parseJson(text));
   if (parsed.success) return parsed.data;
   const { path, message } = parsed.error.issues[0]!;
-  throw unexpectedOutput([...(path.length > 0 ? [path.join(".")] : []), message].join(": "));
+  throw unexpectedOutputError([...(path.length > 0 ? [path.join(".")] : []), message].join(": "));
 }
 
 /** Characters of one JSON text: more than a hub of ten thousand runners needs. */
@@ -113,11 +113,11 @@ function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw unexpectedOutput((error as Error).message);
+    throw unexpectedOutputError((error as Error).message);
   }
 }
 
-const unexpectedOutput = (reason: string): OverlayError =>
+const unexpectedOutputError = (reason: string): OverlayError =>
   new OverlayError(
     "HOST_COMMAND_FAILED",
     `its output is not in the form of its tools (${reason.slice(0, 300)}).`,
@@ -129,7 +129,7 @@ const unexpectedOutput = (reason: string): OverlayError =>
  * every text is limited to what a planner can create. Nothing here can hold a quote, `$`, a backtick or a line end, and only firewall
  * rules hold blanks.
  */
-const matching = (pattern: RegExp) => z.string().regex(pattern);
+const textLike = (pattern: RegExp) => z.string().regex(pattern);
 const interfaceName = z.string().refine(isInterfaceName, "is not the name of a device");
 const ipText = z.string().refine((text) => tryParseIp(text) !== undefined, "is not an address");
 const isPrefixed = (text: string): boolean => /^[0-9a-fA-F.:]+\/\d{1,3}$/.test(text);
@@ -139,19 +139,19 @@ const addressWithPrefix = z.string().refine((text) => {
   const value = tryParseIp(ip);
   return isPrefixed(text) && value !== undefined && Number(prefix) <= addressBits(familyOf(value));
 }, "is not an address with a prefix");
-const macText = matching(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
+const macText = textLike(/^[0-9a-f]{2}(:[0-9a-f]{2}){5}$/);
 const port = z.int().min(1).max(65535);
 const mtu = z.int().min(68).max(65535);
 const routingTable = z.int().min(1).max(0xffffffff);
 const family = z.union([z.literal(4), z.literal(6)]);
-const chainName = matching(/^[A-Za-z0-9_-]{1,28}$/);
-const ownChain = matching(/^OVERLAY-[A-Z0-9-]{1,20}$/);
-const ruleSchema = matching(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
-const zoneRule = matching(
+const chainName = textLike(/^[A-Za-z0-9_-]{1,28}$/);
+const ownChain = textLike(/^OVERLAY-[A-Z0-9-]{1,20}$/);
+const ruleSchema = textLike(/^[A-Za-z0-9!-][A-Za-z0-9 ./:,!_=[\]+-]{0,500}$/);
+const zoneRule = textLike(
   /^rule family="ipv[46]" source address="[0-9a-f.:]+(\/\d{1,3})?"( port port="\d{1,5}(-\d{1,5})?" protocol="(tcp|udp|sctp)")? accept$/,
 );
 /** `net.ipv4.ip_forward`, or one of a device, in which slashes replace the dots of the device's name. */
-const sysctlKey = matching(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);
+const sysctlKey = textLike(/^net\.ipv[46]\.(conf\.(?!\/+\.)[A-Za-z0-9_/-]{1,15}\.)?[a-z0-9_]{1,40}$/);
 const firewall = { family, table: z.enum(["filter", "mangle", "nat", "raw"]) };
 
 /** A field that is added to an item must be added here. */
@@ -162,7 +162,7 @@ const ITEMS = {
   sysctl: z.strictObject({
     kind: z.literal("sysctl"),
     key: sysctlKey,
-    value: matching(/^\d{1,10}$/),
+    value: textLike(/^\d{1,10}$/),
   } satisfies FieldsOf<items.Sysctl>),
   link: z.strictObject({
     kind: z.literal("link"),
@@ -203,12 +203,12 @@ const ITEMS = {
     kind: z.literal("policy"),
     family,
     from: cidr,
-    mark: matching(/^0x[0-9a-f]{1,8}\/0x[0-9a-f]{1,8}$/),
+    mark: textLike(/^0x[0-9a-f]{1,8}\/0x[0-9a-f]{1,8}$/),
     table: routingTable,
   } satisfies FieldsOf<items.PolicyRule>),
   docker: z.strictObject({
     kind: z.literal("docker"),
-    name: matching(/^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/),
+    name: textLike(/^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$/),
     bridge: interfaceName,
     mtu,
     subnets: z.array(
@@ -266,11 +266,11 @@ const network = z
 
 const hostRecord: z.ZodType<items.HostRecord> = z
   .strictObject({
-    uid: matching(/^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/),
-    owner: matching(/^[^\p{Cc}]{1,2000}$/u),
+    uid: textLike(/^[A-Za-z0-9][A-Za-z0-9-]{0,63}$/),
+    owner: textLike(/^[^\p{Cc}]{1,2000}$/u),
     network,
-    name: matching(/^[A-Za-z0-9][A-Za-z0-9._:-]{0,62}$/).exactOptional(),
-    store: matching(/^[A-Za-z0-9._-]{1,64}$/),
+    name: textLike(/^[A-Za-z0-9][A-Za-z0-9._:-]{0,62}$/).exactOptional(),
+    store: textLike(/^[A-Za-z0-9._-]{1,64}$/),
     items: boundedArray(item).refine((all) => all.length > 0, "is empty"),
   } satisfies FieldsOf<items.HostRecord>)
   .superRefine((record, context) => {

@@ -256,9 +256,9 @@ function planRunnerRules(network: Isolation, runnerId: number, bridge: string, t
     ...planHubAddress(network, runnerId, bridge, tunnel),
     ...FAMILIES.flatMap((family) => {
       const layout = layoutOfFamily(network, family);
-      const strangers = `! -i ${bridge} -o ${bridge} -j DROP`;
+      const dropFromOutside = `! -i ${bridge} -o ${bridge} -j DROP`;
       if (!layout) {
-        const closed = planChainRules(GUARD, family, [`-i ${bridge} ! -o ${bridge} -j DROP`, strangers]);
+        const closed = planChainRules(GUARD, family, [`-i ${bridge} ! -o ${bridge} -j DROP`, dropFromOutside]);
         return [...closed, ...rejectsOnHost(network.hostAccess, family, bridge)];
       }
       const { subnet } = runnerLayout(layout, runnerId);
@@ -269,7 +269,7 @@ function planRunnerRules(network: Isolation, runnerId: number, bridge: string, t
           ...onLink,
           `! -s ${subnet} ! -d ${subnet} -i ${bridge} -o ${bridge} -j DROP`,
           `! -s ${subnet} -i ${bridge} ! -o ${bridge} -j DROP`,
-          strangers,
+          dropFromOutside,
         ]),
         ...planChainRules(FORWARD, family, [
           `-i ${bridge} -o ${bridge} -j ACCEPT`,

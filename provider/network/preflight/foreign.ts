@@ -160,7 +160,7 @@ function refuseForeignFile(item: FileItem, _desired: DesiredState, others: HostR
   if (!holder && observed === sha256(item.content ?? "")) return;
   throw new OverlayError(
     "FILE_FOREIGN",
-    `There is already a file ${item.path}, and it ${describeHolder(holder)}. It was left as it is.`,
+    `There is already a file ${item.path}, and it ${describeHolder(holder)}. It was not changed.`,
     holder ? "Only one of the two resources can have it." : "Move or remove it, and try again.",
   );
 }
@@ -177,7 +177,7 @@ function refuseForeignLink(item: Link, desired: DesiredState, others: HostRecord
   const what = `${observed?.type || "physical"}${tunnel ?? ""}`;
   throw new OverlayError(
     "DEVICE_FOREIGN",
-    `There is already a device ${item.name}${observed ? ` (${what})` : ""}, and it ${describeHolder(holder)}. It was left as it is.`,
+    `There is already a device ${item.name}${observed ? ` (${what})` : ""}, and it ${describeHolder(holder)}. It was not changed.`,
     desired.adopt && !holder
       ? `Adopting takes over only ${describeAdoptable(item)}; remove that device, or choose other device names.`
       : "Choose other device names (devicePrefix, bridgeName, hubInterface), remove that device, or set adopt if it is yours.",
@@ -202,7 +202,7 @@ function refuseForeignAddress(item: Address, desired: DesiredState, _others: Hos
   if (foreign === undefined || (foreign === item.dev && isProvenAddress(item, desired.items, facts))) return;
   throw new OverlayError(
     "IP_IN_USE",
-    `The host already has ${ip} on ${foreign}, and it is not in our records. It was left as it is.`,
+    `The host already has ${ip} on ${foreign}, and it is not in our records. It was not changed.`,
     "Ask for another address, or take this one off the host first.",
   );
 }
@@ -219,7 +219,7 @@ function refuseForeignRoute(item: Route, desired: DesiredState, _others: HostRec
   if (!foreign || (desired.adopt && isAdoptableRoute(item, foreign))) return;
   throw new OverlayError(
     "ROUTE_OVERLAP",
-    `There is already a route to ${item.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}). It was left as it is.`,
+    `There is already a route to ${item.dst} (${foreign.via ? `via ${foreign.via} ` : ""}dev ${foreign.dev ?? "none"}, protocol ${foreign.protocol}). It was not changed.`,
     "Remove that route, or choose another range for the network.",
   );
 }

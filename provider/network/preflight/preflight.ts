@@ -54,23 +54,23 @@ function refuseDocker(item: DockerNetwork, desired: DesiredState, facts: Facts):
   }
   const observed = findDockerNetwork(item, docker);
   const holder = records.find((record) => hasItem(record, item));
-  const adoptable = desired.adopt && observed?.bridge === item.bridge && sameSubnets(observed.subnets, item.subnets);
+  const adoptable = desired.adopt && observed?.bridge === item.bridge && hasSameSubnets(observed.subnets, item.subnets);
   if (holder ? !isOwnRecord(holder, desired) : observed && !adoptable && !isProvenNetwork(item, desired.items, facts)) {
     throw new OverlayError(
       "DOCKER_NETWORK_FOREIGN",
-      `There is already a Docker network ${item.name}, and it ${describeHolder(holder)}. It was left as it is.`,
+      `There is already a Docker network ${item.name}, and it ${describeHolder(holder)}. It was not changed.`,
       "Choose another docker.networkName, remove that network, or set adopt if it is yours.",
     );
   }
   const wrong = compareDockerNetwork(item, docker) ?? [];
   const containers = observed?.containers ?? [];
   if (wrong.length > 0 && containers.length > 0) {
-    throw dockerNetworkInUse(item, containers, `must be created again (${wrong.join("; ")})`);
+    throw dockerNetworkInUseError(item, containers, `must be created again (${wrong.join("; ")})`);
   }
 }
 
 /** A network with only the name in common is not adopted: it would have to be created again. */
-const sameSubnets = (observed: { subnet?: string }[], desired: { subnet: string }[]): boolean =>
+const hasSameSubnets = (observed: { subnet?: string }[], desired: { subnet: string }[]): boolean =>
   desired.every(({ subnet }) => observed.some((each) => each.subnet === subnet));
 
 /** Stopped containers do not prevent the removal of a network. */
@@ -84,10 +84,10 @@ function refuseDockerRemoval(item: DockerNetwork, { docker }: Facts): void {
   }
   const observed = findDockerNetwork(item, docker);
   const running = observed?.bridge === item.bridge ? observed.containers.filter((container) => container.running) : [];
-  if (running.length > 0) throw dockerNetworkInUse(item, running, "is to be removed");
+  if (running.length > 0) throw dockerNetworkInUseError(item, running, "is to be removed");
 }
 
-function dockerNetworkInUse({ name }: DockerNetwork, containers: { name: string }[], what: string): OverlayError {
+function dockerNetworkInUseError({ name }: DockerNetwork, containers: { name: string }[], what: string): OverlayError {
   const names = containers.map((container) => container.name).sort();
   const more = names.length > 10 ? ` and ${names.length - 10} more` : "";
   return new OverlayError(
@@ -182,7 +182,7 @@ function refuseSmallMtu(items: Item[]): void {
   throw new OverlayError(
     "MTU_TOO_SMALL",
     `${small.name} would have an MTU of ${small.mtu}, and IPv${v6 ? 6 : 4} needs at least ${least}.`,
-    "Give the network below a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
+    "Give the underlay a larger MTU: the overlay's is smaller by 50, or by 70 over IPv6.",
   );
 }
 
@@ -202,7 +202,7 @@ function refuseUnderlayInRange(range: OverlayRange, items: Item[], { ssh }: Fact
     if (!place || !overlaps(place, range.extent)) continue;
     throw new OverlayError(
       "ROUTE_OVERLAP",
-      `${address}, ${what}, lies in the overlay's range ${range.text}: the overlay would cut the way that it is reached by. Nothing was changed.`,
+      `${address}, ${what}, is in the overlay's range ${range.text}: it would no longer be reachable. Nothing was changed.`,
       "Choose another range for the network (subnets), or reach the host by another address.",
     );
   }
@@ -220,7 +220,7 @@ function refuseDockerNetworks({ text, extent }: OverlayRange, desired: DesiredSt
     if (!subnet || ours.includes(name)) continue;
     throw new OverlayError(
       "ROUTE_OVERLAP",
-      `Docker network ${name} (${subnet.subnet}${bridge ? ` on ${bridge}` : ""}) overlaps the overlay's range ${text}. It was left as it is.`,
+      `Docker network ${name} (${subnet.subnet}${bridge ? ` on ${bridge}` : ""}) overlaps the overlay's range ${text}. It was not changed.`,
       "Remove that Docker network, or choose another range for the network (subnets).",
     );
   }

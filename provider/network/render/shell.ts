@@ -11,7 +11,7 @@ const RULE = /^[A-Za-z0-9 _.:/@%+=,![\]-]*$/;
 /** A word of a shell or of `ip -batch` without quotes; refused if it needs quotes. */
 export function requireWord(text: string): string {
   if (WORD.test(text)) return text;
-  throw unsafeText(text);
+  throw unsafeTextError(text);
 }
 
 /**
@@ -36,7 +36,7 @@ export function requireSafeItem(item: Item, others: (string | undefined)[] = [])
   for (const text of others) if (text !== undefined) requireWord(text);
   for (const [key, value] of Object.entries(item)) {
     if (QUOTED[item.kind]?.includes(key)) continue;
-    for (const text of stringsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafeText(text);
+    for (const text of stringsIn(value)) if (!(key === "rule" ? RULE : WORD).test(text)) throw unsafeTextError(text);
   }
 }
 
@@ -47,7 +47,7 @@ const stringsIn = (value: unknown): string[] =>
       ? Object.values(value).flatMap(stringsIn)
       : [];
 
-const unsafeText = (text: string): OverlayError =>
+const unsafeTextError = (text: string): OverlayError =>
   new OverlayError(
     "INPUT_INVALID",
     `${JSON.stringify(text.slice(0, 200))} cannot be a part of a command.`,

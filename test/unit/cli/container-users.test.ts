@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { groupContainers, withContainerUsers } from "../../../provider/cli/containers";
-import { type ExportedResource, requiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
+import { type ExportedResource, findRequiredLeases, sortByDepth } from "../../../provider/cli/stack-export";
 import type { Values } from "../../../provider/lifecycle/values";
 import { openPool } from "../../../provider/pool";
 import { readSettings } from "../../../provider/settings";
@@ -31,7 +31,7 @@ test("a recovered address that a container has is used by it, whether or not a s
     container("by-hand", "10.128.64.20"),
   ];
   const pool = await openPool("memory:", { offerTtl: 3600, quarantine: 0 });
-  const facts = requiredLeases(found, tenantDefaults);
+  const facts = findRequiredLeases(found, tenantDefaults);
   const recover = async () =>
     pool.importLeases(sortByDepth(await withContainerUsers(pool, facts, found, new Map([["training", containers]]))));
   expect((await recover()).conflicts).toEqual([]);

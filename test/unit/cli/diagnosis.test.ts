@@ -18,8 +18,8 @@ function answer(text: string): PingResult {
   const [way = "", loss, ...rest] = text.split(" ");
   const [from = "", to = ""] = way.split(">");
   const layer = rest.includes("below") ? "underlay" : "overlay";
-  const full = loss !== "100" && !rest.includes("large");
-  return { from, to, target: `ip of ${to}`, layer, mtu: 1450, loss: Number(loss), full };
+  const passesFullSize = loss !== "100" && !rest.includes("large");
+  return { from, to, target: `ip of ${to}`, layer, mtu: 1450, loss: Number(loss), passesFullSize };
 }
 
 test.each<[name: string, way: string, others: string[], hop: string]>([

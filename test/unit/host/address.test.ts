@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { connectionKey, connectionName, sameConnection } from "../../../provider/host/connection";
+import { connectionKey, connectionName, isSameConnection } from "../../../provider/host/connection";
 
 test.each([
   [{ host: "10.0.0.1" }, "10.0.0.1"],
@@ -28,5 +28,5 @@ test.each([
   [{ host: "a", password: "1" }, { host: "a" }, false],
   [{ host: "a", proxy: { host: "j", port: 1 } }, { host: "a", proxy: { port: 1, host: "j" } }, true],
 ])("%o and %o are the same: %s", (a, b, same) => {
-  expect(sameConnection(a, b)).toBe(same);
+  expect(isSameConnection(a, b)).toBe(same);
 });

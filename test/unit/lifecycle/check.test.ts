@@ -126,7 +126,7 @@ test("two networks: overlap, equal names, devices and VNIs on one hub are refuse
   expect(await attempt({})).toMatch(/^DEVICE_FOREIGN: .*training/);
   const names = { devicePrefix: "vxb", hubInterface: "b-host" };
   expect(await attempt(names)).toMatch(
-    /^NETWORK_EXISTS: Networks b \(VNI 101 to 163\) and training \(VNI 101 to 163\) would meet on hub 192.0.2.1/,
+    /^NETWORK_EXISTS: Networks b \(VNI 101 to 163\) and training \(VNI 101 to 163\) would both use hub 192.0.2.1/,
   );
   expect(await attempt({ ...names, vniBase: 163 })).toBe("none");
 });

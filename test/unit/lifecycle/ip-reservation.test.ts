@@ -69,7 +69,7 @@ describe("inputs that do not fit together", () => {
     [{ ttl: "300" }, /^INPUT_INVALID: ttl must be `true` or a whole number/],
     [{ usedBy: "two words" }, /^INPUT_INVALID: usedBy must be/],
     [{ ip: "10.128.64.300" }, /^INPUT_INVALID: ip must be an IP address/],
-    [{ port: 80 }, /^INPUT_INVALID: port can be asked for only in a nodePort pool/],
+    [{ port: 80 }, /^INPUT_INVALID: port can be requested only in a nodePort pool/],
     [{ ip: "10.128.64.1" }, /^IP_OUTSIDE_POOL: Address 10\.128\.64\.1 /],
     [{ ip: "10.128.64.254" }, /^IP_OUTSIDE_POOL/],
   ])("%j is refused", async (news, reason) => {

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import {
   changedPaths,
-  equal,
+  isEqual,
   UNKNOWN,
   unknownPaths,
   withoutPaths,
@@ -28,7 +28,7 @@ test.each([
   [{ a: {} }, { a: [] }, false],
   [{ a: null }, {}, false],
 ])("%j and %j are equal: %s", (a, b, expected) => {
-  expect(equal(a, b)).toBe(expected);
+  expect(isEqual(a, b)).toBe(expected);
 });
 
 test("changes are named at the depth where they are", () => {
