@@ -31,8 +31,6 @@ export interface ServiceOptions {
   noAuth?: boolean;
   credentials?: TlsCredentials;
   tenantDefaults?: TenantDefaults;
-  /** How long it takes to find an access token. Milliseconds. */
-  authenticationMs?: number;
 }
 
 export interface CallOptions {
@@ -80,14 +78,16 @@ export class GrpcService {
   port = 0;
   /** How often an access token was looked up. */
   lookups = 0;
+  /** How long that takes. */
+  lookupMs = 0;
 
   static async on(pool: Pool, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
-    const { limits, noAuth = false, credentials, tenantDefaults, authenticationMs = 0 } = options;
+    const { limits, noAuth = false, credentials, tenantDefaults } = options;
     const records = {
       findAccessToken: async (id: string) => {
         service.lookups++;
-        await new Promise((resolve) => setTimeout(resolve, authenticationMs));
+        await new Promise((resolve) => setTimeout(resolve, service.lookupMs));
         return pool.findAccessToken(id);
       },
     };
