@@ -1,9 +1,9 @@
 import { BoundedPool, isBounded } from "../access/bounded-pool";
 import { type Caller, requireScope, type Scope } from "../access/caller";
 import { OverlayError } from "../errors";
+import { isLoopbackName } from "../loopback";
 import type { Context } from "../reservations";
 import type { ServiceContext } from "./app";
-import { isLoopbackName } from "./listen";
 import { RateLimit } from "./rate-limit";
 
 /** Tokens that are not known from the last second, for each address: each costs a read of the store. */
@@ -48,16 +48,17 @@ export class Admission {
 
   /** For the functions of `reservations/`, in the bounds of the caller. */
   admit(caller: Caller, scope: Scope): Context {
-    const { limits, tokenKeys, tenantDefaults } = this.service;
+    const { limits, tokenKeys, tenantDefaults, authenticator } = this.service;
     if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
     requireScope(caller, scope);
     const session = this.service.pool.session({ actor: caller.name });
     const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
-    return { pool, tokenKeys, tenant: caller.tenant, caller: caller.name, tenantDefaults };
+    const name = authenticator && { caller: caller.name };
+    return { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
   }
 }
 
-function readBearerToken(authorization: string | undefined): string {
+export function readBearerToken(authorization: string | undefined): string {
   const [, token] = /^Bearer +([^\s]+)$/i.exec(authorization ?? "") ?? [];
   if (token !== undefined) return token;
   throw new OverlayError(

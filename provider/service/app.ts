@@ -5,7 +5,9 @@ import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
 import type { Pool } from "../pool/types";
 import type { Context } from "../reservations";
-import type { TenantDefaults } from "../resource";
+import type { WebhookDeliveries } from "./events/deliveries";
+import type { EventFeed } from "./events/feed";
+import type { Metrics } from "./metrics/metrics";
 
 /** What a route demands of its caller; `public`: no access token. */
 export type RouteScope = Scope | "public";
@@ -38,13 +40,18 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: Pool;
   tokenKeys?: string | undefined;
-  /** The setting of this name: blocks for tenants without a pool. */
-  tenantDefaults?: TenantDefaults | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */
   operator: Caller;
   limits: Limits;
+  /** Events of the store, of all processes. */
+  feed: EventFeed;
+  deliveries: WebhookDeliveries;
+  metrics: Metrics;
+  /** Metrics need no access token. */
+  metricsPublic: boolean;
   /** Aborted when the process was told to end. */
   stopping: AbortSignal;
 }

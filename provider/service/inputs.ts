@@ -1,5 +1,6 @@
 import { z } from "zod";
-import { releaseInput, reserveInput, searchInput } from "../reservations";
+import { releaseInput, reserveInput, searchInput, validateInput } from "../reservations";
+import type { Limits } from "./app";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -7,18 +8,15 @@ import { releaseInput, reserveInput, searchInput } from "../reservations";
  */
 
 /** In a query, all values are text. */
-const flag = z.union(
+export const flag = z.union(
   [z.boolean(), z.enum(["true", "false"]).transform((text) => text === "true")],
   "must be true or false",
 );
 
-const runner = z
-  .string()
-  .regex(/^[\w.-]{1,63}(\/[\w.-]{1,63})?$/, "must be a runner: NAME or NETWORK/NAME")
-  .describe("The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.");
-
-const where = {
-  runner: runner.optional(),
+export const where = {
+  runner: reserveInput.shape.runner.describe(
+    "The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.",
+  ),
   network: reserveInput.shape.network.describe("The network of the runner."),
   pool: reserveInput.shape.pool.describe("Instead of a runner: an IPPool, or any pool of addresses or ports."),
 };
@@ -34,14 +32,22 @@ const address = {
 export const reserveFields = z.strictObject({
   ...where,
   ...address,
+  anyRunner: flag.optional().describe("On any runner of `network`."),
+  placement: reserveInput.shape.placement.describe("How any runner is chosen; default mostFree."),
+  count: reserveInput.shape.count.describe("So many addresses, all or none. The answer is a list then."),
   container: container.describe("The container that it is for; the same container gets the same reservation again."),
+  owner: reserveInput.shape.owner.describe("Instead of a container: the same owner gets the same reservation again."),
   ttl: reserveInput.shape.ttl.describe("Seconds for which it may stay unused; default 300, 1800 with `vm`."),
   vm,
 });
 
+export const idempotencyHeaders = z.object({
+  "idempotency-key": reserveInput.shape.key.describe("A request with the same key gets the same reservation again."),
+});
+
 export const validateFields = z.strictObject({
   token,
-  runner: where.runner,
+  runner: validateInput.shape.runner.describe("The runner that the token must be for: NAME or NETWORK/NAME."),
   offline: flag.optional().describe("Check signature and expiry only, without the store."),
 });
 
@@ -58,6 +64,7 @@ export const freeFields = z.strictObject({
 export const searchFields = z.strictObject({
   ...where,
   ip: searchInput.shape.ip.describe("Only this address."),
+  tenant: searchInput.shape.tenant.describe("Only of this tenant, ORGANIZATION/PROJECT."),
   owner: searchInput.shape.owner.describe("Only of owners whose name contains this text."),
   container: container.describe("Only of this container."),
   label: z
@@ -67,6 +74,10 @@ export const searchFields = z.strictObject({
     .optional()
     .describe("Only with this label, KEY=VALUE; may be repeated."),
   state: searchInput.shape.state.describe("Default: reserved and used."),
-  limit: z.coerce.number().int().min(1).optional().describe("Entries of the page."),
+  limit: searchInput.shape.limit.describe("Entries of the page."),
   cursor: searchInput.shape.after.describe("`next` of the page before."),
 });
+
+/** The setting `pageLimit` bounds what a client asks for. */
+export const pageSize = (asked: number | undefined, { pageLimit }: Limits): number =>
+  Math.min(asked ?? pageLimit, pageLimit);

@@ -5,11 +5,10 @@ import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
-import type { Pool } from "../pool/types";
-import type { TenantDefaults } from "../resource";
+import type { Context } from "../reservations";
 import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
-import { EventFeed } from "./events/feed";
+import { type Instance, type OpenPool, openInstance } from "./instance";
 import { findPassedSocket, type ListenAddress, type Protection, refuseOpenAddress } from "./listen";
 import { createLog } from "./log";
 import { buildServer } from "./server";
@@ -20,9 +19,9 @@ import { readTls, type TlsFiles, watchTls } from "./tls";
 const STOP_TIMEOUT = 10_000;
 
 export interface ServeContext {
-  pool: Pool;
+  openPool: OpenPool;
   tokenKeys?: string | undefined;
-  tenantDefaults?: TenantDefaults | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
@@ -40,65 +39,69 @@ interface Listener {
 export async function serve(context: ServeContext, settings: ServiceSettings): Promise<void> {
   const stopping = new AbortController();
   const log = createLog(settings.logLevel, (line) => process.stdout.write(line));
+  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
   const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
-  const signal = receiveSignal();
-  const tls = tlsFilesOf(settings);
-  const listeners = await startListeners(context, settings, { log, protection, tls, stopping: stopping.signal });
-  logProtection(log, protection);
-  const unwatch = tls ? reloadTls(listeners, tls, log) : () => {};
-  log.info({ signal: await signal }, "stopping");
-  stopping.abort();
-  unwatch();
-  await Promise.all(listeners.map((listener) => listener.stop()));
+  for (const each of [address, settings.grpcListen])
+    if (each && "host" in each) refuseOpenAddress(each.host, protection);
+  const { version } = context;
+  const measured = { version, node: process.version, mostPools: settings.metricsPools };
+  const instance = await openInstance(context.openPool, measured, log);
+  const listeners: Listener[] = [];
+  let unwatch = () => {};
+  try {
+    const service = buildContext(context, settings, { instance, stopping: stopping.signal });
+    const tls = tlsFilesOf(settings);
+    const common = { log, tls, admission: new Admission(service) };
+    const signal = receiveSignal();
+    listeners.push(await startHttp(service, { ...common, version, address, protection }));
+    if (settings.grpcListen) listeners.push(await startGrpc(service, { ...common, address: settings.grpcListen }));
+    logProtection(log, protection);
+    instance.deliveries.start();
+    if (tls) unwatch = reloadTls(listeners, tls, log);
+    log.info({ signal: await signal }, "stopping");
+  } finally {
+    stopping.abort();
+    unwatch();
+    await Promise.all(listeners.map((listener) => listener.stop()));
+    await instance.end();
+  }
   log.info("stopped");
 }
 
 const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | undefined =>
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
-interface ListenOptions {
-  log: Logger;
-  protection: Protection;
-  tls: TlsFiles | undefined;
-  stopping: AbortSignal;
+function buildContext(
+  { tokenKeys, tenantDefaults, actor }: ServeContext,
+  settings: ServiceSettings,
+  { instance, stopping }: { instance: Instance; stopping: AbortSignal },
+): ServiceContext {
+  const operator: Caller = { name: actor, scopes: ["admin"] };
+  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
+  const { metricsPublic } = settings;
+  const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
+  return { ...context, ...authentication, limits: settings };
 }
 
-/** HTTP always, gRPC if it has an address. They share the limits of access tokens. */
-async function startListeners(
-  { pool, tokenKeys, tenantDefaults, actor, version }: ServeContext,
-  settings: ServiceSettings,
-  options: ListenOptions,
-): Promise<Listener[]> {
-  const { grpcListen } = settings;
-  if (grpcListen) refuseOpenAddress(grpcListen.host, options.protection);
-  const operator: Caller = { name: actor, scopes: ["admin"] };
-  const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(pool) };
-  const { stopping } = options;
-  const service = { pool, tokenKeys, tenantDefaults, operator, ...authentication, limits: settings, stopping };
-  const admission = new Admission(service);
-  const http = await startHttp(service, settings, { ...options, admission, version });
-  if (!grpcListen) return [http];
-  try {
-    return [http, await startGrpc(service, grpcListen, { ...options, admission })];
-  } catch (error) {
-    await http.stop();
-    throw error;
-  }
+interface ListenerOptions<A> {
+  address: A;
+  log: Logger;
+  tls: TlsFiles | undefined;
+  /** Interfaces share the limits of access tokens. */
+  admission: Admission;
 }
 
 async function startHttp(
   service: ServiceContext,
-  settings: ServiceSettings,
-  { log, protection, tls, admission, version }: ListenOptions & { admission: Admission; version: string },
+  options: ListenerOptions<ListenAddress> & { version: string; protection: Protection },
 ): Promise<Listener> {
-  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
-  if ("host" in address) refuseOpenAddress(address.host, protection);
+  const { address, log, version, tls, admission, protection } = options;
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   const app = await buildServer(service, { log, version, admission, ...(https && { https }) });
   await listen(app, address, protection);
   return {
-    updateTls: (options) => (app.server as unknown as HttpsServer).setSecureContext(options),
+    updateTls: (files) => (app.server as unknown as HttpsServer).setSecureContext(files),
     stop: () => closeServer(app),
   };
 }
@@ -106,22 +109,26 @@ async function startHttp(
 /** Its libraries are loaded only if it is asked for. */
 async function startGrpc(
   service: ServiceContext,
-  address: { host: string; port: number },
-  { log, tls, admission }: ListenOptions & { admission: Admission },
+  { address, log, tls, admission }: ListenerOptions<{ host: string; port: number }>,
 ): Promise<Listener> {
   const { GrpcServer, TlsCredentials } = await import("./grpc/index.js");
   const credentials = tls && new TlsCredentials(readTls(tls));
-  const server = new GrpcServer(service, { admission, log, credentials, feed: new EventFeed(service.pool) });
-  const port = await server.listen(address);
-  log.info(`gRPC listening at ${address.host.includes(":") ? `[${address.host}]` : address.host}:${port}`);
-  return { updateTls: (options) => credentials?.update(options), stop: () => server.stop() };
+  const server = new GrpcServer(service, { admission, log, credentials });
+  log.info(`gRPC listening at ${await server.listen(address)}`);
+  return { updateTls: (files) => credentials?.update(files), stop: () => server.stop() };
 }
 
-/** A socket that was passed to this process may have any address. */
+/** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */
 async function listen(app: App, address: ListenAddress, protection: Protection): Promise<void> {
+  let isChecked = false;
+  app.server.prependListener("connection", (socket) => {
+    if (!isChecked) socket.destroy();
+  });
   // `host` keeps fastify from listening on a second address beside the passed socket.
   const where = "fd" in address ? { ...address, host: "passed" } : address;
-  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch(throwListenError);
+  await app.listen({ ...where, listenTextResolver: (url) => `listening at ${url}` }).catch((error: Error) => {
+    throw listenError(error);
+  });
   const bound = app.server.address();
   try {
     refuseOpenAddress(typeof bound === "object" ? bound?.address : undefined, protection);
@@ -129,12 +136,16 @@ async function listen(app: App, address: ListenAddress, protection: Protection):
     await app.close();
     throw error;
   }
+  isChecked = true;
 }
 
-function throwListenError(error: Error): never {
-  const fix = "Give another address or port with --listen.";
-  throw new OverlayError("SETTING_INVALID", `The service cannot listen: ${error.message}.`, fix, error);
-}
+const listenError = (cause: Error): OverlayError =>
+  new OverlayError(
+    "SETTING_INVALID",
+    `The service cannot listen: ${cause.message}.`,
+    "Give another address or port with --listen.",
+    cause,
+  );
 
 function logProtection(log: Logger, { hasTls, hasAuthentication }: Protection): void {
   if (!hasTls) log.warn("no TLS: the service listens on loopback only");

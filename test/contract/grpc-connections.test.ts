@@ -174,7 +174,7 @@ describe("the end of the server", () => {
 
   test("does not wait for clients that watch its health", async () => {
     await start();
-    const watching = healthWatch(service.port);
+    const watching = healthWatch(service.address);
     await expect.poll(() => watching.statuses).toEqual(["SERVING"]);
     const began = Date.now();
     await service.stop();
@@ -240,8 +240,8 @@ describe("health", () => {
   test("is asked without a token, for the process and for each service", async () => {
     await start();
     for (const name of ["", "overlay.ipam.v1.Ipam", "overlay.ipam.v1.Reservations"])
-      expect(await healthOf(service.port, name)).toBe("SERVING");
-    expect(await healthOf(service.port, "nosuch")).toBe("NOT_FOUND");
+      expect(await healthOf(service.address, name)).toBe("SERVING");
+    expect(await healthOf(service.address, "nosuch")).toBe("NOT_FOUND");
   });
 });
 
@@ -249,8 +249,8 @@ const health = loadSync(require.resolve("grpc-health-check/proto/health/v1/healt
   "grpc.health.v1.Health"
 ] as ServiceDefinition;
 
-function healthOf(port: number, name: string): Promise<string> {
-  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+function healthOf(address: string, name: string): Promise<string> {
+  const client = new Client(address, credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = health.Check!;
   return new Promise((resolve) => {
     client.makeUnaryRequest(
@@ -266,8 +266,8 @@ function healthOf(port: number, name: string): Promise<string> {
   });
 }
 
-function healthWatch(port: number): { client: Client; statuses: string[] } {
-  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+function healthWatch(address: string): { client: Client; statuses: string[] } {
+  const client = new Client(address, credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = health.Watch!;
   const statuses: string[] = [];
   const stream = client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, { service: "" });
@@ -284,8 +284,8 @@ describe.each(["v1", "v1alpha"])("reflection %s", (version) => {
       enums: String,
     })[`grpc.reflection.${version}.ServerReflection`] as ServiceDefinition;
 
-  function ask(port: number, request: object): Promise<Answer> {
-    const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+  function ask(address: string, request: object): Promise<Answer> {
+    const client = new Client(address, credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = reflection().ServerReflectionInfo!;
     const stream = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize);
     return new Promise((resolve, reject) => {
@@ -298,17 +298,17 @@ describe.each(["v1", "v1alpha"])("reflection %s", (version) => {
 
   test("lists the services, and its descriptors suffice for a call", async () => {
     await start();
-    const { listServicesResponse } = await ask(service.port, { listServices: "*" });
+    const { listServicesResponse } = await ask(service.address, { listServices: "*" });
     expect(listServicesResponse.service.map(({ name }: { name: string }) => name).sort()).toEqual([
       "grpc.health.v1.Health",
       "overlay.ipam.v1.Ipam",
       "overlay.ipam.v1.Reservations",
     ]);
     // protobufjs reads a map from a descriptor as a list of entries, which is the same in a message.
-    const details = await ask(service.port, { fileContainingSymbol: "google.rpc.ErrorInfo" });
+    const details = await ask(service.address, { fileContainingSymbol: "google.rpc.ErrorInfo" });
     expect(details.fileDescriptorResponse.fileDescriptorProto).toHaveLength(2); // and that of google.protobuf.Any
     const symbol = { fileContainingSymbol: "overlay.ipam.v1.Ipam" };
-    const { fileDescriptorResponse } = await ask(service.port, symbol);
+    const { fileDescriptorResponse } = await ask(service.address, symbol);
     const files = toFileSet(fileDescriptorResponse.fileDescriptorProto);
     const ipam = loadFileDescriptorSetFromBuffer(files, { longs: String, enums: String })[
       "overlay.ipam.v1.Ipam"

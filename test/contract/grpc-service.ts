@@ -13,10 +13,11 @@ import { Authenticator } from "../../provider/access/authenticate";
 import type { Pool } from "../../provider/pool/types";
 import type { TenantDefaults } from "../../provider/resource";
 import { Admission } from "../../provider/service/admission";
-import type { Limits } from "../../provider/service/app";
-import { EventFeed } from "../../provider/service/events/feed";
+import type { Limits, ServiceContext } from "../../provider/service/app";
+import type { EventFeed } from "../../provider/service/events/feed";
 import type { TlsCredentials } from "../../provider/service/grpc/credentials";
 import { GrpcServer } from "../../provider/service/grpc/server";
+import { openInstance } from "../../provider/service/instance";
 import { createLog } from "../../provider/service/log";
 
 const folder = "provider/service/grpc";
@@ -72,10 +73,11 @@ function readErrorInfo(bytes: Buffer) {
 export class GrpcService {
   readonly lines: string[] = [];
   readonly stopping = new AbortController();
-  readonly feed: EventFeed;
   readonly #clients: Client[] = [];
   server!: GrpcServer;
-  port = 0;
+  context!: ServiceContext;
+  /** HOST:PORT. */
+  address = "";
   /** How often an access token was looked up. */
   lookups = 0;
   /** How long that takes. */
@@ -91,23 +93,26 @@ export class GrpcService {
         return pool.findAccessToken(id);
       },
     };
+    const log = createLog("info", (line) => service.lines.push(line));
     const context = {
-      pool,
+      ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
       tenantDefaults,
+      metricsPublic: false,
       operator: { name: "root@test", scopes: ["admin" as const] },
       ...(!noAuth && { authenticator: new Authenticator(records) }),
       limits: { ...LIMITS, ...limits },
       stopping: service.stopping.signal,
     };
-    const log = createLog("info", (line) => service.lines.push(line));
-    const { feed } = service;
-    service.server = new GrpcServer(context, { admission: new Admission(context), feed, log, credentials });
-    service.port = await service.server.listen({ host: "127.0.0.1", port: 0 });
+    service.context = context;
+    service.server = new GrpcServer(context, { admission: new Admission(context), log, credentials });
+    service.address = await service.server.listen({ host: "127.0.0.1", port: 0 });
     return service;
   }
 
-  private constructor(readonly pool: Pool) {
-    this.feed = new EventFeed(pool, { pollMs: 20 });
+  private constructor(readonly pool: Pool) {}
+
+  get feed(): EventFeed {
+    return this.context.feed;
   }
 
   /** The text of a new access token. */
@@ -118,7 +123,7 @@ export class GrpcService {
 
   /** A connection of its own. */
   connect(channel: ChannelCredentials = credentials.createInsecure()): Connection {
-    const client = new Client(`127.0.0.1:${this.port}`, channel);
+    const client = new Client(this.address, channel);
     this.#clients.push(client);
     return new Connection(client);
   }

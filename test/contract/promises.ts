@@ -344,6 +344,26 @@ export function promiseContract(engine: Engine): void {
       expect(await pool.fsck()).toEqual([]);
     });
 
+    test("the value that an owner held is given to it again, not one that another branch had offered to it", async () => {
+      const { pool, another, pass } = await createFixture(engine);
+      const opener = await open(pool);
+      const [neighbour, held] = [await pool.claim(requestFor(r, "66")), await pool.claim(requestFor(n, "77"))];
+      const branch = another(); // A swap: both offers wait.
+      await branch.offer(requestFor(n, "66"), { movesAway: () => true });
+      await branch.offer(requestFor(r, "77"), { movesAway: () => true });
+      await pool.release("pool/p", neighbour.leaseId);
+      pass(1);
+      await pool.release("pool/p", held.leaseId);
+      pass(1);
+      await pool.close("space/id", opener.leaseId);
+      await pool.release("space/id", opener.leaseId);
+      pass(1);
+      const up = another();
+      await open(up);
+      expect(firstOf(await up.offer(by(n), { inUp: true }))).toBe(77n);
+      expect(await pool.fsck()).toEqual([]);
+    });
+
     test("an offer in a pool that is being deleted is kept if the delete is cancelled", async () => {
       const { pool, another } = await createFixture(engine);
       const opener = await open(pool);

@@ -168,17 +168,18 @@ describe.sequential("a socket of systemd", { timeout: 120_000 }, () => {
     return { url: `http://127.0.0.1:${port}`, child, ended, output: () => output };
   }
 
-  test("is served", async () => {
-    const { url, child, ended, output } = await startWithSocket("127.0.0.1");
-    await waitFor(() => (output().includes("listening at") ? true : undefined));
+  test("is served, also the client for which the service was started", async () => {
+    const { url, child, ended } = await startWithSocket("127.0.0.1");
     expect((await fetch(`${url}/readyz`)).status).toBe(200);
     child.kill("SIGTERM");
     expect(await ended).toBe(0);
   });
 
-  test("is refused without TLS, unless it is on loopback", async () => {
-    const { ended, output } = await startWithSocket("0.0.0.0");
+  test("is refused without TLS, unless it is on loopback; a client that waits is not served", async () => {
+    const { url, ended, output } = await startWithSocket("0.0.0.0");
+    await expect(fetch(`${url}/healthz`)).rejects.toThrow();
     expect(await ended).toBe(1);
     expect(output()).toContain("SETTING_INVALID: Without TLS");
+    expect(output()).not.toContain("/healthz");
   });
 });

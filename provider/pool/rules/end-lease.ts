@@ -44,7 +44,8 @@ export async function endLease(tx: WriteBuffer, lease: Lease, until = NO_QUARANT
   const waiter = occupies(lease) ? await waiterOf(tx, lease) : undefined;
   const isQuarantined = until > tx.now && !waiter && occupies(lease) && !(await isShared(tx, lease));
   if (isQuarantined) await dropEndRecord(tx, lease.pool, previousHolder(lease).uid, lease.uid);
-  await replaceLease(tx, lease, isQuarantined ? toQuarantined(lease, tx.now, until) : toEndRecord(tx, lease, end));
+  const record = isQuarantined ? toQuarantined(lease, tx.now, until) : toEndRecord(tx, lease, end, waiter && until);
+  await replaceLease(tx, lease, record);
   if (waiter) await grantToWaiter(tx, waiter, lease, until);
 }
 

@@ -16,19 +16,21 @@ const END_KEPT_MS = 30 * 24 * 3600 * 1000;
 
 /**
  * The end record of a lease. Only owners with a state file have one, because the state may not have the end yet. Offers have one only if a
- * promise was broken; released leases get one when their quarantine ends, or their pool is deleted.
+ * promise was broken; released leases get one when their quarantine ends, or their pool is deleted. `until`: when the quarantine would end
+ * of values that an offer has waited for.
  */
-export function toEndRecord(tx: WriteBuffer, lease: Lease, end: LeaseEnd | undefined): Lease | undefined {
+export function toEndRecord(
+  tx: WriteBuffer,
+  lease: Lease,
+  end: LeaseEnd | undefined,
+  until?: number,
+): Lease | undefined {
   const { pool, owner, type, uid, leaseId, extents, state, createdAt, updatedAt, lastSeen, request, shownTo } = lease;
   if (state === "ended" || !isStackOwner(owner) || (state === "offered" && !end)) return undefined;
   const at = state === "quarantined" ? updatedAt : tx.now;
   if (at + END_KEPT_MS <= tx.now) return undefined;
-  const rest =
-    state === "quarantined"
-      ? lease.expiresAt
-      : state === "offered" && !lease.quarantinedFor
-        ? lease.quarantinedUntil
-        : undefined;
+  const ownQuarantine = lease.quarantinedFor ? undefined : lease.quarantinedUntil;
+  const rest = state === "quarantined" ? lease.expiresAt : state === "offered" ? ownQuarantine : until;
   return omitUndefined<Lease>({
     ...{ pool, owner, type, uid, leaseId, extents, createdAt, lastSeen, request, shownTo },
     state: "ended",

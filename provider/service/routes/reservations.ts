@@ -1,20 +1,70 @@
+import { z } from "zod";
 import { OverlayError } from "../../errors";
 import {
   describeLease,
   findLeasePage,
   free,
+  type Reservation,
   releaseByContainer,
   releaseByToken,
-  reserve,
+  reserveMany,
   useByAddress,
   useByToken,
   validateToken,
 } from "../../reservations";
-import { answers, leaseAnswer, leasePage, releaseAnswer, reservationAnswer, validationAnswer } from "../answers";
+import { answers, leaseAnswer, leaseFields } from "../answers";
 import type { RouteGroup } from "../app";
-import { freeFields, releaseFields, reserveFields, searchFields, useFields, validateFields } from "../inputs";
+import {
+  freeFields,
+  idempotencyHeaders,
+  pageSize,
+  releaseFields,
+  reserveFields,
+  searchFields,
+  useFields,
+  validateFields,
+} from "../inputs";
 import { mergeInputs, requireInput } from "../requests";
-import { resolveRunner } from "../runner-choice";
+
+const reservationAnswer = z
+  .object({
+    ...leaseFields,
+    gateway: z.string().optional().describe("Of the runner's subnet."),
+    gateway6: z.string().optional(),
+    token: z.string().describe("Lets its bearer use the reservation. Secret."),
+    warnings: z.array(z.string()).optional(),
+  })
+  .meta({ id: "Reservation" });
+
+const batchAnswer = z.object({ reservations: z.array(reservationAnswer) }).meta({ id: "ReservationBatch" });
+
+const validationAnswer = z
+  .object({
+    valid: z.literal(true).describe("An invalid token is an error."),
+    checked: z.enum(["store", "signature"]).describe("`signature`: whether the lease is still held was not asked."),
+    ...leaseFields,
+    state: leaseFields.state.optional(),
+    createdAt: leaseFields.createdAt.optional(),
+  })
+  .meta({ id: "Validation" });
+
+const releaseAnswer = z
+  .object({
+    released: z.array(leaseAnswer).describe("Released, or no longer used."),
+    kept: z.array(leaseAnswer).describe("Those of them that stacks hold: they stay reserved for the stack."),
+  })
+  .meta({ id: "Release" });
+
+const leasePage = z
+  .object({
+    reservations: z.array(leaseAnswer),
+    next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
+  })
+  .meta({ id: "LeasePage" });
+
+function describeReservation({ lease, token, gateways: [gateway, gateway6] }: Reservation) {
+  return { ...describeLease(lease), gateway, gateway6, token, warnings: lease.warnings };
+}
 
 /** Reservations of addresses: the routes that KohakuRiver's clients know. */
 export const reservationRoutes: RouteGroup = (app, { limits }) => {
@@ -24,16 +74,16 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     config: { scope: "reserve" },
     schema: {
       operationId: "reserveAddress",
-      summary: "Reserve an address on a runner or in a pool.",
+      summary: "Reserve an address on a runner, on any runner of a network, or in a pool.",
       querystring: reserveFields,
       body: reserveFields.nullish(),
-      response: answers(reservationAnswer),
+      headers: idempotencyHeaders,
+      response: answers(z.union([reservationAnswer, batchAnswer])),
     },
-    handler: async ({ overlay, query, body }) => {
-      const { container, ...input } = await resolveRunner(overlay.pool, mergeInputs({ query, body }));
-      const { lease, token, gateways } = await reserve(overlay, { ...input, by: container });
-      const [gateway, gateway6] = gateways;
-      return { ...describeLease(lease), gateway, gateway6, token, warnings: lease.warnings };
+    handler: async ({ overlay, query, body, headers: { "idempotency-key": key } }) => {
+      const { container, ...input } = mergeInputs({ query, body });
+      const reservations = (await reserveMany(overlay, { ...input, by: container, key })).map(describeReservation);
+      return input.count === undefined ? reservations[0]! : { reservations };
     },
   });
 
@@ -49,9 +99,11 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       response: answers(validationAnswer),
     },
     handler: async ({ overlay, query, body }) => {
-      const { token, runner, offline } = mergeInputs({ query, body });
-      const found = await validateToken(overlay, { token: requireInput(token, "token"), runner, offline });
-      return { valid: true as const, ...found };
+      const { token, ...input } = mergeInputs({ query, body });
+      return {
+        valid: true as const,
+        ...(await validateToken(overlay, { ...input, token: requireInput(token, "token") })),
+      };
     },
   });
 
@@ -69,9 +121,12 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
     handler: async ({ overlay, query, body }) => {
       const { token, container, ...input } = mergeInputs({ query, body });
       const by = requireInput(container, "container");
-      if (token !== undefined)
-        return describeLease(await useByToken(overlay, { token, runner: input.runner, by, vm: input.vm }));
-      return describeLease(await useByAddress(overlay, { ...(await resolveRunner(overlay.pool, input)), by }));
+      const { runner, vm } = input;
+      return describeLease(
+        token === undefined
+          ? await useByAddress(overlay, { ...input, by })
+          : await useByToken(overlay, { token, runner, by, vm }),
+      );
     },
   });
 
@@ -92,7 +147,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
         throw new OverlayError("INPUT_INVALID", "Neither token nor container is given, or both.", "Give one of them.");
       const { leases, kept } =
         token === undefined
-          ? await releaseByContainer(overlay, container!, await resolveRunner(overlay.pool, where))
+          ? await releaseByContainer(overlay, container!, where)
           : await releaseByToken(overlay, token);
       return { released: leases.map(describeLease), kept: kept.map(describeLease) };
     },
@@ -109,8 +164,7 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       body: freeFields.nullish(),
       response: answers(leaseAnswer),
     },
-    handler: async ({ overlay, query, body }) =>
-      describeLease(await free(overlay, await resolveRunner(overlay.pool, mergeInputs({ query, body })))),
+    handler: async ({ overlay, query, body }) => describeLease(await free(overlay, mergeInputs({ query, body }))),
   });
 
   app.route({
@@ -124,13 +178,13 @@ export const reservationRoutes: RouteGroup = (app, { limits }) => {
       response: answers(leasePage),
     },
     handler: async ({ overlay, query }) => {
-      const { limit, cursor, container, label, ...search } = await resolveRunner(overlay.pool, query);
+      const { limit, cursor, container, label, ...search } = query;
       const { leases, next } = await findLeasePage(overlay, {
         ...search,
         by: container,
         labels: label,
         after: cursor,
-        limit: Math.min(limit ?? limits.pageLimit, limits.pageLimit),
+        limit: pageSize(limit, limits),
       });
       return { reservations: leases.map(describeLease), next };
     },

@@ -1,6 +1,6 @@
 import type { InjectOptions } from "fastify";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type AccessTokenInput, createAccessToken, revokeAccessToken } from "../../../provider/access";
+import { type AccessTokenInput, type Bounds, createAccessToken, revokeAccessToken } from "../../../provider/access";
 import { buildServer } from "../../../provider/service/server";
 import { Stage } from "../lifecycle/stage";
 import { TestService } from "./service";
@@ -18,46 +18,108 @@ interface Held {
 }
 
 interface Sample {
+  scope: "read" | "reserve" | "admin";
   /** A request that succeeds for the tenant's own token. */
   request(held: Held): string;
-  /** How the route keeps other tenants out: it refuses them, or its answer leaves out what is not theirs. */
-  others: "refused" | "filtered";
-  scope: "read" | "reserve" | "admin";
-  body?: InjectOptions["payload"];
+  body?(): object;
+  /** Makes what the request needs. */
+  prepare?(): Promise<void>;
+  /** Bounds of a token that succeeds; default: the tenant. Runners belong to the operator. */
+  own?: Bounds;
+  /** What tokens with other bounds get; `hidden`: an answer, or a refusal, that does not name the container. Default: refused. */
+  others?: Partial<Record<"tenant" | "network" | "pool", "refused" | "hidden" | "allowed">>;
+  /** It refuses every token with bounds. */
+  isForOperators?: boolean;
 }
 
+const HIDDEN = { tenant: "hidden", network: "hidden", pool: "hidden" } as const;
+const BLOCK = encodeURIComponent("tenant/acme/shop/clusterIP");
+
+/** Metrics are where Prometheus expects them. */
+const fullPath = (path: string): string => (path === "/metrics" ? path : `/api/overlay${path}`);
+
+/** By method and path under `/api/overlay`. */
 const SAMPLES: Record<string, Sample> = {
-  "POST /api/overlay/ip/reserve": {
-    request: () => "POST /api/overlay/ip/reserve?pool=tenant/acme/shop/clusterIP",
-    others: "refused",
+  "POST /ip/reserve": { scope: "reserve", request: () => `/ip/reserve?pool=${BLOCK}` },
+  "POST /ip/validate": { scope: "reserve", request: ({ token }) => `/ip/validate?token=${token}` },
+  "POST /ip/use": {
     scope: "reserve",
+    request: ({ token, container }) => `/ip/use?token=${token}&container=${container}`,
   },
-  "POST /api/overlay/ip/validate": {
-    request: ({ token }) => `POST /api/overlay/ip/validate?token=${token}`,
-    others: "refused",
-    scope: "reserve",
-  },
-  "POST /api/overlay/ip/use": {
-    request: ({ token, container }) => `POST /api/overlay/ip/use?token=${token}&container=${container}`,
-    others: "refused",
-    scope: "reserve",
-  },
-  "POST /api/overlay/ip/release": {
-    request: ({ token }) => `POST /api/overlay/ip/release?token=${token}`,
-    others: "refused",
-    scope: "reserve",
-  },
-  "POST /api/overlay/ip/free": {
-    request: ({ ip }) => `POST /api/overlay/ip/free?ip=${ip}`,
-    others: "refused",
-    scope: "admin",
-  },
-  "GET /api/overlay/ip/reservations": {
-    request: ({ container }) => `GET /api/overlay/ip/reservations?container=${container}`,
-    others: "filtered",
+  "POST /ip/release": { scope: "reserve", request: ({ token }) => `/ip/release?token=${token}` },
+  "POST /ip/free": { scope: "admin", request: ({ ip }) => `/ip/free?ip=${ip}` },
+  "GET /ip/reservations": {
     scope: "read",
+    request: ({ container }) => `/ip/reservations?container=${container}`,
+    others: HIDDEN,
   },
+  "GET /ip/available": { scope: "read", request: () => `/ip/available?pool=${BLOCK}` },
+  "GET /ip/stats": { scope: "read", request: () => "/ip/stats", others: HIDDEN },
+  "GET /ip/info/:runner": {
+    scope: "read",
+    request: () => "/ip/info/training%2Fnode1",
+    others: { tenant: "allowed" },
+  },
+  "GET /addresses/:ip": { scope: "read", request: ({ ip }) => `/addresses/${ip}`, others: HIDDEN },
+  "GET /addresses/:ip/history": { scope: "read", request: ({ ip }) => `/addresses/${ip}/history`, others: HIDDEN },
+  "GET /pools": { scope: "read", request: () => "/pools", others: HIDDEN },
+  "GET /pools/:pool": { scope: "read", request: () => `/pools/${BLOCK}` },
+  "GET /pools/:pool/history": { scope: "read", request: () => `/pools/${BLOCK}/history` },
+  "POST /pools": { scope: "admin", request: () => "/pools", body: newPool },
+  "DELETE /pools/:pool": {
+    scope: "admin",
+    request: () => `/pools/p${made}`,
+    prepare: async () => {
+      const payload = newPool();
+      expect(await service.outcome("POST /api/overlay/pools", operator, { payload })).toBe("200");
+      made = Number(payload.poolName.slice(1));
+    },
+  },
+  "GET /runners/:runner": { scope: "read", request: () => "/runners/training%2Fnode1", others: { tenant: "allowed" } },
+  "POST /runners/:runner/heartbeat": {
+    scope: "reserve",
+    request: () => "/runners/training%2Fnode1/heartbeat",
+    own: { network: "training" },
+  },
+  "POST /runners/:runner/report": {
+    scope: "reserve",
+    request: () => "/runners/training%2Fnode1/report",
+    body: () => ({ containers: [] }),
+    own: { network: "training" },
+  },
+  "GET /events": { scope: "read", request: () => "/events?after=0", others: HIDDEN },
+  "GET /webhooks": { scope: "admin", request: () => "/webhooks", isForOperators: true },
+  "POST /webhooks": {
+    scope: "admin",
+    request: () => "/webhooks",
+    body: () => ({ url: "https://example.com/hook" }),
+    isForOperators: true,
+  },
+  "POST /webhooks/:id/resume": {
+    scope: "admin",
+    request: () => `/webhooks/${webhook}/resume`,
+    prepare: addWebhook,
+    isForOperators: true,
+  },
+  "DELETE /webhooks/:id": {
+    scope: "admin",
+    request: () => `/webhooks/${webhook}`,
+    prepare: addWebhook,
+    isForOperators: true,
+  },
+  "GET /metrics": { scope: "read", request: () => "/metrics", isForOperators: true },
 };
+
+let webhook = "";
+async function addWebhook(): Promise<void> {
+  webhook = newName();
+  await stage.pool.webhooks.add({ id: webhook, url: "https://example.com/", secret: "whsec_x", createdAt: 0 });
+}
+
+function newPool(): { poolName: string; ranges: string[]; tenant: object } {
+  const number = ++made;
+  return { poolName: `p${number}`, ranges: [`172.16.${number % 256}.0/30`], tenant: ACME };
+}
 
 /** Routes that need no access token. */
 const PUBLIC = [
@@ -87,16 +149,18 @@ beforeAll(async () => {
   await stage.make("IPPool", "web", { ranges: ["192.168.7.0/28"] });
   await stage.make("IPReservation", "first", { tenant: ACME, type: "clusterIP" });
   service = await TestService.on(stage.pool);
+  operator = await tokenWith(["admin"]);
 });
 afterAll(() => service.app.close());
 
 let made = 0;
 const newName = (): string => `n${++made}`;
+let operator: string;
 const tokenWith = (scopes: AccessTokenInput["scopes"], bounds: Partial<AccessTokenInput> = {}): Promise<string> =>
   service.token(newName(), scopes, bounds);
 
 async function reserveForAcme(): Promise<Held> {
-  const container = newName();
+  const container = `job-${newName()}-of-acme`;
   const token = await tokenWith(["reserve"], { tenant: ACME });
   const answer = await service.send(`POST /api/overlay/ip/reserve?runner=node1&container=${container}`, token);
   return { ...answer.json(), container };
@@ -118,16 +182,15 @@ describe("the list of routes", () => {
       .sort();
     const expected = [
       ...PUBLIC.map((name) => `${name} public`),
-      ...Object.entries(SAMPLES).map(([name, { scope }]) => `${name} ${scope}`),
+      ...Object.entries(SAMPLES).map(
+        ([name, { scope }]) => `${name.replace(/\/.*/, (path) => fullPath(path))} ${scope}`,
+      ),
     ];
     expect(declared).toEqual(expected.sort());
   });
 
   test("a server with a route that declares no scope does not start", async () => {
-    const { log } = service.app;
-    const context = { pool: stage.pool, operator: { name: "x", scopes: [] }, stopping: new AbortController().signal };
-    const limits = { bodyLimit: 1, pageLimit: 1, rateLimit: 1, requestTimeout: 1 };
-    const app = await buildServer({ ...context, limits }, { log: log as never, version: "0" });
+    const app = await buildServer(service.context, { log: service.app.log as never, version: "0" });
     expect(() => app.get("/forgotten", async () => "")).toThrow("declares no scope");
     await app.close();
   });
@@ -137,65 +200,82 @@ describe("the list of routes", () => {
   });
 });
 
-describe.each(Object.entries(SAMPLES))("%s", (_, { request, others, scope }) => {
+describe.each(Object.entries(SAMPLES))("%s", (name, sample) => {
+  const { scope, body, prepare, own = { tenant: ACME }, others = {}, isForOperators = false } = sample;
+  const [method] = name.split(" ");
   let held: Held;
+  let path: string;
   beforeEach(async () => {
     held = await reserveForAcme();
+    await prepare?.();
+    path = fullPath(sample.request(held));
+  });
+  const send = (token?: string, options: InjectOptions = {}) =>
+    service.send(`${method} ${path}`, token, { ...options, ...(body && { payload: body() }) });
+  const outcome = async (token?: string, options: InjectOptions = {}): Promise<string> => {
+    const { statusCode, body } = await send(token, options);
+    return statusCode === 200 ? "200" : `${statusCode} ${JSON.parse(body).code}`;
+  };
+
+  test("answers a token with its scope and the right bounds", async () => {
+    expect(await outcome(await tokenWith([scope], own))).toBe(isForOperators ? "403 ACCESS_DENIED" : "200");
   });
 
-  test.each([
-    ["of the tenant", { tenant: ACME }],
-    ["of the operator", {}],
-  ])("accepts a token %s that has its scope", async (_, bounds) => {
-    expect(await service.outcome(request(held), await tokenWith([scope], bounds))).toBe("200");
+  test("accepts a token of the operator with its scope", async () => {
+    expect(await outcome(await tokenWith([scope]))).toBe("200");
   });
 
   test("needs an access token", async () => {
-    expect(await service.outcome(request(held))).toBe("401 ACCESS_TOKEN_MISSING");
+    expect(await outcome()).toBe("401 ACCESS_TOKEN_MISSING");
     for (const authorization of ["", "Bearer", "Basic b3Zs", "ovl_00000000_x"])
-      expect(await service.outcome(request(held), undefined, { headers: { authorization } })).toBe(
-        "401 ACCESS_TOKEN_MISSING",
-      );
+      expect(await outcome(undefined, { headers: { authorization } })).toBe("401 ACCESS_TOKEN_MISSING");
     for (const unknown of ["nonsense", `ovl_00000000_${"A".repeat(43)}`])
-      expect(await service.outcome(request(held), unknown)).toBe("401 ACCESS_TOKEN_INVALID");
+      expect(await outcome(unknown)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses the right id with another secret", async () => {
     const text = await tokenWith([scope]);
     const forged = text.slice(0, -1) + (text.endsWith("A") ? "B" : "A");
-    expect(await service.outcome(request(held), forged)).toBe("401 ACCESS_TOKEN_INVALID");
+    expect(await outcome(forged)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses a token without its scope", async () => {
     const scopes = (["read", "reserve", "preview", "deploy"] as const).filter((each) => each !== scope);
-    expect(await service.outcome(request(held), await tokenWith(scopes))).toBe("403 ACCESS_DENIED");
+    expect(await outcome(await tokenWith(scopes))).toBe("403 ACCESS_DENIED");
   });
 
   test("refuses an expired token", async () => {
     const input = { name: newName(), scopes: ["admin" as const], expiresIn: 60 };
     const { text } = await createAccessToken({ pool: stage.pool, createdBy: "test" }, input, Date.now() - 61_000);
-    expect(await service.outcome(request(held), text)).toBe("401 ACCESS_TOKEN_INVALID");
+    expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test("refuses a revoked token", async () => {
-    const text = await tokenWith(["admin"]);
-    await revokeAccessToken(stage.pool, `n${made}`);
-    expect(await service.outcome(request(held), text)).toBe("401 ACCESS_TOKEN_INVALID");
+    const name = newName();
+    const text = await service.token(name, ["admin"]);
+    await revokeAccessToken(stage.pool, name);
+    expect(await outcome(text)).toBe("401 ACCESS_TOKEN_INVALID");
   });
 
   test.each([
-    ["another tenant", { tenant: OTHER }],
-    ["another network", { network: "staging" }],
-    ["another pool", { pool: "web" }],
-  ])("keeps out a token of %s", async (_, bounds) => {
-    const answer = await service.send(request(held), await tokenWith(["admin"], bounds));
-    if (others === "filtered") expect(answer.statusCode).toBe(200);
-    else expect(REFUSALS).toContain(`${answer.statusCode} ${answer.json().code}`);
-    expect(answer.body).not.toContain(others === "filtered" ? held.ip : "ipr1.");
-    const kept = await service.send(`POST /api/overlay/ip/validate?token=${held.token}`, await tokenWith(["reserve"]));
+    ["tenant", { tenant: OTHER }],
+    ["network", { network: "staging" }],
+    ["pool", { pool: "web" }],
+  ] as const)("keeps out a token of another %s", async (bound, bounds) => {
+    const { statusCode, body } = await send(await tokenWith(["admin"], bounds));
+    const expected = others[bound] ?? "refused";
+    if (expected === "refused") expect(REFUSALS).toContain(`${statusCode} ${JSON.parse(body).code}`);
+    else if (statusCode !== 200)
+      expect([expected, REFUSALS]).toEqual([
+        "hidden",
+        expect.arrayContaining([`${statusCode} ${JSON.parse(body).code}`]),
+      ]);
+    expect(body).not.toContain(held.container);
+    expect(body).not.toContain("ipr1.");
+    const kept = await service.send(`POST /api/overlay/ip/validate?token=${held.token}`, operator);
     expect(kept.json()).toMatchObject({ valid: true, ip: held.ip });
   });
 });
 
 /** What is outside of the bounds of a caller is refused, or does not exist for it. */
-const REFUSALS = ["403 ACCESS_DENIED", "403 TENANT_MISMATCH", "400 IP_OUTSIDE_POOL"];
+const REFUSALS = ["403 ACCESS_DENIED", "403 TENANT_MISMATCH", "400 IP_OUTSIDE_POOL", "404 POOL_NOT_FOUND"];

@@ -90,6 +90,198 @@ describe("a reservation", () => {
   });
 });
 
+describe("several reservations", () => {
+  test("in one request: all, as a list, or none", async () => {
+    const { reservations } = (await post("reserve?pool=web&count=3")).json();
+    expect(reservations.map(({ ip }: { ip: string }) => ip)).toEqual(["192.168.7.0", "192.168.7.1", "192.168.7.2"]);
+    expect(reservations[0].token).toMatch(/^ipr1\./);
+    expect((await post("reserve?pool=web&count=2")).json()).toMatchObject({ code: "POOL_EXHAUSTED" });
+    expect((await post("reserve?pool=web&count=1")).json()).toMatchObject({ reservations: [{ ip: "192.168.7.3" }] });
+  });
+
+  test("on any runner", async () => {
+    await stage.runner("node2", "192.0.2.12");
+    const given = (await post("reserve?network=training&placement=mostFree&count=4")).json();
+    expect(given.reservations).toHaveLength(4);
+    for (const each of given.reservations)
+      expect(each).toMatchObject({ network: "training", gateway: expect.any(String) });
+  });
+
+  test("a repeated request with the same key, or the same owner, gets the same reservation", async () => {
+    const headers = { "idempotency-key": "job-17" };
+    const send = async (query: string, options = {}) =>
+      (await service.send(`POST ${API}/ip/reserve?${query}`, token, options)).json();
+    const first = await send("pool=web", { headers });
+    expect(await send("pool=web", { headers })).toMatchObject({ ip: first.ip, leaseId: first.leaseId });
+    expect(await send("pool=web&ip=192.168.7.3", { headers })).toMatchObject({ code: "RESERVATION_EXISTS" });
+    const owned = await send("pool=web&owner=job-18");
+    expect(owned.ip).not.toBe(first.ip);
+    expect(await send("pool=web&owner=job-18")).toMatchObject({ ip: owned.ip });
+  });
+
+  test("keys of other callers are other keys", async () => {
+    const other = await service.token("other", ["reserve"]);
+    const headers = { "idempotency-key": "job-17" };
+    const [a, b] = [
+      await service.send(`POST ${API}/ip/reserve?pool=web`, token, { headers }),
+      await service.send(`POST ${API}/ip/reserve?pool=web`, other, { headers }),
+    ];
+    expect(a.json().ip).not.toBe(b.json().ip);
+  });
+});
+
+describe("what is free and who holds it", () => {
+  const get = async (path: string) => (await service.send(`GET ${API}${path}`, token)).json();
+
+  test("available addresses", async () => {
+    await post("reserve?pool=web");
+    expect(await get("/ip/available?pool=web&limit=2")).toEqual({
+      pools: [{ pool: "pool/web", capacity: 4, held: 1, available: 3, addresses: ["192.168.7.1", "192.168.7.2"] }],
+    });
+    const { pools } = await get("/ip/available?network=training&limit=0");
+    expect(pools).toMatchObject([
+      { pool: "runner/training/node1", network: "training", runner: "node1", addresses: [] },
+    ]);
+    expect((await get("/ip/available")).pools.map(({ pool }: { pool: string }) => pool)).toEqual([
+      "pool/ports",
+      "pool/web",
+      "runner/training/node1",
+    ]);
+  });
+
+  test("totals", async () => {
+    await post("reserve?pool=web");
+    await post("use?pool=ports&port=30001&container=c1");
+    expect(await get("/ip/stats")).toMatchObject({ pools: 3, allocated: 2, reserved: 1, used: 1 });
+  });
+
+  test("an address: its holder, its former holders, its changes", async () => {
+    await post("use?ip=192.168.7.1&container=old");
+    stage.pass(1);
+    await post("release?container=old");
+    stage.pass(1);
+    await post("use?ip=192.168.7.1&container=new");
+    expect(await get("/addresses/192.168.7.1")).toMatchObject({
+      holders: [{ usedBy: "new" }],
+      before: [{ usedBy: "old", end: "released" }],
+    });
+    const { changes } = await get("/addresses/192.168.7.1/history");
+    expect(changes.map(({ what }: { what: string }) => what)).toEqual(["claimed", "released", "claimed"]);
+    expect((await get("/addresses/192.168.7.1/history?limit=1")).changes).toMatchObject([
+      { what: "claimed", by: "scheduler" },
+    ]);
+    expect(await get("/addresses/10.250.0.1")).toMatchObject({ code: "IP_OUTSIDE_POOL" });
+    expect(await get("/addresses/nonsense")).toMatchObject({ code: "INPUT_INVALID", property: "ip" });
+  });
+});
+
+describe("pools", () => {
+  const send = (request: string, payload?: object) =>
+    service.send(request.replace(" ", ` ${API}`), token, { ...(payload && { payload }) });
+
+  test("are listed in pages, and shown with their growth and history", async () => {
+    const first = (await send("GET /pools?prefix=pool/&limit=1")).json();
+    expect(first).toMatchObject({ pools: [{ pool: "pool/ports", kind: "port", capacity: 10 }], next: "pool/ports" });
+    expect((await send("GET /pools?prefix=pool/&limit=1&cursor=pool/ports")).json().pools).toMatchObject([
+      { pool: "pool/web" },
+    ]);
+    await post("reserve?pool=web");
+    expect((await send("GET /pools/web")).json()).toMatchObject({ pool: "pool/web", allocated: 1, utilization: 25 });
+    expect((await send("GET /pools/runner%2Ftraining%2Fnode1")).json()).toMatchObject({ kind: "address" });
+    expect((await send("GET /pools/web/history")).json()).toMatchObject({
+      changes: [{ what: "claimed", by: "scheduler" }],
+    });
+    expect((await send("GET /pools/none")).json()).toMatchObject({ status: 404, code: "POOL_NOT_FOUND" });
+  });
+
+  test("are created, created again, refused where they overlap, and deleted when they are empty", async () => {
+    const pool = { poolName: "extra", ranges: ["172.16.5.0/30"] };
+    expect((await send("POST /pools", pool)).json()).toMatchObject({
+      pool: "pool/extra",
+      capacity: 4,
+      range: "172.16.5.0/30",
+    });
+    expect((await send("POST /pools", pool)).statusCode).toBe(200);
+    expect((await send("POST /pools", { ...pool, poolName: "other" })).json()).toMatchObject({ code: "POOL_OVERLAP" });
+    expect((await send("POST /pools", { poolName: "bad", range: [] })).json()).toMatchObject({ code: "INPUT_INVALID" });
+    await post("use?pool=extra&ip=172.16.5.1&container=c1");
+    expect((await send("DELETE /pools/extra")).json()).toMatchObject({ code: "POOL_IN_USE" });
+    await post("release?container=c1");
+    expect((await send("DELETE /pools/extra")).json()).toEqual({ deleted: "pool/extra" });
+    expect((await send("DELETE /pools/web")).json()).toMatchObject({ code: "POOL_IN_USE" });
+  });
+});
+
+describe("runners", () => {
+  const send = (request: string, payload?: object) =>
+    service.send(request.replace(" ", ` ${API}`), token, { ...(payload && { payload }) });
+
+  test.each(["node1", "training%2Fnode1", "node1?network=training"])("%s gets its configuration", async (runner) => {
+    expect((await send(`GET /runners/${runner}`)).json()).toMatchObject({
+      networkName: "training",
+      runnerName: "node1",
+      runnerId: 1,
+      gateway: "10.128.64.1",
+      vni: 101,
+      vxlanPort: 4789,
+      hub: "192.0.2.1",
+    });
+    expect((await send(`GET /ip/info/${runner}`)).json()).toMatchObject({
+      runnerId: 1,
+      held: 0,
+      available: expect.any(Number),
+    });
+  });
+
+  test("says that it lives", async () => {
+    stage.pass(60);
+    expect((await send("POST /runners/node1/heartbeat")).json()).toEqual({
+      network: "training",
+      runner: "node1",
+      runnerId: 1,
+      lastSeen: "2030-01-01T00:01:00Z",
+    });
+  });
+
+  test("a token that is bound to its subnet is enough for a runner, and no more", async () => {
+    await stage.runner("node2", "192.0.2.12");
+    const own = await service.token("node1", ["read", "reserve"], { pool: "runner/training/node1" });
+    const outcomes = async (name: string) => [
+      await service.outcome(`GET ${API}/runners/${name}`, own),
+      await service.outcome(`POST ${API}/runners/${name}/heartbeat`, own),
+      await service.outcome(`POST ${API}/runners/${name}/report`, own, { payload: { containers: [] } }),
+      await service.outcome(`POST ${API}/ip/reserve?runner=${name}`, own),
+    ];
+    expect(await outcomes("training%2Fnode1")).toEqual(["200", "200", "200", "200"]);
+    expect(new Set(await outcomes("training%2Fnode2"))).toEqual(new Set(["403 ACCESS_DENIED"]));
+  });
+
+  test("reports what runs: used, gone, and contradictions", async () => {
+    await post("use?ip=10.128.64.50&container=gone");
+    stage.pass(120);
+    const body = {
+      containers: [
+        { name: "c1", ip: "10.128.64.51" },
+        { name: "c2", ip: "8.8.8.8" },
+      ],
+      complete: true,
+      free: true,
+    };
+    expect((await send("POST /runners/node1/report", body)).json()).toMatchObject({
+      runner: "node1",
+      used: [{ ip: "10.128.64.51", usedBy: "c1" }],
+      released: [{ ip: "10.128.64.50" }],
+      conflicts: [{ name: "c2", code: "IP_OUTSIDE_POOL" }],
+    });
+    const many = { containers: Array.from({ length: 3000 }, (_, i) => ({ name: `container-${i}`, ip: "8.8.8.8" })) };
+    expect(JSON.stringify(many).length).toBeGreaterThan(65_536);
+    expect((await send("POST /runners/node1/report", many)).json().conflicts).toHaveLength(3000);
+    expect((await send("POST /runners/node1/report", { container: [] })).json()).toMatchObject({
+      code: "INPUT_INVALID",
+    });
+  });
+});
+
 describe("the list of reservations", () => {
   test("is paged, and every entry is on one page", async () => {
     for (const container of ["a", "b", "c"]) await post(`reserve?pool=web&container=${container}`);
@@ -275,7 +467,7 @@ describe("headers and log", () => {
     const answer = await service.send(`POST ${API}/ip/validate?token=${given}`, token, {
       headers: { traceparent, "x-request-id": "job-17" },
     });
-    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17" });
+    expect(answer.headers).toMatchObject({ traceparent, "x-request-id": "job-17", "cache-control": "no-store" });
     expect(JSON.parse(service.lines.at(-1)!)).toMatchObject({
       method: "POST",
       route: `${API}/ip/validate`,
@@ -286,6 +478,12 @@ describe("headers and log", () => {
       traceId: "4bf92f3577b34da6a3ce929d0e0e4736",
     });
     expect(service.lines.join("")).not.toMatch(/ovl_|ipr1|\?token/);
+  });
+
+  test("the page loads and calls nothing but the service", async () => {
+    const { headers, body } = await service.send("GET /docs/");
+    expect(headers["content-security-policy"]).toMatch(/^default-src 'self';/);
+    expect(body).not.toMatch(/<script>|https?:\/\//);
   });
 
   test("a malformed traceparent is not answered", async () => {
