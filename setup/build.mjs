@@ -25,7 +25,7 @@ export function build() {
   try {
     compile(draft);
     copyProtos(draft);
-    writeModule(join(draft, "sdk"));
+    for (const folder of ["sdk", "provider/client"]) writeModule(join(draft, folder));
     makeExecutable(draft);
     fs.writeFileSync(join(draft, ".built"), "");
     fs.utimesSync(join(draft, ".built"), started, started); // what changes meanwhile is newer

@@ -1,4 +1,4 @@
-import { BoundedPool, isBounded } from "../access/bounded-pool";
+import { openSession } from "../access/bounded-operations";
 import { type Caller, requireScope, type Scope } from "../access/caller";
 import { OverlayError } from "../errors";
 import { isLoopbackName } from "../loopback";
@@ -51,8 +51,7 @@ export class Admission {
     const { limits, tokenKeys, tenantDefaults, authenticator } = this.service;
     if (!this.#requests.take(caller.name)) throw rateLimitError(`Access token ${caller.name}`, limits.rateLimit);
     requireScope(caller, scope);
-    const session = this.service.pool.session({ actor: caller.name });
-    const pool = isBounded(caller) ? new BoundedPool(session, caller) : session;
+    const pool = openSession(this.service.pool, caller);
     const name = authenticator && { caller: caller.name };
     return { pool, tokenKeys, tenantDefaults, tenant: caller.tenant, ...name };
   }

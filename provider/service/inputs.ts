@@ -1,6 +1,15 @@
 import { z } from "zod";
-import { releaseInput, reserveInput, searchInput, validateInput } from "../reservations";
-import type { Limits } from "./app";
+import {
+  availableInput,
+  createPoolInput,
+  poolPageInput,
+  releaseInput,
+  reportInput,
+  reserveInput,
+  runnerInput,
+  searchInput,
+  validateInput,
+} from "../reservations/inputs";
 
 /**
  * Inputs of routes: those of the functions in `reservations/`, as they are written in a query or in JSON. A body is optional, because
@@ -13,7 +22,7 @@ export const flag = z.union(
   "must be true or false",
 );
 
-export const where = {
+const where = {
   runner: reserveInput.shape.runner.describe(
     "The runner: NAME if only one network has it, NETWORK/NAME, or NAME with `network`.",
   ),
@@ -78,6 +87,28 @@ export const searchFields = z.strictObject({
   cursor: searchInput.shape.after.describe("`next` of the page before."),
 });
 
-/** The setting `pageLimit` bounds what a client asks for. */
-export const pageSize = (asked: number | undefined, { pageLimit }: Limits): number =>
-  Math.min(asked ?? pageLimit, pageLimit);
+export const placeFields = z.strictObject(where);
+
+export const availableFields = z.strictObject({
+  ...where,
+  limit: availableInput.shape.limit.describe("How many free addresses of each pool are listed; default 100."),
+});
+
+const lastChanges = poolPageInput.shape.limit.describe("How many of the last changes.");
+
+export const historyFields = z.strictObject({ limit: lastChanges });
+export const addressHistoryFields = z.strictObject({ ...where, limit: lastChanges });
+
+export const poolPageFields = z.strictObject({
+  prefix: poolPageInput.shape.prefix.describe("What their names begin with, such as `runner/training/`."),
+  limit: poolPageInput.shape.limit.describe("Entries of the page."),
+  cursor: poolPageInput.shape.after.describe("`next` of the page before."),
+});
+
+export const createPoolFields = createPoolInput;
+
+export const runnerFields = z.strictObject({
+  network: runnerInput.shape.network.describe("The network of the runner."),
+});
+
+export const reportFields = reportInput.omit({ network: true, runner: true }).strict();

@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { OverlayError } from "../errors";
 import { explainIssues, formatPath } from "../invalid-input";
+import type { Limits } from "./app";
 
 /** Parses what a request contains. */
 
@@ -49,3 +50,7 @@ export function requireInput<T>(value: T | undefined, name: string): T {
   if (value !== undefined) return value;
   throw new OverlayError("INPUT_INVALID", `${name} is missing.`, "Give it in the query or in the body.").about(name);
 }
+
+/** The setting `pageLimit` bounds what a client asks for. */
+export const pageSize = (asked: number | undefined, { pageLimit }: Limits): number =>
+  Math.min(asked ?? pageLimit, pageLimit);

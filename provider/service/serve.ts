@@ -45,6 +45,7 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
     if (each && "host" in each) refuseOpenAddress(each.host, protection);
   const { version } = context;
   const measured = { version, node: process.version, mostPools: settings.metricsPools };
+  const signal = receiveSignal();
   const instance = await openInstance(context.openPool, measured, log);
   const listeners: Listener[] = [];
   let unwatch = () => {};
@@ -52,7 +53,6 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
     const service = buildContext(context, settings, { instance, stopping: stopping.signal });
     const tls = tlsFilesOf(settings);
     const common = { log, tls, admission: new Admission(service) };
-    const signal = receiveSignal();
     listeners.push(await startHttp(service, { ...common, version, address, protection }));
     if (settings.grpcListen) listeners.push(await startGrpc(service, { ...common, address: settings.grpcListen }));
     logProtection(log, protection);

@@ -10,7 +10,7 @@ import {
 import { loadSync, type MessageTypeDefinition, type ServiceDefinition } from "@grpc/proto-loader";
 import { type AccessTokenInput, createAccessToken } from "../../provider/access";
 import { Authenticator } from "../../provider/access/authenticate";
-import type { Pool } from "../../provider/pool/types";
+import type { PoolRun } from "../../provider/pool/run";
 import type { TenantDefaults } from "../../provider/resource";
 import { Admission } from "../../provider/service/admission";
 import type { Limits, ServiceContext } from "../../provider/service/app";
@@ -83,7 +83,7 @@ export class GrpcService {
   /** How long that takes. */
   lookupMs = 0;
 
-  static async on(pool: Pool, options: ServiceOptions = {}): Promise<GrpcService> {
+  static async on(pool: PoolRun, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
     const { limits, noAuth = false, credentials, tenantDefaults } = options;
     const records = {
@@ -97,10 +97,10 @@ export class GrpcService {
     const context = {
       ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
       tenantDefaults,
-      metricsPublic: false,
       operator: { name: "root@test", scopes: ["admin" as const] },
       ...(!noAuth && { authenticator: new Authenticator(records) }),
       limits: { ...LIMITS, ...limits },
+      metricsPublic: false,
       stopping: service.stopping.signal,
     };
     service.context = context;
@@ -109,7 +109,7 @@ export class GrpcService {
     return service;
   }
 
-  private constructor(readonly pool: Pool) {}
+  private constructor(readonly pool: PoolRun) {}
 
   get feed(): EventFeed {
     return this.context.feed;

@@ -164,6 +164,8 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/format-time",
       "provider/owner",
       "provider/pool-names",
+      "provider/pool/operations",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/resources/inputs",
       "node:crypto",
@@ -194,6 +196,8 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/access",
       "provider/webhooks",
       "provider/pool/observer",
+      "provider/pool/remote",
+      "provider/pool/run",
       "provider/pool/types",
       "provider/reservations",
       "@fastify/swagger",
@@ -224,6 +228,17 @@ const RULES: [folder: string, may: string[]][] = [
       "zod",
       ...GRPC,
       ...["events", "path", "tls", "util"].map((name) => `node:${name}`),
+    ],
+  ],
+  [
+    "provider/client",
+    [
+      "provider/errors",
+      "provider/json",
+      "provider/service/schemas",
+      "provider/service/inputs",
+      "provider/service/problem",
+      "zod",
     ],
   ],
   [
@@ -318,6 +333,23 @@ test("only the command line, the service and the resources' runtime use reservat
     .filter(({ file }) => !users.some((user) => file.startsWith(user)))
     .filter(({ targets }) => targets.some((target) => target.startsWith("provider/reservations")));
   expect(wrong).toEqual([]);
+});
+
+test("the client loads nothing that a browser does not have, apart from zod", () => {
+  const packages = new Set<string>();
+  const seen = new Set<string>();
+  const visit = (file: string): void => {
+    if (seen.has(file)) return;
+    seen.add(file);
+    for (const [, target] of readFileSync(file, "utf8").matchAll(
+      /^(?:import|export) (?!type )[^;]*? from "([^"]+)";$/gm,
+    ))
+      if (target!.startsWith(".")) visit(join(file, "..", `${target}.ts`));
+      else packages.add(target!);
+  };
+  visit(join(ROOT, "provider/client/index.ts"));
+  expect([...packages]).toEqual(["zod"]);
+  expect(seen.size).toBeGreaterThan(5);
 });
 
 test("nothing in the provider knows Pulumi", () => {

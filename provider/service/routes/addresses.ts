@@ -2,47 +2,18 @@ import { z } from "zod";
 import {
   addressInput,
   availableAddresses,
-  availableInput,
   describeEvent,
   describeLease,
   historyOfAddress,
   poolStats,
   showAddress,
 } from "../../reservations";
-import { answers, count, leaseAnswer, time } from "../answers";
+import { answers } from "../answers";
 import type { RouteGroup } from "../app";
-import { pageSize, where } from "../inputs";
-import { historyAnswer, lastChanges, roomFields } from "./pools";
-
-const availabilityAnswer = z
-  .object({
-    pool: z.string(),
-    network: z.string().optional(),
-    runner: z.string().optional(),
-    capacity: count,
-    held: count,
-    available: count,
-    addresses: z.array(z.string()).describe("The first free ones, without those in quarantine."),
-  })
-  .meta({ id: "Availability" });
-
-const holdingAnswer = z
-  .object({
-    owner: z.string(),
-    pool: z.string(),
-    usedBy: z.string().optional(),
-    since: time.optional().describe("Absent if the history no longer has it."),
-    until: time,
-    end: z.string().describe("How it ended."),
-  })
-  .meta({ id: "Holding" });
-
-const addressAnswer = z
-  .object({
-    holders: z.array(leaseAnswer).describe("Those that hold it now; else its offer, or its last holder in quarantine."),
-    before: z.array(holdingAnswer).describe("Earlier holders, latest first."),
-  })
-  .meta({ id: "Address" });
+import { addressHistoryFields, availableFields, placeFields } from "../inputs";
+import { pageSize } from "../requests";
+import { addressAnswer, availabilityAnswer, totalsAnswer } from "../schemas/addresses";
+import { historyAnswer } from "../schemas/pools";
 
 const addressParams = z.object({ ip: addressInput.shape.ip.describe("The address.") });
 
@@ -55,11 +26,8 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
     schema: {
       operationId: "listAvailable",
       summary: "How many addresses are free, and the first of them: of a pool, the runners of a network, or all.",
-      querystring: z.strictObject({
-        ...where,
-        limit: availableInput.shape.limit.describe("How many free addresses of each pool are listed; default 100."),
-      }),
-      response: answers(z.object({ pools: z.array(availabilityAnswer) })),
+      querystring: availableFields,
+      response: answers(availabilityAnswer),
     },
     handler: async ({ overlay, query }) => ({ pools: await availableAddresses(overlay, query) }),
   });
@@ -71,7 +39,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
     schema: {
       operationId: "showTotals",
       summary: "Counts of all pools of addresses and ports together.",
-      response: answers(z.object({ pools: z.number().int(), ...roomFields }).meta({ id: "PoolTotals" })),
+      response: answers(totalsAnswer),
     },
     handler: async ({ overlay }) => poolStats(overlay),
   });
@@ -84,7 +52,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
       operationId: "showAddress",
       summary: "Who holds an address, and who held it before.",
       params: addressParams,
-      querystring: z.strictObject(where),
+      querystring: placeFields,
       response: answers(addressAnswer),
     },
     handler: async ({ overlay, params, query }) => {
@@ -101,7 +69,7 @@ export const addressRoutes: RouteGroup = (app, { limits }) => {
       operationId: "showAddressHistory",
       summary: "The last changes of an address, oldest first.",
       params: addressParams,
-      querystring: z.strictObject({ ...where, limit: lastChanges }),
+      querystring: addressHistoryFields,
       response: answers(historyAnswer),
     },
     handler: async ({ overlay, params, query: { limit, ...where } }) => {

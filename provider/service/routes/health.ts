@@ -1,7 +1,7 @@
-import { z } from "zod";
 import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import { readinessOf } from "../readiness";
+import { healthAnswer, readinessAnswer } from "../schemas/health";
 
 /** Whether the process lives, and whether it can serve. */
 export const healthRoutes: RouteGroup = (app, { pool }) => {
@@ -14,7 +14,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkHealth",
       summary: "Whether the process lives.",
-      response: answers(z.object({ status: z.literal("ok") })),
+      response: answers(healthAnswer),
     },
     handler: async () => ({ status: "ok" as const }),
   });
@@ -26,7 +26,7 @@ export const healthRoutes: RouteGroup = (app, { pool }) => {
     schema: {
       operationId: "checkReadiness",
       summary: "Whether the store answers; 503 if not, and while the process ends.",
-      response: answers(z.object({ status: z.literal("ready") })),
+      response: answers(readinessAnswer),
     },
     handler: async () => {
       await isReady();

@@ -1,67 +1,10 @@
 import { z } from "zod";
-import {
-  createPool,
-  createPoolInput,
-  deletePool,
-  describeEvent,
-  historyOfPool,
-  poolPageInput,
-  poolUsages,
-  showPool,
-} from "../../reservations";
-import { answers, count, time } from "../answers";
+import { createPool, deletePool, describeEvent, historyOfPool, poolUsages, showPool } from "../../reservations";
+import { answers } from "../answers";
 import type { RouteGroup } from "../app";
-import { pageSize } from "../inputs";
-
-export const roomFields = {
-  capacity: count.describe("How many values it can give out."),
-  allocated: count.describe("Held or offered."),
-  available: count.describe("Neither held nor offered; those in quarantine are given out last."),
-  offered: z.number().int().describe("Leases that a preview has promised."),
-  reserved: z.number().int(),
-  used: z.number().int(),
-  quarantined: z.number().int(),
-  utilization: z.number().describe("Percentage that is held or offered."),
-};
-
-const poolFields = {
-  pool: z.string(),
-  kind: z.enum(["space", "address", "id", "port"]),
-  range: z.string(),
-  allocation: z.string(),
-  tenant: z.string().optional(),
-  ...roomFields,
-};
-
-const poolAnswer = z.object(poolFields).meta({ id: "Pool" });
-
-const poolStatusAnswer = z
-  .object({
-    ...poolFields,
-    growthLastHour: z.number().describe("Values that were given out, less those that were returned."),
-    growthLastDay: z.number(),
-    exhaustedInSeconds: z.number().optional().describe("At the faster of both rates; absent when it does not grow."),
-  })
-  .meta({ id: "PoolStatus" });
-
-const changeAnswer = z
-  .object({
-    at: time,
-    what: z.string().describe("`claimed`, `used`, `released`, `expired`, …"),
-    value: z.string(),
-    pool: z.string(),
-    owner: z.string(),
-    usedBy: z.string().optional(),
-    by: z.string().optional().describe("User, or name of the access token."),
-    takenBy: z.string().optional(),
-    formerOwner: z.string().optional(),
-    tenant: z.string().optional(),
-    leaseId: z.string(),
-  })
-  .meta({ id: "Change" });
-
-export const historyAnswer = z.object({ changes: z.array(changeAnswer) }).meta({ id: "History" });
-export const lastChanges = poolPageInput.shape.limit.describe("How many of the last changes.");
+import { createPoolFields, historyFields, poolPageFields } from "../inputs";
+import { pageSize } from "../requests";
+import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../schemas/pools";
 
 const poolParams = z.object({
   pool: z.string().min(1).describe("NAME of an IPPool, or the whole name, with `/` written as `%2F`."),
@@ -76,12 +19,8 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
     schema: {
       operationId: "listPools",
       summary: "List pools by name.",
-      querystring: z.strictObject({
-        prefix: poolPageInput.shape.prefix.describe("What their names begin with, such as `runner/training/`."),
-        limit: poolPageInput.shape.limit.describe("Entries of the page."),
-        cursor: poolPageInput.shape.after.describe("`next` of the page before."),
-      }),
-      response: answers(z.object({ pools: z.array(poolAnswer), next: z.string().optional() }).meta({ id: "PoolPage" })),
+      querystring: poolPageFields,
+      response: answers(poolPage),
     },
     handler: async ({ overlay, query: { prefix, limit, cursor } }) => {
       const size = pageSize(limit, limits);
@@ -111,7 +50,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
       operationId: "showPoolHistory",
       summary: "The last changes of a pool, oldest first.",
       params: poolParams,
-      querystring: z.strictObject({ limit: lastChanges }),
+      querystring: historyFields,
       response: answers(historyAnswer),
     },
     handler: async ({ overlay, params, query }) => {
@@ -127,7 +66,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
     schema: {
       operationId: "createPool",
       summary: "Create an IPPool. The same request again answers the same pool.",
-      body: createPoolInput,
+      body: createPoolFields,
       response: answers(poolStatusAnswer),
     },
     handler: async ({ overlay, body }) => showPool(overlay, (await createPool(overlay, body)).name),
@@ -141,7 +80,7 @@ export const poolRoutes: RouteGroup = (app, { limits }) => {
       operationId: "deletePool",
       summary: "Delete an IPPool that was created here and has no leases.",
       params: poolParams,
-      response: answers(z.object({ deleted: z.string().describe("The whole name of the pool.") })),
+      response: answers(deletedPoolAnswer),
     },
     handler: async ({ overlay, params }) => ({ deleted: (await deletePool(overlay, params.pool)).name }),
   });

@@ -12,55 +12,20 @@ import {
   useByToken,
   validateToken,
 } from "../../reservations";
-import { answers, leaseAnswer, leaseFields } from "../answers";
+import { answers } from "../answers";
 import type { RouteGroup } from "../app";
 import {
   freeFields,
   idempotencyHeaders,
-  pageSize,
   releaseFields,
   reserveFields,
   searchFields,
   useFields,
   validateFields,
 } from "../inputs";
-import { mergeInputs, requireInput } from "../requests";
-
-const reservationAnswer = z
-  .object({
-    ...leaseFields,
-    gateway: z.string().optional().describe("Of the runner's subnet."),
-    gateway6: z.string().optional(),
-    token: z.string().describe("Lets its bearer use the reservation. Secret."),
-    warnings: z.array(z.string()).optional(),
-  })
-  .meta({ id: "Reservation" });
-
-const batchAnswer = z.object({ reservations: z.array(reservationAnswer) }).meta({ id: "ReservationBatch" });
-
-const validationAnswer = z
-  .object({
-    valid: z.literal(true).describe("An invalid token is an error."),
-    checked: z.enum(["store", "signature"]).describe("`signature`: whether the lease is still held was not asked."),
-    ...leaseFields,
-    state: leaseFields.state.optional(),
-    createdAt: leaseFields.createdAt.optional(),
-  })
-  .meta({ id: "Validation" });
-
-const releaseAnswer = z
-  .object({
-    released: z.array(leaseAnswer).describe("Released, or no longer used."),
-    kept: z.array(leaseAnswer).describe("Those of them that stacks hold: they stay reserved for the stack."),
-  })
-  .meta({ id: "Release" });
-
-const leasePage = z
-  .object({
-    reservations: z.array(leaseAnswer),
-    next: z.string().optional().describe("Cursor of the next page; absent on the last one."),
-  })
-  .meta({ id: "LeasePage" });
+import { mergeInputs, pageSize, requireInput } from "../requests";
+import { leaseAnswer } from "../schemas/lease";
+import { batchAnswer, leasePage, releaseAnswer, reservationAnswer, validationAnswer } from "../schemas/reservations";
 
 function describeReservation({ lease, token, gateways: [gateway, gateway6] }: Reservation) {
   return { ...describeLease(lease), gateway, gateway6, token, warnings: lease.warnings };

@@ -1,0 +1,124 @@
+import type { z } from "zod";
+import type {
+  addressHistoryFields,
+  availableFields,
+  createPoolFields,
+  freeFields,
+  historyFields,
+  placeFields,
+  poolPageFields,
+  releaseFields,
+  reportFields,
+  reserveFields,
+  searchFields,
+  useFields,
+  validateFields,
+} from "../service/inputs";
+import { addressAnswer, availabilityAnswer, totalsAnswer } from "../service/schemas/addresses";
+import { healthAnswer, readinessAnswer } from "../service/schemas/health";
+import { leaseAnswer } from "../service/schemas/lease";
+import { deletedPoolAnswer, historyAnswer, poolPage, poolStatusAnswer } from "../service/schemas/pools";
+import {
+  batchAnswer,
+  leasePage,
+  releaseAnswer,
+  reservationAnswer,
+  validationAnswer,
+} from "../service/schemas/reservations";
+import { configAnswer, heartbeatAnswer, infoAnswer, reportAnswer } from "../service/schemas/runners";
+import type { Effect } from "./retry";
+
+/** The routes of the service. Types of inputs and answers follow from its own schemas. */
+
+export type ReserveInput = Omit<z.input<typeof reserveFields>, "count">;
+export type BatchInput = Omit<z.input<typeof reserveFields>, "count" | "container" | "ip" | "port"> & { count: number };
+export type ValidateInput = z.input<typeof validateFields>;
+export type UseInput = z.input<typeof useFields>;
+export type ReleaseInput = z.input<typeof releaseFields>;
+export type FreeInput = z.input<typeof freeFields>;
+export type SearchInput = z.input<typeof searchFields>;
+export type PlaceInput = z.input<typeof placeFields>;
+export type AvailableInput = z.input<typeof availableFields>;
+export type AddressHistoryInput = z.input<typeof addressHistoryFields>;
+export type HistoryInput = z.input<typeof historyFields>;
+export type PoolPageInput = z.input<typeof poolPageFields>;
+export type CreatePoolInput = z.input<typeof createPoolFields>;
+export type ReportInput = z.input<typeof reportFields>;
+
+export type Lease = z.output<typeof leaseAnswer>;
+export type Reservation = z.output<typeof reservationAnswer>;
+export type Validation = z.output<typeof validationAnswer>;
+export type Release = z.output<typeof releaseAnswer>;
+export type LeasePage = z.output<typeof leasePage>;
+export type Availability = z.output<typeof availabilityAnswer>["pools"][number];
+export type Totals = z.output<typeof totalsAnswer>;
+export type AddressStatus = z.output<typeof addressAnswer>;
+export type Change = z.output<typeof historyAnswer>["changes"][number];
+export type PoolPage = z.output<typeof poolPage>;
+export type PoolStatus = z.output<typeof poolStatusAnswer>;
+export type RunnerConfig = z.output<typeof configAnswer>;
+export type RunnerInfo = z.output<typeof infoAnswer>;
+export type Heartbeat = z.output<typeof heartbeatAnswer>;
+export type RunnerReport = z.output<typeof reportAnswer>;
+
+export interface Route<A> {
+  method: "GET" | "POST" | "DELETE";
+  /** `:name` stands for an input. */
+  path: string;
+  answer: z.ZodType<A>;
+  effect: Effect;
+}
+
+const API = "/api/overlay";
+
+const get = <A>(path: string, answer: z.ZodType<A>): Route<A> => ({
+  method: "GET",
+  path: `${API}${path}`,
+  answer,
+  effect: "repeatable",
+});
+const post = <A>(path: string, answer: z.ZodType<A>, effect: Effect): Route<A> => ({
+  method: "POST",
+  path: `${API}${path}`,
+  answer,
+  effect,
+});
+const remove = <A>(path: string, answer: z.ZodType<A>): Route<A> => ({
+  method: "DELETE",
+  path: `${API}${path}`,
+  answer,
+  effect: "once", // a second one finds nothing, or what was made under the same name since
+});
+
+export const ROUTES = {
+  health: { ...get("", healthAnswer), path: "/healthz" },
+  readiness: { ...get("", readinessAnswer), path: "/readyz" },
+  /** By its idempotency key, its container or its owner. */
+  reserve: post("/ip/reserve", reservationAnswer, "repeatable"),
+  reserveMany: post("/ip/reserve", batchAnswer, "repeatable"),
+  validate: post("/ip/validate", validationAnswer, "repeatable"),
+  /** The same container may use its address again. */
+  use: post("/ip/use", leaseAnswer, "repeatable"),
+  /** A second release of a container finds nothing. */
+  releaseContainer: post("/ip/release", releaseAnswer, "repeatable"),
+  /** A second release by token is an error. */
+  releaseToken: post("/ip/release", releaseAnswer, "once"),
+  /** The address may have another holder by then. */
+  free: post("/ip/free", leaseAnswer, "once"),
+  reservations: get("/ip/reservations", leasePage),
+  available: get("/ip/available", availabilityAnswer),
+  stats: get("/ip/stats", totalsAnswer),
+  address: get("/addresses/:ip", addressAnswer),
+  addressHistory: get("/addresses/:ip/history", historyAnswer),
+  pools: get("/pools", poolPage),
+  pool: get("/pools/:pool", poolStatusAnswer),
+  poolHistory: get("/pools/:pool/history", historyAnswer),
+  /** The same pool again is the same pool. */
+  createPool: post("/pools", poolStatusAnswer, "repeatable"),
+  deletePool: remove("/pools/:pool", deletedPoolAnswer),
+  runnerInfo: get("/ip/info/:runner", infoAnswer),
+  runner: get("/runners/:runner", configAnswer),
+  heartbeat: post("/runners/:runner/heartbeat", heartbeatAnswer, "repeatable"),
+  /** The same report again changes nothing. */
+  report: post("/runners/:runner/report", reportAnswer, "repeatable"),
+} as const;

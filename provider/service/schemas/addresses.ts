@@ -1,0 +1,39 @@
+import { z } from "zod";
+import { count, leaseAnswer, time } from "./lease";
+import { roomFields } from "./pools";
+
+/** What is free, and who holds an address. */
+
+const poolAvailability = z
+  .object({
+    pool: z.string(),
+    network: z.string().optional(),
+    runner: z.string().optional(),
+    capacity: count,
+    held: count,
+    available: count,
+    addresses: z.array(z.string()).describe("The first free ones, without those in quarantine."),
+  })
+  .meta({ id: "Availability" });
+
+const holdingAnswer = z
+  .object({
+    owner: z.string(),
+    pool: z.string(),
+    usedBy: z.string().optional(),
+    since: time.optional().describe("Absent if the history no longer has it."),
+    until: time,
+    end: z.string().describe("How it ended."),
+  })
+  .meta({ id: "Holding" });
+
+export const addressAnswer = z
+  .object({
+    holders: z.array(leaseAnswer).describe("Those that hold it now; else its offer, or its last holder in quarantine."),
+    before: z.array(holdingAnswer).describe("Earlier holders, latest first."),
+  })
+  .meta({ id: "Address" });
+
+export const availabilityAnswer = z.object({ pools: z.array(poolAvailability) });
+
+export const totalsAnswer = z.object({ pools: z.number().int(), ...roomFields }).meta({ id: "PoolTotals" });

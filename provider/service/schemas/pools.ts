@@ -1,0 +1,57 @@
+import { z } from "zod";
+import { count, time } from "./lease";
+
+/** Pools: how full they are, and their history. */
+
+export const roomFields = {
+  capacity: count.describe("How many values it can give out."),
+  allocated: count.describe("Held or offered."),
+  available: count.describe("Neither held nor offered; those in quarantine are given out last."),
+  offered: z.number().int().describe("Leases that a preview has promised."),
+  reserved: z.number().int(),
+  used: z.number().int(),
+  quarantined: z.number().int(),
+  utilization: z.number().describe("Percentage that is held or offered."),
+};
+
+const poolFields = {
+  pool: z.string(),
+  kind: z.enum(["space", "address", "id", "port"]),
+  range: z.string(),
+  allocation: z.string(),
+  tenant: z.string().optional(),
+  ...roomFields,
+};
+
+export const poolAnswer = z.object(poolFields).meta({ id: "Pool" });
+
+export const poolStatusAnswer = z
+  .object({
+    ...poolFields,
+    growthLastHour: z.number().describe("Values that were given out, less those that were returned."),
+    growthLastDay: z.number(),
+    exhaustedInSeconds: z.number().optional().describe("At the faster of both rates; absent when it does not grow."),
+  })
+  .meta({ id: "PoolStatus" });
+
+export const changeAnswer = z
+  .object({
+    at: time,
+    what: z.string().describe("`claimed`, `used`, `released`, `expired`, …"),
+    value: z.string(),
+    pool: z.string(),
+    owner: z.string(),
+    usedBy: z.string().optional(),
+    by: z.string().optional().describe("User, or name of the access token."),
+    takenBy: z.string().optional(),
+    formerOwner: z.string().optional(),
+    tenant: z.string().optional(),
+    leaseId: z.string(),
+  })
+  .meta({ id: "Change" });
+
+export const historyAnswer = z.object({ changes: z.array(changeAnswer) }).meta({ id: "History" });
+
+export const poolPage = z.object({ pools: z.array(poolAnswer), next: z.string().optional() }).meta({ id: "PoolPage" });
+
+export const deletedPoolAnswer = z.object({ deleted: z.string().describe("The whole name of the pool.") });
