@@ -100,6 +100,13 @@ describe("Watch", () => {
     for (const watcher of [ofPool, ofTenant, ofToken]) watcher.cancel();
   });
 
+  test("from a position that the store does not have, it says that changes are lost", async () => {
+    await start();
+    expect(await service.connect().outcome("Reservations.Watch", { after: 999_999 }, admin)).toBe(
+      "NOT_FOUND EVENTS_LOST",
+    );
+  });
+
   test("ends when its token is revoked, before the next change is sent", async () => {
     await start();
     const watcher = service.connect().watch({}, await service.token("guest", ["read"]));
@@ -182,6 +189,22 @@ describe("the end of the server", () => {
     expect(watching.statuses).toEqual(["SERVING", "NOT_SERVING"]);
     watching.client.close();
   });
+});
+
+test("calls are measured by method and status, and streams are counted", async () => {
+  await start();
+  const client = service.connect();
+  await client.call("Ipam.ListPools", {}, admin);
+  await client.outcome("Ipam.GetPool", { name: "nosuch" }, admin);
+  const watcher = client.watch({}, admin);
+  await watcher.next();
+  const metrics = await service.context.metrics.render(stage.pool);
+  const count = "overlay_grpc_call_duration_seconds_count";
+  expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/ListPools",status="OK"} 1`);
+  expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/GetPool",status="NOT_FOUND"} 1`);
+  expect(metrics).not.toContain("Watch");
+  expect(metrics).toContain("overlay_event_streams 1");
+  watcher.cancel();
 });
 
 test("a request that is too large is refused", async () => {
