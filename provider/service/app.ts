@@ -5,7 +5,6 @@ import type { Authenticator } from "../access/authenticate";
 import type { Caller, Scope } from "../access/caller";
 import type { PoolRun } from "../pool/run";
 import type { Context } from "../reservations";
-import type { TenantDefaults } from "../resource";
 import type { WebhookDeliveries } from "./events/deliveries";
 import type { EventFeed } from "./events/feed";
 import type { Metrics } from "./metrics/metrics";
@@ -41,8 +40,7 @@ export type App = FastifyInstance<
 export interface ServiceContext {
   pool: PoolRun;
   tokenKeys?: string | undefined;
-  /** The setting of this name: blocks for tenants without a pool. */
-  tenantDefaults?: TenantDefaults | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** Without one, every caller is the operator. */
   authenticator?: Authenticator;
   /** Of requests without authentication. */

@@ -5,7 +5,7 @@ import type { Logger } from "pino";
 import { Authenticator } from "../access/authenticate";
 import type { Caller } from "../access/caller";
 import { OverlayError } from "../errors";
-import type { TenantDefaults } from "../resource";
+import type { Context } from "../reservations";
 import { Admission } from "./admission";
 import type { App, ServiceContext } from "./app";
 import { type Instance, type OpenPool, openInstance } from "./instance";
@@ -21,7 +21,7 @@ const STOP_TIMEOUT = 10_000;
 export interface ServeContext {
   openPool: OpenPool;
   tokenKeys?: string | undefined;
-  tenantDefaults?: TenantDefaults | undefined;
+  tenantDefaults?: Context["tenantDefaults"];
   /** The user that runs the service; without authentication, all changes are its own. */
   actor: string;
   version: string;
@@ -39,23 +39,30 @@ interface Listener {
 export async function serve(context: ServeContext, settings: ServiceSettings): Promise<void> {
   const stopping = new AbortController();
   const log = createLog(settings.logLevel, (line) => process.stdout.write(line));
+  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
   const protection = { hasTls: settings.tlsCert !== undefined, hasAuthentication: !settings.noAuth };
+  for (const each of [address, settings.grpcListen])
+    if (each && "host" in each) refuseOpenAddress(each.host, protection);
   const { version } = context;
   const measured = { version, node: process.version, mostPools: settings.metricsPools };
   const signal = receiveSignal();
   const instance = await openInstance(context.openPool, measured, log);
+  const listeners: Listener[] = [];
+  let unwatch = () => {};
   try {
+    const service = buildContext(context, settings, { instance, stopping: stopping.signal });
     const tls = tlsFilesOf(settings);
-    const options = { instance, log, protection, tls, stopping: stopping.signal };
-    const listeners = await startListeners(context, settings, options);
+    const common = { log, tls, admission: new Admission(service) };
+    listeners.push(await startHttp(service, { ...common, version, address, protection }));
+    if (settings.grpcListen) listeners.push(await startGrpc(service, { ...common, address: settings.grpcListen }));
     logProtection(log, protection);
     instance.deliveries.start();
-    const unwatch = tls ? reloadTls(listeners, tls, log) : () => {};
+    if (tls) unwatch = reloadTls(listeners, tls, log);
     log.info({ signal: await signal }, "stopping");
+  } finally {
     stopping.abort();
     unwatch();
     await Promise.all(listeners.map((listener) => listener.stop()));
-  } finally {
     await instance.end();
   }
   log.info("stopped");
@@ -64,51 +71,37 @@ export async function serve(context: ServeContext, settings: ServiceSettings): P
 const tlsFilesOf = ({ tlsCert, tlsKey, clientCa }: ServiceSettings): TlsFiles | undefined =>
   tlsCert === undefined ? undefined : { tlsCert, tlsKey: tlsKey!, clientCa };
 
-interface ListenOptions {
-  instance: Instance;
-  log: Logger;
-  protection: Protection;
-  tls: TlsFiles | undefined;
-  stopping: AbortSignal;
-}
-
-/** HTTP always, gRPC if it has an address. They share the limits of access tokens. */
-async function startListeners(
-  { tokenKeys, tenantDefaults, actor, version }: ServeContext,
+function buildContext(
+  { tokenKeys, tenantDefaults, actor }: ServeContext,
   settings: ServiceSettings,
-  options: ListenOptions,
-): Promise<Listener[]> {
-  const { grpcListen, metricsPublic } = settings;
-  const { instance, stopping } = options;
-  if (grpcListen) refuseOpenAddress(grpcListen.host, options.protection);
+  { instance, stopping }: { instance: Instance; stopping: AbortSignal },
+): ServiceContext {
   const operator: Caller = { name: actor, scopes: ["admin"] };
   const authentication = settings.noAuth ? {} : { authenticator: new Authenticator(instance.pool) };
+  const { metricsPublic } = settings;
   const context = { ...instance, tokenKeys, tenantDefaults, operator, metricsPublic, stopping };
-  const service = { ...context, ...authentication, limits: settings };
-  const admission = new Admission(service);
-  const http = await startHttp(service, settings, { ...options, admission, version });
-  if (!grpcListen) return [http];
-  try {
-    return [http, await startGrpc(service, grpcListen, { ...options, admission })];
-  } catch (error) {
-    await http.stop();
-    throw error;
-  }
+  return { ...context, ...authentication, limits: settings };
+}
+
+interface ListenerOptions<A> {
+  address: A;
+  log: Logger;
+  tls: TlsFiles | undefined;
+  /** Interfaces share the limits of access tokens. */
+  admission: Admission;
 }
 
 async function startHttp(
   service: ServiceContext,
-  settings: ServiceSettings,
-  { log, protection, tls, admission, version }: ListenOptions & { admission: Admission; version: string },
+  options: ListenerOptions<ListenAddress> & { version: string; protection: Protection },
 ): Promise<Listener> {
-  const address = findPassedSocket(process.env, process.pid) ?? settings.listen;
-  if ("host" in address) refuseOpenAddress(address.host, protection);
+  const { address, log, version, tls, admission, protection } = options;
   const mutual = { requestCert: true, rejectUnauthorized: true };
   const https = tls && { ...readTls(tls), ...(tls.clientCa !== undefined && mutual) };
   const app = await buildServer(service, { log, version, admission, ...(https && { https }) });
   await listen(app, address, protection);
   return {
-    updateTls: (options) => (app.server as unknown as HttpsServer).setSecureContext(options),
+    updateTls: (files) => (app.server as unknown as HttpsServer).setSecureContext(files),
     stop: () => closeServer(app),
   };
 }
@@ -116,15 +109,13 @@ async function startHttp(
 /** Its libraries are loaded only if it is asked for. */
 async function startGrpc(
   service: ServiceContext,
-  address: { host: string; port: number },
-  { log, tls, admission }: ListenOptions & { admission: Admission },
+  { address, log, tls, admission }: ListenerOptions<{ host: string; port: number }>,
 ): Promise<Listener> {
   const { GrpcServer, TlsCredentials } = await import("./grpc/index.js");
   const credentials = tls && new TlsCredentials(readTls(tls));
-  const server = new GrpcServer(service, { admission, log, credentials, feed: service.feed });
-  const port = await server.listen(address);
-  log.info(`gRPC listening at ${address.host.includes(":") ? `[${address.host}]` : address.host}:${port}`);
-  return { updateTls: (options) => credentials?.update(options), stop: () => server.stop() };
+  const server = new GrpcServer(service, { admission, log, credentials });
+  log.info(`gRPC listening at ${await server.listen(address)}`);
+  return { updateTls: (files) => credentials?.update(files), stop: () => server.stop() };
 }
 
 /** A socket that was passed to this process may have any address, and clients that wait: none is served before its check. */

@@ -11,7 +11,7 @@ import { revokeAccessToken } from "../../provider/access";
 import { TlsCredentials } from "../../provider/service/grpc/credentials";
 import { readTls } from "../../provider/service/tls";
 import { Stage } from "../unit/lifecycle/stage";
-import { type Answer, GrpcService } from "./grpc-service";
+import { type Answer, type CallOptions, type Connection, GrpcService } from "./grpc-service";
 import { type Authority, newAuthority } from "./servers/certificates";
 
 /** TLS, streams, deadlines, the end of the server, health and reflection. */
@@ -100,6 +100,13 @@ describe("Watch", () => {
     for (const watcher of [ofPool, ofTenant, ofToken]) watcher.cancel();
   });
 
+  test("from a position that the store does not have, it says that changes are lost", async () => {
+    await start();
+    expect(await service.connect().outcome("Reservations.Watch", { after: 999_999 }, admin)).toBe(
+      "NOT_FOUND EVENTS_LOST",
+    );
+  });
+
   test("ends when its token is revoked, before the next change is sent", async () => {
     await start();
     const watcher = service.connect().watch({}, await service.token("guest", ["read"]));
@@ -125,7 +132,7 @@ describe("Watch", () => {
 describe("a deadline", () => {
   test("ends a stream, and what it follows", async () => {
     await start();
-    const watcher = service.connect().watch({}, admin, { deadline: 400 });
+    const watcher = service.connect().watch({}, admin, { deadline: 2500 });
     await watcher.next();
     await expect(watcher.event()).rejects.toMatchObject({ status: "DEADLINE_EXCEEDED" });
     await expect.poll(() => service.feed.followers).toBe(0);
@@ -133,28 +140,40 @@ describe("a deadline", () => {
   });
 
   test("that has passed before the function runs leaves no trace", async () => {
-    await start({ authenticationMs: 500 });
-    const call = service.connect().call("Ipam.AllocateIP", { serviceUid: "u", pool: "web" }, admin, { deadline: 150 });
-    await expect(call).rejects.toMatchObject({ status: "DEADLINE_EXCEEDED" });
-    await expect.poll(() => service.lines.join("")).toContain('"status":"DEADLINE_EXCEEDED"');
+    await start();
+    const connection = service.connect();
+    const call = await callWithSlowLookup(connection, 3000, { deadline: 1500 });
+    await expect(call.answer).rejects.toMatchObject({ status: "DEADLINE_EXCEEDED" });
+    await expect
+      .poll(() => service.lines.join(""), { timeout: 20_000 })
+      .toContain('/AllocateIP","status":"DEADLINE_EXCEEDED"');
     expect(await stage.pool.leases("pool/web")).toEqual([]);
   });
 });
 
+/** A call that has reached the server, which now looks up its token. */
+async function callWithSlowLookup(connection: Connection, lookupMs: number, options: CallOptions = {}) {
+  await connection.outcome("Ipam.ListPools", {}, admin);
+  await new Promise((resolve) => setTimeout(resolve, 1100)); // tokens are cached for a second
+  const { lookups } = service;
+  service.lookupMs = lookupMs;
+  const answer = connection.call("Ipam.AllocateIP", { serviceUid: "u", pool: "web" }, admin, options);
+  answer.catch(() => {});
+  await expect.poll(() => service.lookups, { timeout: 20_000 }).toBe(lookups + 1);
+  return { answer };
+}
+
 describe("the end of the server", () => {
   test("answers calls under way, ends streams with a reason, and accepts no new call", async () => {
-    await start({ authenticationMs: 300 });
+    await start();
     const connection = service.connect();
     const watcher = connection.watch({}, admin);
     await watcher.next();
-    await new Promise((resolve) => setTimeout(resolve, 1100)); // the token is looked up again
-    const { lookups } = service;
-    const underWay = connection.call("Ipam.AllocateIP", { serviceUid: "u", pool: "web" }, admin);
-    await expect.poll(() => service.lookups).toBe(lookups + 1);
+    const underWay = await callWithSlowLookup(connection, 500);
     const began = Date.now();
     await service.stop();
-    expect(Date.now() - began).toBeLessThan(3000);
-    expect(await underWay).toMatchObject({ lease: { ip: "172.20.7.0" } });
+    expect(Date.now() - began).toBeLessThan(8000);
+    expect(await underWay.answer).toMatchObject({ lease: { ip: "172.20.7.0" } });
     await expect(watcher.event()).rejects.toMatchObject({ outcome: "UNAVAILABLE SERVICE_STOPPING" });
     const late = service.connect().call("Ipam.ListPools", {}, admin, { deadline: 2000 });
     await expect(late).rejects.toMatchObject({ status: expect.stringMatching(/UNAVAILABLE|DEADLINE_EXCEEDED/) });
@@ -162,14 +181,30 @@ describe("the end of the server", () => {
 
   test("does not wait for clients that watch its health", async () => {
     await start();
-    const watching = healthWatch(service.port);
+    const watching = healthWatch(service.address);
     await expect.poll(() => watching.statuses).toEqual(["SERVING"]);
     const began = Date.now();
     await service.stop();
-    expect(Date.now() - began).toBeLessThan(3000);
+    expect(Date.now() - began).toBeLessThan(8000);
     expect(watching.statuses).toEqual(["SERVING", "NOT_SERVING"]);
     watching.client.close();
   });
+});
+
+test("calls are measured by method and status, and streams are counted", async () => {
+  await start();
+  const client = service.connect();
+  await client.call("Ipam.ListPools", {}, admin);
+  await client.outcome("Ipam.GetPool", { name: "nosuch" }, admin);
+  const watcher = client.watch({}, admin);
+  await watcher.next();
+  const metrics = await service.context.metrics.render(stage.pool);
+  const count = "overlay_grpc_call_duration_seconds_count";
+  expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/ListPools",status="OK"} 1`);
+  expect(metrics).toContain(`${count}{method="/overlay.ipam.v1.Ipam/GetPool",status="NOT_FOUND"} 1`);
+  expect(metrics).not.toContain("Watch");
+  expect(metrics).toContain("overlay_event_streams 1");
+  watcher.cancel();
 });
 
 test("a request that is too large is refused", async () => {
@@ -201,7 +236,7 @@ describe("TLS", () => {
       client ? readFileSync(client.cert) : undefined,
     );
   const outcome = (secure: ReturnType<typeof channel>): Promise<string> =>
-    service.connect(secure).outcome("Ipam.ListPools", {}, admin, { deadline: 3000 });
+    service.connect(secure).outcome("Ipam.ListPools", {}, admin, { deadline: 15_000 });
   const REFUSED = /^(UNAVAILABLE|DEADLINE_EXCEEDED)$/;
 
   test("serves clients that trust its authority, and changes its certificate while it runs", async () => {
@@ -228,8 +263,8 @@ describe("health", () => {
   test("is asked without a token, for the process and for each service", async () => {
     await start();
     for (const name of ["", "overlay.ipam.v1.Ipam", "overlay.ipam.v1.Reservations"])
-      expect(await healthOf(service.port, name)).toBe("SERVING");
-    expect(await healthOf(service.port, "nosuch")).toBe("NOT_FOUND");
+      expect(await healthOf(service.address, name)).toBe("SERVING");
+    expect(await healthOf(service.address, "nosuch")).toBe("NOT_FOUND");
   });
 });
 
@@ -237,8 +272,8 @@ const health = loadSync(require.resolve("grpc-health-check/proto/health/v1/healt
   "grpc.health.v1.Health"
 ] as ServiceDefinition;
 
-function healthOf(port: number, name: string): Promise<string> {
-  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+function healthOf(address: string, name: string): Promise<string> {
+  const client = new Client(address, credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = health.Check!;
   return new Promise((resolve) => {
     client.makeUnaryRequest(
@@ -254,8 +289,8 @@ function healthOf(port: number, name: string): Promise<string> {
   });
 }
 
-function healthWatch(port: number): { client: Client; statuses: string[] } {
-  const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+function healthWatch(address: string): { client: Client; statuses: string[] } {
+  const client = new Client(address, credentials.createInsecure());
   const { path, requestSerialize, responseDeserialize } = health.Watch!;
   const statuses: string[] = [];
   const stream = client.makeServerStreamRequest(path, requestSerialize, responseDeserialize, { service: "" });
@@ -272,8 +307,8 @@ describe.each(["v1", "v1alpha"])("reflection %s", (version) => {
       enums: String,
     })[`grpc.reflection.${version}.ServerReflection`] as ServiceDefinition;
 
-  function ask(port: number, request: object): Promise<Answer> {
-    const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure());
+  function ask(address: string, request: object): Promise<Answer> {
+    const client = new Client(address, credentials.createInsecure());
     const { path, requestSerialize, responseDeserialize } = reflection().ServerReflectionInfo!;
     const stream = client.makeBidiStreamRequest(path, requestSerialize, responseDeserialize);
     return new Promise((resolve, reject) => {
@@ -286,15 +321,17 @@ describe.each(["v1", "v1alpha"])("reflection %s", (version) => {
 
   test("lists the services, and its descriptors suffice for a call", async () => {
     await start();
-    const { listServicesResponse } = await ask(service.port, { listServices: "*" });
+    const { listServicesResponse } = await ask(service.address, { listServices: "*" });
     expect(listServicesResponse.service.map(({ name }: { name: string }) => name).sort()).toEqual([
       "grpc.health.v1.Health",
       "overlay.ipam.v1.Ipam",
       "overlay.ipam.v1.Reservations",
     ]);
     // protobufjs reads a map from a descriptor as a list of entries, which is the same in a message.
+    const details = await ask(service.address, { fileContainingSymbol: "google.rpc.ErrorInfo" });
+    expect(details.fileDescriptorResponse.fileDescriptorProto).toHaveLength(2); // and that of google.protobuf.Any
     const symbol = { fileContainingSymbol: "overlay.ipam.v1.Ipam" };
-    const { fileDescriptorResponse } = await ask(service.port, symbol);
+    const { fileDescriptorResponse } = await ask(service.address, symbol);
     const files = toFileSet(fileDescriptorResponse.fileDescriptorProto);
     const ipam = loadFileDescriptorSetFromBuffer(files, { longs: String, enums: String })[
       "overlay.ipam.v1.Ipam"

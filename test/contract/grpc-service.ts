@@ -13,8 +13,8 @@ import { Authenticator } from "../../provider/access/authenticate";
 import type { PoolRun } from "../../provider/pool/run";
 import type { TenantDefaults } from "../../provider/resource";
 import { Admission } from "../../provider/service/admission";
-import type { Limits } from "../../provider/service/app";
-import { EventFeed } from "../../provider/service/events/feed";
+import type { Limits, ServiceContext } from "../../provider/service/app";
+import type { EventFeed } from "../../provider/service/events/feed";
 import type { TlsCredentials } from "../../provider/service/grpc/credentials";
 import { GrpcServer } from "../../provider/service/grpc/server";
 import { openInstance } from "../../provider/service/instance";
@@ -32,8 +32,6 @@ export interface ServiceOptions {
   noAuth?: boolean;
   credentials?: TlsCredentials;
   tenantDefaults?: TenantDefaults;
-  /** How long it takes to find an access token. Milliseconds. */
-  authenticationMs?: number;
 }
 
 export interface CallOptions {
@@ -75,20 +73,23 @@ function readErrorInfo(bytes: Buffer) {
 export class GrpcService {
   readonly lines: string[] = [];
   readonly stopping = new AbortController();
-  readonly feed: EventFeed;
   readonly #clients: Client[] = [];
   server!: GrpcServer;
-  port = 0;
+  context!: ServiceContext;
+  /** HOST:PORT. */
+  address = "";
   /** How often an access token was looked up. */
   lookups = 0;
+  /** How long that takes. */
+  lookupMs = 0;
 
   static async on(pool: PoolRun, options: ServiceOptions = {}): Promise<GrpcService> {
     const service = new GrpcService(pool);
-    const { limits, noAuth = false, credentials, tenantDefaults, authenticationMs = 0 } = options;
+    const { limits, noAuth = false, credentials, tenantDefaults } = options;
     const records = {
       findAccessToken: async (id: string) => {
         service.lookups++;
-        await new Promise((resolve) => setTimeout(resolve, authenticationMs));
+        await new Promise((resolve) => setTimeout(resolve, service.lookupMs));
         return pool.findAccessToken(id);
       },
     };
@@ -102,14 +103,16 @@ export class GrpcService {
       metricsPublic: false,
       stopping: service.stopping.signal,
     };
-    const { feed } = service;
-    service.server = new GrpcServer(context, { admission: new Admission(context), feed, log, credentials });
-    service.port = await service.server.listen({ host: "127.0.0.1", port: 0 });
+    service.context = context;
+    service.server = new GrpcServer(context, { admission: new Admission(context), log, credentials });
+    service.address = await service.server.listen({ host: "127.0.0.1", port: 0 });
     return service;
   }
 
-  private constructor(readonly pool: PoolRun) {
-    this.feed = new EventFeed(pool, { pollMs: 20 });
+  private constructor(readonly pool: PoolRun) {}
+
+  get feed(): EventFeed {
+    return this.context.feed;
   }
 
   /** The text of a new access token. */
@@ -120,7 +123,7 @@ export class GrpcService {
 
   /** A connection of its own. */
   connect(channel: ChannelCredentials = credentials.createInsecure()): Connection {
-    const client = new Client(`127.0.0.1:${this.port}`, channel);
+    const client = new Client(this.address, channel);
     this.#clients.push(client);
     return new Connection(client);
   }

@@ -176,6 +176,9 @@ describe("Ipam", () => {
       lease: { ip: first.lease.ip },
     });
     expect(await call("Ipam.GetAllocation", request, acme)).toEqual({ allocations: [first] });
+    const other = await service.token("other", ["reserve"], { tenant: { org: "other", project: "web" } });
+    const second = await call("Ipam.AllocateIP", request, other);
+    expect(second.lease.pool).toBe("pool/tenant/other/web/clusterIP");
     expect(await call("Ipam.ReleaseIP", request, acme)).toMatchObject({ released: [{ ip: first.lease.ip }] });
     expect(await stage.pool.fsck()).toEqual([]);
   });

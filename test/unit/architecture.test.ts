@@ -200,7 +200,6 @@ const RULES: [folder: string, may: string[]][] = [
       "provider/pool/run",
       "provider/pool/types",
       "provider/reservations",
-      "provider/resource",
       "@fastify/swagger",
       "@fastify/swagger-ui",
       "fastify",

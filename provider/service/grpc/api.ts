@@ -6,6 +6,7 @@ import { loadSync, type MessageTypeDefinition, type PackageDefinition } from "@g
 
 const PACKAGE = "overlay.ipam.v1";
 export const OVERLAY_PROTO = join(__dirname, "overlay.proto");
+export const STATUS_PROTO = join(__dirname, "status.proto");
 
 /** Decoded messages have the names of the file, enums by name and 64-bit numbers as text. Absent fields have no entry. */
 const overlay = loadSync(OVERLAY_PROTO, { keepCase: true, longs: String, enums: String });

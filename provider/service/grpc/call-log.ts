@@ -2,6 +2,7 @@ import { Metadata, type ServerUnaryCall, type ServerWritableStream, status } fro
 import type { Logger } from "pino";
 import type { Caller } from "../../access/caller";
 import type { OverlayError } from "../../errors";
+import type { ServiceContext } from "../app";
 import { parseTraceParent, requestIdOf } from "../trace";
 import { statusOf } from "./status";
 
@@ -27,18 +28,20 @@ export function trailerOf(call: AnyCall): Metadata {
 
 const traceOf = (call: AnyCall) => parseTraceParent({ traceparent: headerOf(call, "traceparent") });
 
-/** One line for each call, without its messages: they may contain a token. */
+/** One line for each call, without its messages: they may contain a token. And its duration for metrics, unless it is a stream. */
 export class CallLog {
   caller: Caller | undefined;
   readonly #start = performance.now();
   readonly #log: Logger;
+  readonly #metrics: ServiceContext["metrics"];
 
   constructor(
-    log: Logger,
+    { log, service }: { log: Logger; service: Pick<ServiceContext, "metrics"> },
     private readonly call: AnyCall,
     trailer: Metadata,
   ) {
     this.#log = log.child({ requestId: headerOf({ metadata: trailer }, "x-request-id") });
+    this.#metrics = service.metrics;
   }
 
   end(error?: OverlayError): void {
@@ -46,10 +49,13 @@ export class CallLog {
     const isFault = code === status.INTERNAL || code === status.UNAVAILABLE;
     if (error && isFault && error.code !== "SERVICE_STOPPING")
       this.#log.error({ code: error.code, err: error.cause ?? error }, error.message);
+    const [method, name] = [this.call.getPath(), this.call.cancelled ? this.#reasonOfCancel() : status[code]!];
+    const ms = performance.now() - this.#start;
+    if (!("write" in this.call)) this.#metrics.observeCall({ method, status: name, seconds: ms / 1000 });
     this.#log.info({
-      method: this.call.getPath(),
-      status: this.call.cancelled ? this.#reasonOfCancel() : status[code],
-      ms: Math.round((performance.now() - this.#start) * 1000) / 1000,
+      method,
+      status: name,
+      ms: Math.round(ms * 1000) / 1000,
       token: this.caller?.name,
       traceId: traceOf(this.call)?.traceId,
     });

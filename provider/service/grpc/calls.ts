@@ -1,10 +1,9 @@
 import { once } from "node:events";
 import type { handleServerStreamingCall, handleUnaryCall, Metadata, ServiceError } from "@grpc/grpc-js";
 import type { Logger } from "pino";
-import { OverlayError } from "../../errors";
+import { categoryOf, isOverlayError, OverlayError } from "../../errors";
 import type { Admission, Credentials } from "../admission";
 import type { ServiceContext } from "../app";
-import type { EventFeed } from "../events/feed";
 import { toOverlayError } from "../problem";
 import { invalidInputError } from "../requests";
 import { isOptional, type MethodDefinition } from "./api";
@@ -17,7 +16,6 @@ import { toServiceError } from "./status";
 export interface CallServices {
   service: ServiceContext;
   admission: Admission;
-  feed: EventFeed;
   log: Logger;
   /** Calls under way. */
   active: Set<Promise<void>>;
@@ -47,7 +45,7 @@ export const handleStream =
         const { stopping } = services.service;
         const signal = abortedWith(call, stopping);
         for await (const message of method.stream(context, request, signal)) {
-          await services.admission.identify(credentialsOf(call)); // its token may have been revoked
+          await refuseRevoked(services, call);
           await send(call, message, signal);
         }
         if (stopping.aborted) throw stoppingError();
@@ -61,9 +59,10 @@ interface CallSteps {
   fail(error: ServiceError): void;
 }
 
-function serveCall({ log, active }: CallServices, call: AnyCall, { run, fail }: CallSteps): void {
+function serveCall(services: CallServices, call: AnyCall, { run, fail }: CallSteps): void {
+  const { active } = services;
   const trailer = trailerOf(call);
-  const callLog = new CallLog(log, call, trailer);
+  const callLog = new CallLog(services, call, trailer);
   const done = run(callLog, trailer).then(
     () => callLog.end(),
     (reason: unknown) => {
@@ -78,7 +77,7 @@ function serveCall({ log, active }: CallServices, call: AnyCall, { run, fail }: 
 
 /** Nothing is done for a call whose client has gone, or whose deadline has passed. */
 async function admitCall(
-  { service, admission, feed }: CallServices,
+  { service, admission }: CallServices,
   call: AnyCall,
   { definition, method, log }: { definition: MethodDefinition; method: Method; log: CallLog },
 ): Promise<{ context: CallContext; request: Message }> {
@@ -88,7 +87,7 @@ async function admitCall(
   const overlay = admission.admit(caller, method.scope);
   const request = parseRequest(method, withoutDefaults(call.request, definition));
   if (call.cancelled) throw cancelledError();
-  return { context: { overlay, caller, service, feed }, request };
+  return { context: { overlay, caller, service }, request };
 }
 
 const credentialsOf = (call: AnyCall): Credentials => ({
@@ -97,6 +96,13 @@ const credentialsOf = (call: AnyCall): Credentials => ({
   host: call.getHost(),
   origin: headerOf(call, "origin"),
 });
+
+/** The token of a stream may be revoked. A store that does not answer does not end it. */
+async function refuseRevoked({ admission }: CallServices, call: AnyCall): Promise<void> {
+  await admission.identify(credentialsOf(call)).catch((error: unknown) => {
+    if (isOverlayError(error) && categoryOf(error.code) === "unauthenticated") throw error;
+  });
+}
 
 /** Some clients send fields that are not set, as empty text, 0 or false. Only `optional` fields may have these values. */
 function withoutDefaults(message: Message, definition: MethodDefinition): Message {

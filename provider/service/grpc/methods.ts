@@ -2,7 +2,6 @@ import type { z } from "zod";
 import type { Caller, Scope } from "../../access/caller";
 import type { Context } from "../../reservations";
 import type { ServiceContext } from "../app";
-import type { EventFeed } from "../events/feed";
 
 /** What a method demands of its caller, and how its request is parsed. */
 interface MethodBase<S extends z.ZodObject> {
@@ -16,7 +15,6 @@ export interface CallContext {
   overlay: Context;
   caller: Caller;
   service: ServiceContext;
-  feed: EventFeed;
 }
 
 export interface UnaryMethod<S extends z.ZodObject = z.ZodObject> extends MethodBase<S> {

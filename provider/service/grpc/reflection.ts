@@ -2,7 +2,7 @@ import type { Server } from "@grpc/grpc-js";
 import { loadSync, type PackageDefinition } from "@grpc/proto-loader";
 import { ReflectionService } from "@grpc/reflection";
 import { protoPath as HEALTH_PROTO } from "grpc-health-check";
-import { messageType, OVERLAY_PROTO } from "./api";
+import { messageType, OVERLAY_PROTO, STATUS_PROTO } from "./api";
 
 /**
  * Server reflection: clients such as grpcurl ask the server for its services and messages. The descriptors that protobufjs makes lack what
@@ -40,23 +40,31 @@ const { serialize, deserialize } = messageType<FileDescriptor>(
   "google.protobuf.FileDescriptorProto",
 );
 
-/** Files of packages that clients know by another name. */
-const KNOWN_FILES: Record<string, string> = { "google_protobuf.proto": "google/protobuf/timestamp.proto" };
+/** Also the messages of error details, so that clients can show them. */
+const PROTOS = [OVERLAY_PROTO, STATUS_PROTO, HEALTH_PROTO];
 
 export function addReflection(server: Server): void {
-  const loaded = [OVERLAY_PROTO, HEALTH_PROTO].flatMap((path) => Object.values(loadSync(path, { keepCase: true })));
-  const files = new Map<string, FileDescriptor>();
-  for (const { fileDescriptorProtos = [] } of loaded as { fileDescriptorProtos?: Buffer[] }[])
-    for (const file of fileDescriptorProtos.map(deserialize)) files.set(file.name, file);
-  const fileDescriptorProtos = completeFiles([...files.values()]).map(serialize);
+  const loaded = PROTOS.flatMap((path) => Object.values(loadSync(path, { keepCase: true })));
+  const files = (loaded as { fileDescriptorProtos?: Buffer[] }[])
+    .flatMap(({ fileDescriptorProtos = [] }) => fileDescriptorProtos.map(deserialize))
+    .flatMap(splitStandardTypes);
+  const unique = new Map(files.map((file) => [file.name, file]));
+  const fileDescriptorProtos = completeFiles([...unique.values()]).map(serialize);
   new ReflectionService({ all: { fileDescriptorProtos } } as unknown as PackageDefinition).addToServer(server);
 }
 
+/** protobufjs makes one file of a package. Clients have types such as Timestamp in files of their own. */
+function splitStandardTypes(file: FileDescriptor): FileDescriptor[] {
+  if (file.package !== "google.protobuf") return [file];
+  return (file.messageType ?? []).map((message) => ({
+    ...file,
+    name: `google/protobuf/${message.name.toLowerCase()}.proto`,
+    messageType: [message],
+  }));
+}
+
 export function completeFiles(files: FileDescriptor[]): FileDescriptor[] {
-  for (const file of files) {
-    file.name = KNOWN_FILES[file.name] ?? file.name;
-    for (const message of file.messageType ?? []) renameMapEntries(message);
-  }
+  for (const { messageType = [] } of files) for (const message of messageType) renameMapEntries(message);
   const symbols = new Map(files.flatMap((file) => typeNamesIn(file.package, file).map((name) => [name, file.name])));
   for (const file of files) {
     const imports = new Set<string>();

@@ -5,7 +5,6 @@ import type { Logger } from "pino";
 import { OverlayError } from "../../errors";
 import type { Admission } from "../admission";
 import type { ServiceContext } from "../app";
-import type { EventFeed } from "../events/feed";
 import { readinessOf } from "../readiness";
 import { fullName, SERVICE_NAMES, serviceDefinition } from "./api";
 import { type CallServices, handleStream, handleUnary } from "./calls";
@@ -31,7 +30,6 @@ const CONNECTION_LIMITS = {
 
 export interface GrpcOptions {
   admission: Admission;
-  feed: EventFeed;
   log: Logger;
   /** Without it, the server has no TLS. */
   credentials?: TlsCredentials | undefined;
@@ -42,6 +40,7 @@ export class GrpcServer {
   readonly #server: Server;
   readonly #health = new HealthImplementation({ "": "SERVING" });
   readonly #active = new Set<Promise<void>>();
+  readonly #isReady: () => Promise<void>;
   #timer: NodeJS.Timeout | undefined;
 
   constructor(
@@ -49,27 +48,31 @@ export class GrpcServer {
     private readonly options: GrpcOptions,
   ) {
     this.#server = new Server({ ...CONNECTION_LIMITS, "grpc.max_receive_message_length": service.limits.bodyLimit });
+    this.#isReady = readinessOf(service.pool);
     const services = { service, ...options, active: this.#active };
     for (const name of SERVICE_NAMES) this.#server.addService(serviceDefinition(name), implement(services, name));
     this.#health.addToServer(this.#server);
     addReflection(this.#server);
   }
 
-  /** Returns the port, which the system chooses for port 0. */
-  async listen({ host, port }: { host: string; port: number }): Promise<number> {
-    const address = `${host.includes(":") ? `[${host}]` : host}:${port}`;
+  /** Returns the address as HOST:PORT; the system chooses a port for port 0. */
+  async listen({ host, port }: { host: string; port: number }): Promise<string> {
+    const name = host.includes(":") ? `[${host}]` : host;
+    const address = `${name}:${port}`;
     const credentials = this.options.credentials ?? ServerCredentials.createInsecure();
-    await this.#watchStore();
-    return new Promise((resolve, reject) => {
-      this.#server.bindAsync(address, credentials, (error, bound) =>
-        error ? reject(listenError(address, error)) : resolve(bound),
+    await this.#checkStore();
+    const bound = await new Promise<number>((resolve, reject) => {
+      this.#server.bindAsync(address, credentials, (error, port) =>
+        error ? reject(listenError(address, error)) : resolve(port),
       );
     });
+    this.#timer = setInterval(() => void this.#checkStore(), HEALTH_INTERVAL).unref();
+    return `${name}:${bound}`;
   }
 
   /** Refuses new calls, and waits for those that are under way. `stopping` of the service ends streams. */
   async stop(): Promise<void> {
-    clearTimeout(this.#timer);
+    clearInterval(this.#timer);
     this.#setStatus("NOT_SERVING", ["", ...SERVICE_NAMES.map(fullName)]);
     const timers: NodeJS.Timeout[] = [];
     const after = (ms: number) => new Promise<void>((resolve) => void timers.push(setTimeout(resolve, ms)));
@@ -81,18 +84,12 @@ export class GrpcServer {
   }
 
   /** The services are healthy while the store answers. The process as a whole, which has the empty name, is until it stops. */
-  async #watchStore(): Promise<void> {
-    const isReady = readinessOf(this.service.pool);
-    const check = async (): Promise<void> => {
-      const status = await isReady().then(
-        (): ServingStatus => "SERVING",
-        (): ServingStatus => "NOT_SERVING",
-      );
-      if (this.service.stopping.aborted) return;
-      this.#setStatus(status, SERVICE_NAMES.map(fullName));
-      this.#timer = setTimeout(check, HEALTH_INTERVAL).unref();
-    };
-    await check();
+  async #checkStore(): Promise<void> {
+    const status = await this.#isReady().then(
+      (): ServingStatus => "SERVING",
+      (): ServingStatus => "NOT_SERVING",
+    );
+    if (!this.service.stopping.aborted) this.#setStatus(status, SERVICE_NAMES.map(fullName));
   }
 
   #setStatus(status: ServingStatus, names: string[]): void {

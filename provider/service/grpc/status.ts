@@ -1,9 +1,8 @@
-import { join } from "node:path";
 import { Metadata, type ServiceError, status } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import { type Category, categoryOf, type OverlayError } from "../../errors";
 import { shownText } from "../problem";
-import { messageType } from "./api";
+import { messageType, STATUS_PROTO } from "./api";
 
 /** Errors as gRPC statuses, with a google.rpc.ErrorInfo in their details. */
 
@@ -43,7 +42,7 @@ interface ErrorInfo {
   metadata: Record<string, string>;
 }
 
-const google = loadSync(join(__dirname, "status.proto"), { keepCase: true });
+const google = loadSync(STATUS_PROTO, { keepCase: true });
 const statusMessage = messageType<Status>(google, "google.rpc.Status");
 const errorInfoMessage = messageType<ErrorInfo>(google, "google.rpc.ErrorInfo");
 

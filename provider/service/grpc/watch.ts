@@ -1,7 +1,8 @@
 import { z } from "zod";
-import { isEventInBounds } from "../../access/bounds";
+import { type Bounds, expandPoolName, isEventInBounds } from "../../access";
 import type { LoggedEvent } from "../../pool/types";
 import { createPoolInput, reserveInput } from "../../reservations";
+import type { EventFeed } from "../events/feed";
 import { toEventMessage } from "./messages";
 import type { CallContext } from "./methods";
 
@@ -19,26 +20,47 @@ export const watchRequest = z.object({
   tenant: createPoolInput.shape.tenant,
 });
 
-/** Messages `WatchResponse`. */
+/** Messages `WatchResponse`, of the changes that are asked for and that the caller may see. */
 export async function* watch(
-  { caller, feed }: CallContext,
-  { after, pool, network, tenant }: z.output<typeof watchRequest>,
+  { caller, service: { feed, metrics } }: CallContext,
+  request: z.output<typeof watchRequest>,
   signal: AbortSignal,
 ): AsyncGenerator<object> {
-  const filters = [caller, { ...(pool && { pool }), ...(network && { network }), ...(tenant && { tenant }) }];
-  const isAsked = (event: LoggedEvent): boolean => filters.every((filter) => isEventInBounds(filter, event));
-  let position = after ?? (await feed.newest());
+  const filter = filterOf(request);
+  const isSent = (event: LoggedEvent): boolean => isEventInBounds(caller, event) && isEventInBounds(filter, event);
+  const position = request.after ?? (await feed.newest());
+  await feed.mustHave(position);
+  const close = metrics.openStream();
+  try {
+    yield* followFrom(feed, { position, isSent, signal });
+  } finally {
+    close();
+  }
+}
+
+const filterOf = ({ pool, network, tenant }: z.output<typeof watchRequest>): Bounds => ({
+  ...(pool !== undefined && { pool: expandPoolName(pool) }),
+  ...(network !== undefined && { network }),
+  ...(tenant && { tenant }),
+});
+
+interface FollowOptions {
+  position: number;
+  isSent(event: LoggedEvent): boolean;
+  signal: AbortSignal;
+}
+
+async function* followFrom(feed: EventFeed, { position, isSent, signal }: FollowOptions): AsyncGenerator<object> {
   yield { position };
-  let sentAt = Date.now();
+  let [seen, sentAt] = [position, Date.now()];
   for await (const events of feed.follow(position, signal, HEARTBEAT_MS)) {
-    for (const event of events.filter(isAsked)) {
-      ({ id: position } = event);
+    for (const event of events.filter(isSent)) {
+      yield { position: event.id, event: toEventMessage(event) };
       sentAt = Date.now();
-      yield { position, event: toEventMessage(event) };
     }
-    const last = events.at(-1)?.id ?? position;
+    seen = events.at(-1)?.id ?? seen;
     if (Date.now() - sentAt < HEARTBEAT_MS) continue;
-    [position, sentAt] = [last, Date.now()];
-    yield { position };
+    yield { position: seen };
+    sentAt = Date.now();
   }
 }

@@ -26,11 +26,21 @@ export interface RequestSample {
   seconds: number;
 }
 
+/** What a gRPC call was. */
+export interface CallSample {
+  /** Its path, `/SERVICE/METHOD`. */
+  method: string;
+  /** The name of its status. */
+  status: string;
+  seconds: number;
+}
+
 /** The metrics of one process that serves a pool, for Prometheus. */
 export class Metrics {
   readonly #registry = new Registry();
   readonly #pools: PoolMetrics;
   readonly #requests: Histogram<"method" | "route" | "status">;
+  readonly #calls: Histogram<"method" | "status">;
   readonly #transactions: Histogram<"kind">;
   readonly #storeErrors: Counter<"code">;
   readonly #conflicts: Counter;
@@ -46,6 +56,13 @@ export class Metrics {
       name: "overlay_http_request_duration_seconds",
       help: "Requests, by the pattern of their route.",
       labelNames: ["method", "route", "status"],
+      buckets: BUCKETS,
+      registers,
+    });
+    this.#calls = new Histogram({
+      name: "overlay_grpc_call_duration_seconds",
+      help: "gRPC calls, without streams.",
+      labelNames: ["method", "status"],
       buckets: BUCKETS,
       registers,
     });
@@ -97,6 +114,10 @@ export class Metrics {
 
   observeRequest({ method, route, status, seconds }: RequestSample): void {
     this.#requests.observe({ method, route, status }, seconds);
+  }
+
+  observeCall({ method, status, seconds }: CallSample): void {
+    this.#calls.observe({ method, status }, seconds);
   }
 
   /** A stream was opened. Returns what is to be called when it is closed. */

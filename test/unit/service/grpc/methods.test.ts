@@ -15,6 +15,7 @@ import { METHODS } from "../../../../provider/service/grpc/table";
 
 /** The .proto file and the table of methods say the same. */
 const text = readFileSync(OVERLAY_PROTO, "utf8");
+const page = readFileSync("docs/grpc.md", "utf8");
 const methods = SERVICE_NAMES.flatMap((service) =>
   Object.entries(serviceDefinition(service)).map(([name, definition]) => ({
     name,
@@ -34,6 +35,11 @@ describe.each(methods)("$name", ({ name, definition, method }) => {
     expect(ACCESS_SCOPES).toContain(method?.scope);
     const [, comment] = new RegExp(`((?: {2}//.*\\n)+) {2}rpc ${name}\\(`).exec(text)!;
     expect(comment!.replace(/\n {2}\/\/ /g, " ")).toContain(`Needs the scope \`${method!.scope}\`.`);
+  });
+
+  test("is in docs/grpc.md with that scope", () => {
+    const row = page.split("\n").find((line) => line.startsWith("| ") && new RegExp(`\\b${name}\\b.* \\| `).test(line));
+    expect(row?.split("|")[2]!.trim()).toBe(method!.scope);
   });
 
   test("has a schema with the fields of its request", () => {
