@@ -4,6 +4,7 @@ import type { AccessTokenInput } from "../../../provider/access/access-tokens";
 import { Authenticator } from "../../../provider/access/authenticate";
 import type { PoolRun } from "../../../provider/pool/run";
 import type { App, Limits, ServiceContext } from "../../../provider/service/app";
+import type { EventFeed } from "../../../provider/service/events/feed";
 import { openInstance } from "../../../provider/service/instance";
 import { createLog } from "../../../provider/service/log";
 import { buildServer } from "../../../provider/service/server";
@@ -24,12 +25,13 @@ export class TestService {
 
   static async on(
     pool: PoolRun,
-    { limits = {}, noAuth = false }: { limits?: Partial<Limits>; noAuth?: boolean } = {},
+    { limits = {}, noAuth = false, feed }: { limits?: Partial<Limits>; noAuth?: boolean; feed?: EventFeed } = {},
   ): Promise<TestService> {
     const service = new TestService(pool);
     const log = createLog("info", (line) => service.lines.push(line));
     const context = {
       ...(await openInstance(async () => pool, { version: "1.2.3", node: "v0", mostPools: 1000 }, log)),
+      ...(feed && { feed }),
       operator: { name: "root@test", scopes: ["admin" as const] },
       ...(!noAuth && { authenticator: new Authenticator(pool) }),
       limits: { ...LIMITS, ...limits },
