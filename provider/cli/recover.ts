@@ -4,7 +4,7 @@ import type { Connection } from "../host/connection";
 import { parseStamp } from "../lifecycle/lease";
 import type { HostRecord } from "../network/model/items";
 import type { DiscoveredRunner } from "../network/read/survey";
-import type { ExistingLease, ImportResult, Lease, Pool } from "../pool";
+import { type ExistingLease, type ImportResult, type Lease, type Pool, refuseService } from "../pool";
 import { formatExtents } from "../pool/errors";
 import { describePool, NETWORKS } from "../pool-names";
 import { networkSettings } from "../resources/network-settings";
@@ -56,6 +56,7 @@ export const recoverCommand = () =>
     .option("--yes", "write the leases")
     .action(
       withPool<Options>(async (session, options) => {
+        refuseService(session.settings.store);
         const { stackExport = [], yes = false } = options;
         const exports = await Promise.all(stackExport.map(readExport));
         const exported = exports.flatMap(({ resources }) => resources);

@@ -21,12 +21,13 @@ export const serveCommand = () =>
     .option("--log-level <level>", "debug, info, warn, error or silent; default info")
     .action(
       withSettings<{ auth: boolean }>(async (settings, _out, { auth, ...options }) => {
-        const [{ openPool }, { readServiceSettings, serve }] = await Promise.all([
+        const [{ openPool, refuseService }, { readServiceSettings, serve }] = await Promise.all([
           import("../pool/index.js"),
           import("../service/index.js"),
         ]);
         const service = readServiceSettings({ ...options, ...(!auth && { noAuth: true }) }, process.env);
         const { tokenKeys, tenantDefaults, actor } = settings;
+        refuseService(settings.store);
         const open = (observer: Observer) => openPool(settings.store, { ...settings, observer });
         await serve({ openPool: open, tokenKeys, tenantDefaults, actor, version }, service);
       }),

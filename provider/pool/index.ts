@@ -73,7 +73,7 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
   const [, scheme = "", rest = ""] = /^([a-z][a-z0-9]*):(.*)$/.exec(url) ?? [];
   const open = STORES[scheme];
   if (!open || (scheme === "sqlite" && rest === "")) {
-    if (isServiceUrl(url)) throw serviceError(url);
+    refuseService(url);
     const known = [...Object.keys(STORES), "https"].map((name) => `${name}:`);
     throw new OverlayError(
       "SETTING_INVALID",
@@ -84,12 +84,15 @@ export async function openStore(url: string, settings: OpenSettings): Promise<St
   return open(rest, settings);
 }
 
-const serviceError = (url: string): OverlayError =>
-  new OverlayError(
+/** Rejects the URL of a service, for what needs the store itself. */
+export function refuseService(url: string): void {
+  if (!isServiceUrl(url)) return;
+  throw new OverlayError(
     "ACCESS_DENIED",
-    `${placeOf(url)} is a service: its rows can be read, moved and repaired only where its store is.`,
-    "Run the command on a machine of the service, with the URL of the store that it has.",
+    `${placeOf(url)} is a service, and this needs the store that it has.`,
+    "Run the command on a machine of the service, with the URL of that store.",
   );
+}
 
 /** Checks the clock of the store first: the other checks depend on it. */
 export async function checkStore(url: string, settings: OpenSettings, repair: boolean): Promise<Finding[]> {

@@ -8,7 +8,7 @@ import { openSqliteStore } from "../../provider/pool/engines/sqlite/store";
 import { StoredPool } from "../../provider/pool/pool";
 import { ensureLayout } from "../../provider/pool/storage/layout";
 import type { Store } from "../../provider/pool/storage/store";
-import type { Pool, Request } from "../../provider/pool/types";
+import type { Extent, Pool, PoolSpec, Request } from "../../provider/pool/types";
 import { by, createPool, existingLease, extents, firstOf, network, requestFor } from "./fixture";
 import { HttpProxy } from "./servers/http-proxy";
 import { type Service, serveInProcess } from "./servers/service";
@@ -120,6 +120,52 @@ describe("an answer that gets lost", () => {
     const next = await newRun();
     expect(await next.offer(wanted)).toMatchObject({ owner: b, extents: first.extents });
     expect(firstOf(await next.offer(by(a)))).not.toBe(firstOf(first));
+  });
+});
+
+describe("round trips", () => {
+  /** The calls that this needs. */
+  async function callsOf(work: () => Promise<unknown>): Promise<string[]> {
+    const before = proxy.calls.length;
+    await work();
+    return proxy.calls.slice(before);
+  }
+  let pool: Pool;
+  beforeEach(async () => {
+    await serve(createMemoryStore());
+    pool = await newRun();
+    await createPool(pool, { extents: extents("1-150"), kind: "id" });
+  });
+
+  test("an offer, a claim and a change need one each", async () => {
+    expect(await callsOf(() => pool.offer(by(a)))).toEqual(["offer"]);
+    expect(await callsOf(() => pool.claim(by(a)))).toEqual(["claim"]);
+    const { leaseId } = (await pool.find("pool/p", { owner: a }))!;
+    expect(await callsOf(() => pool.amend("pool/p", leaseId, { labels: { x: "y" } }))).toEqual(["amend"]);
+  });
+
+  test("an offer whose child pool follows from what it gets needs two, and one if that is known", async () => {
+    const childPool = ([id]: Extent[]): PoolSpec => ({
+      name: `pool/child-${id!.first}`,
+      kind: "id",
+      extents: extents("1-9"),
+      allocation: "lowest",
+    });
+    const request = by(a, { childPool });
+    expect(await callsOf(() => pool.offer(request))).toEqual(["offer", "offer"]);
+    expect(await callsOf(() => pool.offer(request))).toEqual(["offer"]);
+    expect(await callsOf(() => pool.claim({ ...request, want: extents("1") }))).toEqual(["claim"]);
+  });
+
+  test("many offers of the same run in a full pool are asked about a hundred at a time", async () => {
+    for (let i = 0; i < 150; i++) await pool.offer(by(inStack(`n${i}`)));
+    const calls = await callsOf(() =>
+      expect(pool.offer(by(inStack("late")))).rejects.toMatchObject({ code: "RUNNER_IDS_EXHAUSTED" }),
+    );
+    expect(calls).toEqual(["offer", "offer", "offer"]);
+    // Those of an earlier run give way.
+    const next = await newRun();
+    expect(await next.offer(by(inStack("late")))).toMatchObject({ owner: inStack("late") });
   });
 });
 
